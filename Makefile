@@ -1,6 +1,6 @@
 # What a developer does often. The work itself is in bin/ and .ci/.
 
-.PHONY: test quick lint format demo
+.PHONY: test quick lint format demo man
 
 test:
 	bin/test
@@ -16,3 +16,6 @@ format:
 
 demo:
 	bin/demo
+
+man:
+	venv="$$(bin/venv run)" && "$$venv/bin/python" -m psched.cli.man build/man

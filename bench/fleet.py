@@ -73,6 +73,7 @@ class Fleet:
             shutil.copy(path, self.folder)
         self.config = self.folder / "psched.yml"
         given = {"load_path": ".", "dispatch": "handlers:Dispatch", "url": url, "table": table}
+        given |= {"processors": 1, "concurrency": 1}
         self.config.write_text(yaml.safe_dump(given | {"log": "log"} | settings))
         self._starts = self.folder / "starts"
         self._starts.touch()

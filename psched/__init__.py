@@ -4,14 +4,14 @@
 >>> with psched.open("psched.yml") as schedules:
 ...     schedules.add("s1", "user_task", cron="* * * * *", data={"k": 1})
 
-docs/architecture.md is the map of the source.
+docs/architecture.md describes the structure of the source.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psched.app import open_schedules as open  # noqa: A004  # as PerfectSched calls it
+    from psched.app import open_schedules
     from psched.application.task import Task
     from psched.base.errors import (
         AlreadyExistsError,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from psched.service.embedded import Worker
     from psched.service.start import start
 
+    open = open_schedules  # noqa: A001  # PerfectSched's name
+
 _MODULES = {
     "open": "psched.app:open_schedules",
     "Schedule": "psched.core.schedule",
@@ -44,9 +46,10 @@ _MODULES = {
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
-"""Public names and the module that defines each, as ``module`` or ``module:name in the module``.
+"""For each public name: the module that defines it, as ``module``.
 
-All other public names are in `psched.base.errors`.
+The form is ``module:name`` if the module uses a different name. Public names that are missing here
+are in `psched.base.errors`.
 """
 
 __all__ = [
@@ -70,15 +73,15 @@ __all__ = [
     "TransientStoreError",
     "UnknownOutcomeError",
     "Worker",
-    "open",
     "start",
 ]
+# `open` is public, but is not in ``__all__``: a star import must not replace Python's own `open`.
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
     # A name is imported when it is first used, so that `import psched` alone loads neither
     # SQLAlchemy nor any other slow module.
-    if name not in __all__:
+    if name not in {*__all__, "open"}:
         raise AttributeError(f"module 'psched' has no attribute {name!r}")
     module, _, attribute = _MODULES.get(name, "psched.base.errors").partition(":")
     value = getattr(import_module(module), attribute or name)

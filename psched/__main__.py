@@ -1,4 +1,4 @@
-"""``python -m psched``."""
+"""The program that ``python -m psched`` runs: the command line."""
 
 from psched.cli import main
 

@@ -1,4 +1,4 @@
-"""The composition root: a configuration becomes a store and a collection of schedules."""
+"""The composition root: creates a store and a collection of schedules from the settings."""
 
 import random
 import re
@@ -20,8 +20,9 @@ from psched.memory import MEMORY
 CLOCK = SystemClock()
 
 ConfigLike = Config | Mapping[str, object] | str | Path | None
-"""Where settings come from: settings that were read already, a mapping of some settings, the path
-of a file; None: the file in one of the default places, or the defaults."""
+"""The source of the settings: settings that were read already, a mapping of some settings, or the
+path of a file. None means the file in one of the default places, or the default settings if no such
+file exists."""
 
 
 def read_config(
@@ -32,10 +33,11 @@ def read_config(
     """Read the settings.
 
     Args:
-        given: where the settings come from.
-        environment: the section of the file to read.
-        overrides: settings that replace those, such as those of the command line; a value of None
-            takes a setting back to its default.
+        given: the source of the settings, see `ConfigLike`.
+        environment: the section of the file to read; None means ``$PSCHED_ENV``, else
+            ``development``.
+        overrides: settings that replace those of the source, such as the options of a command
+            line; the value None resets a setting to its default.
 
     Raises:
         ConfigError: the settings cannot be used; the text names file, line, key and fix.
@@ -53,42 +55,64 @@ def read_config(
 def open_schedules(
     given: ConfigLike = None, *, environment: str | None = None
 ) -> ScheduleCollection:
-    """Open the schedules of a store; a context manager.
+    """Open the collection of schedules in a store; the collection is a context manager.
 
     Args:
-        given: settings, a mapping of some, or the path of a file; None: the file that
-            ``$PSCHED_CONFIG`` names, else ``config/psched.yml``, else ``/etc/psched/psched.yml``;
-            without any of them, an embedded SQLite database in the user's state folder.
-        environment: the section of the file to read; default ``$PSCHED_ENV``, else
+        given: settings, a mapping of some settings, or the path of a file. None means the file that
+            ``$PSCHED_CONFIG`` names, else ``config/psched.yml``, else ``/etc/psched/psched.yml``.
+            If there is no such file, the store is an SQLite database in the user's state folder.
+        environment: the section of the file to read; None means ``$PSCHED_ENV``, else
             ``development``.
 
     Raises:
         ConfigError: the settings cannot be used.
     """
     settings = read_config(given, environment)
-    return ScheduleCollection(make_store(settings), settings, clock=CLOCK, draw_nonce=new_nonce)
+    return _open(settings, warns_without_type=not settings.names_handlers)
+
+
+def open_in_worker(settings: Config) -> ScheduleCollection:
+    """Open the collection for a task; it never warns that the settings name no handler.
+
+    A worker can have handlers that the settings do not name: those of `psched.Worker.run`.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+    """
+    return _open(settings, warns_without_type=False)
+
+
+def _open(settings: Config, *, warns_without_type: bool) -> ScheduleCollection:
+    return ScheduleCollection(
+        make_store(settings),
+        settings,
+        clock=CLOCK,
+        draw_nonce=new_nonce,
+        warns_without_type=warns_without_type,
+    )
 
 
 def make_store(settings: Config) -> Store:
-    """Make the store that the settings name; it is not connected yet.
+    """Create the store that the settings describe; the store is not connected yet.
 
     Raises:
-        ConfigError: its url cannot be used.
+        ConfigError: the store's url cannot be used.
         StoreError: a store in memory cannot be created.
     """
-    # Seeded in the process that uses it, because two forks must not draw the same jitter.
+    # The generator is created in the process that uses it, because two forked processes must not
+    # get the same random jitter.
     make = partial(stores.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
     if settings.url != MEMORY_URL:
         return make(settings)
     store = make(settings.with_settings(url=MEMORY.url))
-    # The table is created here, because the database does not exist before its first use, so that
-    # nobody could run `psched init`.
+    # The table is created here: nobody can run `psched init` earlier, because the database does not
+    # exist before its first use.
     store.init()
     store.disconnect()
     return store
 
 
 def new_nonce() -> str:
-    """A random text that is never repeated. It begins with the host's name, to be recognizable."""
+    """Return a random text that no other call returns; it begins with the name of this host."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:24]
     return f"{host}-{secrets.token_hex(8)}"

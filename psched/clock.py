@@ -1,4 +1,4 @@
-"""The clocks of a host, for authors of stores: the public path of `psched.base.clock`."""
+"""The public import path of the clocks in `psched.base.clock`, for authors of stores."""
 
 from psched.base.clock import Clock, SystemClock
 

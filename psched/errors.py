@@ -1,4 +1,4 @@
-"""The exceptions that psched defines: the public path of `psched.base.errors`."""
+"""The public import path of the exceptions in `psched.base.errors`."""
 
 from psched.base.errors import (
     AlreadyExistsError,
@@ -7,6 +7,7 @@ from psched.base.errors import (
     ConfigError,
     InvalidError,
     LoadError,
+    MissingDatabaseError,
     MissingTableError,
     NotAllowedError,
     NotFoundError,
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigError",
     "InvalidError",
     "LoadError",
+    "MissingDatabaseError",
     "MissingTableError",
     "NotAllowedError",
     "NotFoundError",

@@ -1,11 +1,11 @@
-"""Schedules in memory: an SQLite database in a private folder that is deleted with its owner.
+"""Schedules in memory: an SQLite database in a private folder that one process owns.
 
-The owner is a master: its workers, their tasks, and the command ``psched`` on the same host find
-the folder by the master's pid. In a program without a master, the owner is the program itself.
+Usually the owner is a master. Its workers, their tasks, and the command ``psched`` on the same host
+find the folder by the master's pid. In a program without a master, the owner is the program itself.
 
-The owner removes the folder when it exits. If a master is killed, its workers notice and exit, and
-the last of them removes the folder. If all of them are killed at the same time, the next process
-that creates such a folder removes it.
+The owner removes the folder when the owner exits. If a master is killed, its workers notice and
+exit, and the last of them removes the folder. If all of them are killed at the same time, the next
+process that creates such a folder removes it.
 """
 
 import atexit
@@ -25,10 +25,10 @@ from psched.config.urls import MEMORY as URL
 from psched.master.runtime_folders import service_folder
 from psched.process import tree
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the folders in it are private
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # psched's folders in it are private
 
 _SERVICE = Path("/run/psched")
-"""The RuntimeDirectory of systemd/psched.service."""
+"""The ``RuntimeDirectory`` of the unit systemd/psched.service."""
 
 _NAME = re.compile(r"psched-[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}")
 
@@ -36,7 +36,7 @@ _DATABASE = "psched.db"
 
 
 class MemoryFolder:
-    """The folder that this process uses; a forked process uses its parent's."""
+    """The folder that this process uses; a forked process uses the folder of its parent."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -45,11 +45,11 @@ class MemoryFolder:
 
     @property
     def url(self) -> str:
-        """The database's url; the folder is created if need be.
+        """The database's url. If this process uses no folder yet, one is created or found first.
 
         Raises:
-            ConfigError: the folder cannot be created; or this process must use a running master's,
-                and there is not exactly one.
+            ConfigError: the folder cannot be created; or this process must use the folder of a
+                running master, and the number of running masters is not one.
         """
         if self._folder is None:
             if self._uses_running_master:
@@ -60,7 +60,7 @@ class MemoryFolder:
         return f"sqlite:///{self._folder}/{_DATABASE}"
 
     def use_running_master(self) -> None:
-        """From now on, use the folder of the running master, and create none."""
+        """Use the folder of the running master from now on, and do not create a folder."""
         self._uses_running_master = True
 
     def join(self, owner: int) -> None:
@@ -90,8 +90,8 @@ class MemoryFolder:
     def leave(self) -> None:
         """Stop using the folder; remove it if its owner has exited and no other process uses it."""
         if self._lock is not None and self._folder is not None:
-            # Closing the descriptor would not release the lock, because a process that was forked
-            # from this one at the same time may have inherited it.
+            # The lock is released before the descriptor is closed. Closing alone would not release
+            # it if a process that was forked meanwhile has inherited the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
@@ -107,7 +107,7 @@ MEMORY = MemoryFolder()
 
 
 def remove(owner: int) -> None:
-    """Remove an owner's folder; called by the owner, after all others have stopped using it."""
+    """Remove an owner's folder; the owner calls this when no other process uses the folder."""
     _remove_tree(_folder_of(owner))
 
 
@@ -115,37 +115,42 @@ def _open_lock(folder: Path) -> int:
     """Open the file that processes lock while they use the folder.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     path = folder / "lock"
     try:
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
     except regular_files.NotRegularError:
-        # This is not a lock file: a task has put a FIFO, a link or the like in its place.
+        # A task has put a FIFO, a link or the like at this path, so we remove that first.
         regular_files.clear(path)
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def _remove_tree(folder: Path) -> None:
-    # rmtree recurses, and a task can nest any number of folders.
+    # rmtree calls itself for each level, so it raises this error if a task has nested too many
+    # folders. Then the rest of the folder remains.
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _home() -> Path:
-    """Where folders are created: the unit's RuntimeDirectory, or else shared memory."""
+    """The folder that contains the owners' folders.
+
+    It is the ``RuntimeDirectory`` of the systemd unit if there is one, else shared memory, else the
+    folder for temporary files.
+    """
     if folder := service_folder(os.environ):
         return folder
     return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _folder_of(owner: int) -> Path:
-    # The name contains the start time, because the kernel reuses pids.
+    # The name contains the owner's start time, because the kernel reuses pids.
     return _home() / f"psched-{os.geteuid()}-{owner}-{tree.start_time(owner) or 0}"
 
 
 def _all() -> Iterator[Path]:
-    """All folders of this user, whoever created them."""
+    """All folders of this user, whichever process created them."""
     for home in {_home(), _SERVICE}:
         for path in home.glob(f"psched-{os.geteuid()}-*"):
             if _NAME.fullmatch(path.name):
@@ -169,7 +174,7 @@ def _remove_if_abandoned(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove_tree(folder)
     except OSError:
-        pass  # another process holds the lock
+        pass  # another process holds the lock, so the folder is still in use
     finally:
         os.close(lock)
 

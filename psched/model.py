@@ -1,4 +1,4 @@
-"""Rows and leases, for authors of stores: the public path of `psched.core.model`."""
+"""The public import path of rows and leases (`psched.core.model`), for authors of stores."""
 
 from psched.core.model import (
     CANCELLED,

@@ -13,10 +13,13 @@ from psched.process.signals import SIGNALS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "psched").rglob("*.py"))
-README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
 
 LONGEST_MODULE = 500
 """Lines; a longer module holds two ideas."""
+
+MOST_MODULES = 15
+"""Modules of a package, without those of the packages in it."""
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -26,12 +29,17 @@ def test_a_module_holds_one_idea_and_says_which(module):
     assert text.startswith(('"""', 'r"""')), "the docstring comes first"
 
 
+def test_a_package_has_few_enough_modules_to_read_their_list():
+    folders = [module.parent for module in MODULES if module.name != "__init__.py"]
+    assert [each for each in set(folders) if folders.count(each) > MOST_MODULES] == []
+
+
 @pytest.mark.parametrize("name", sorted(psched.commands))
-def test_every_command_explains_itself_and_stands_in_the_readme(name):
+def test_every_command_explains_itself_and_has_an_example(name):
     command = load(name)
     assert command.name == name
     assert command.help
-    assert re.search(rf"psched (-c \S+ )?{name}\b", README)
+    assert re.search(rf"^psched {name}\b", (DOCS / "commands.md").read_text(), re.MULTILINE)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, parameter.name
@@ -51,19 +59,41 @@ def test_the_list_of_all_commands_says_what_each_says_of_itself(width):
     assert shown.getvalue() == own.getvalue()
 
 
-def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
+COMMANDS = {"psched": psched, "psched-master": master, **dict.fromkeys(psched.commands)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_fits_a_terminal(name):
+    command = COMMANDS[name] or load(name)
+    context = click.Context(command, info_name=name, terminal_width=80, max_content_width=80)
+    shown = command.get_help(context)
+    assert not re.search(r"\x08|\\b", shown)
+    assert max(map(len, shown.splitlines())) <= 80
+    # A first sentence that does not fit the list of commands is cut, and ends in dots.
+    assert not re.search(r"(\.\.\.|…)$", shown.partition("\n\n")[2], re.MULTILINE)
+
+
+def test_each_signal_and_exit_status_has_lines_of_its_own_in_the_help():
+    context = click.Context(master, info_name="psched-master", terminal_width=80)
+    text = master.get_help(context)
+    for begin in "TERM INT QUIT", "HUP USR1", "USR2", "WINCH", "0 ", "2 ", "65", "70", "75", "78":
+        assert re.search(rf"^    {begin} +\S", text, re.MULTILINE)
+
+
+def test_every_signal_of_the_master_stands_in_its_help_and_on_the_page_of_the_daemon():
+    page = (DOCS / "daemon.md").read_text()
     for number in SIGNALS:
         name = number.name.removeprefix("SIG")
         if name != "CHLD":
-            assert re.search(rf"\b{name}\b", README)
+            assert re.search(rf"\b{name}\b", page)
             assert re.search(rf"\b{name}\b", master.help)
 
 
-def test_the_table_in_the_readme_names_every_column():
+def test_the_page_of_the_table_names_every_column():
     from psched.stores.sql.statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
 
     for column in COLUMNS:
-        assert f"`{column}`" in README
+        assert f"`{column}`" in (DOCS / "table.md").read_text()
 
 
 def test_a_row_has_the_columns_of_the_table_in_their_order():
@@ -71,7 +101,8 @@ def test_a_row_has_the_columns_of_the_table_in_their_order():
     from psched.stores.sql.statements import COLUMNS  # noqa: PLC0415
     from psched.stores.sql.tables import schedules_table  # noqa: PLC0415
 
-    assert list(COLUMNS) == [column.name for column in schedules_table("t").columns]
+    columns = schedules_table("t").columns
+    assert list(COLUMNS) == [column.name for column in columns if column.computed is None]
     assert [name.replace("key", "id", 1) for name in Row.__slots__] == list(COLUMNS)
 
 
@@ -94,11 +125,11 @@ def test_only_the_configuration_knows_what_contrib_has():
     assert packages == {"config", "contrib"}
 
 
-def test_the_settings_that_the_readme_names_exist():
-    section = README.partition("| setting | default | |")[2].partition("\n\n")[0]
+def test_the_page_of_settings_names_each_of_them_once():
+    page = (DOCS / "settings.md").read_text()
+    section = page.partition("| setting | default | |")[2].partition("\n\n")[0]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines()[2:]))
-    assert named
-    assert set(named) <= set(SETTINGS)
+    assert sorted(named) == sorted(SETTINGS)
 
 
 def test_the_repository_names_no_folder_of_anybodys_machine():

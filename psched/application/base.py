@@ -11,12 +11,12 @@ class Base:
     finished; if it raises, the task is tried again after ``retry_wait``. Calling
     ``task.finish()``, ``task.retry()`` or ``task.release()`` decides explicitly.
 
-    When a handler is asked to stop, `ProcessStopError` is raised once in the handler's running
-    code, so that the ``finally`` clauses run. If the handler defines ``kill(reason)``, psched calls
-    ``kill`` instead: at once, and again every ``kill_interval``. If ``kill`` raises an exception,
+    To stop a handler, psched raises `ProcessStopError` once in the handler's running code, so that
+    the ``finally`` clauses run. If the handler defines ``kill(reason)``, psched calls ``kill``
+    instead: at once, and again every ``kill_interval`` seconds. If ``kill`` raises an exception,
     that exception interrupts the handler's running code. The reason is ``timeout``, ``shutdown``,
-    ``deleted``, ``cancelled`` or ``lease``. Whatever the handler does, its process and all
-    processes that it has started are killed ``graceful_kill_limit`` seconds later.
+    ``deleted``, ``cancelled`` or ``lease``. If the handler has not ended ``graceful_kill_limit``
+    seconds later, psched kills the handler's process and all processes that it has started.
 
     Attributes:
         task: the task to run.
@@ -31,7 +31,7 @@ class Base:
         return self.task.schedules
 
     def run(self) -> None:
-        """Run the task: `before_perform`, and if that returns true, `perform`, `after_perform`."""
+        """Call `before_perform`; if it returns True, call `perform` and then `after_perform`."""
         if not self.before_perform():
             return
         try:
@@ -40,7 +40,7 @@ class Base:
             self.after_perform()
 
     def before_perform(self) -> bool:
-        """Called before `perform`; if it returns False, nothing else is called."""
+        """Called first; if it returns False, `perform` and `after_perform` are not called."""
         return True
 
     def perform(self) -> None:

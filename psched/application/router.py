@@ -42,7 +42,7 @@ def load_dispatch(
             None if there is no dispatch.
 
     Raises:
-        LoadError: a module or the dispatch is missing, or an import raised; the text tells which.
+        LoadError: a module or the dispatch is missing, or an import has raised an exception.
     """
     loader.extend_path(load_path)
     modules = [loader.load_module(module) for module in require]

@@ -63,7 +63,7 @@ class Task:
         scheduled_time: Unix seconds; the instant of the trigger for which the task runs. A late run
             and a further attempt do not change it.
         attempt: 1 for the first attempt at this occurrence.
-        cron: trigger text; None for a one-shot.
+        cron: the schedule's trigger as text; None if the schedule runs only once.
         timezone: the zone in which ``cron`` is read.
         delay: seconds between ``scheduled_time`` and the earliest run.
         token: the token that identifies the lease.
@@ -95,7 +95,7 @@ class Task:
         self._settled = False
 
     def __repr__(self) -> str:
-        # The payload is left out, because this text is logged and the payload may hold secrets.
+        # Leave the payload out, because this text is logged and the payload can contain secrets.
         return f"<Task {self.occurrence} type={self.type!r} attempt={self.attempt}>"
 
     @property
@@ -114,12 +114,12 @@ class Task:
 
     @property
     def occurrence(self) -> Occurrence:
-        """The occurrence this task runs."""
+        """The occurrence that this task runs."""
         return Occurrence(self.key, self.scheduled_time)
 
     @property
     def idempotency_key(self) -> str:
-        """``key.scheduled_time``, which all attempts at this occurrence share, and no other one."""
+        """``key.scheduled_time``: equal for all attempts at this occurrence, otherwise unique."""
         return str(self.occurrence)
 
     @property
@@ -131,8 +131,8 @@ class Task:
     def fence(self) -> int:
         """A number that grows with every claim of this schedule.
 
-        An external system that keeps the highest fence it has seen for each key can refuse a task
-        that has been preempted but does not know it yet.
+        An external system can store the highest fence that it has received for each key, and refuse
+        requests with a lower fence. Such a request is from a task that has lost its lease.
         """
         return self.token.fence
 
@@ -184,20 +184,20 @@ class Task:
         Raises:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
-            TransientStoreError: the store did not answer; the lease may still be held.
+            TransientStoreError: the store did not answer; whether the lease is held is unknown.
         """
         self._refuse_settled()
         self._holder.extend()
 
     def update_data(self, data: Mapping[str, Any]) -> None:
-        """Replace the schedule's payload; later attempts and occurrences get the new one.
+        """Replace the schedule's payload; later attempts and occurrences get the new payload.
 
         Raises:
             AlreadyFinishedError: this task has been settled before.
             InvalidError: ``data`` is not a mapping that JSON can hold.
             PreemptedError: the lease is lost; nothing was changed.
             StoreUnavailableError: the request failed; nothing was changed.
-            UnknownOutcomeError: the answer was lost; the payload may have been replaced.
+            UnknownOutcomeError: the answer was lost; whether the payload was replaced is unknown.
         """
         self._refuse_settled()
         self._holder.update_data(data)
@@ -217,7 +217,7 @@ class Task:
 def _is_wait(wait: object) -> bool:
     if isinstance(wait, bool) or not isinstance(wait, int | float):
         return False
-    return 0 <= wait <= LONGEST_WAIT  # false for NaN
+    return 0 <= wait <= LONGEST_WAIT  # This is False for NaN, so NaN is refused.
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:

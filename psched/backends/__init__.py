@@ -1,1 +1,1 @@
-"""The old path of `psched.stores`, kept for programs that import `psched.backends.plain`."""
+"""The former import path of `psched.stores`, for programs that import `psched.backends.plain`."""

@@ -1,4 +1,4 @@
-"""The old path of `psched.stores.plain`."""
+"""The former import path of `psched.stores.plain`."""
 
 from psched.stores.plain import PlainStore
 

@@ -1,11 +1,14 @@
-"""The only module that reads a clock.
+"""The only module of psched that reads a clock.
 
-There are three clocks. Each has one use, and their readings are never compared with each other:
+There are three clocks for three purposes. A reading of one clock is never compared with a reading
+of another clock:
 
-* ``monotonic``: how long something has taken or been silent. It stops while the machine is
-  suspended, so a suspend never looks like a hang.
-* ``boottime``: lease deadlines. It continues during a suspend, as the store's clock does.
-* ``wall``: times that are shown to people, and the offset to the store's clock.
+* ``monotonic`` measures how long something has taken, or for how long a process has sent nothing.
+  This clock stops while the machine is suspended, so that a suspend does not look like a hang.
+* ``boottime`` measures lease deadlines. This clock continues during a suspend, as the store's clock
+  does.
+* ``wall`` gives the times that are shown to people. psched also uses this clock to
+  compute the offset between this host's clock and the store's clock.
 
 The store's clock, `Store.now`, decides when a row is due and when a lease ends.
 """
@@ -19,7 +22,7 @@ class Clock(Protocol):
     """The source of a process's time. All readings are in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds since an unspecified instant, without the time during which it was suspended."""
+        """Seconds since an unspecified instant; time during a suspend is not counted."""
         ...
 
     def boottime(self) -> float:
@@ -27,7 +30,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Unix seconds by this host's clock, which may be wrong, and may be changed at any time."""
+        """Unix seconds by this host's clock, which can be wrong and can be changed at any time."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -39,7 +42,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The kernel's clocks. They are called directly, because a Python wrapper would cost time."""
+    """The kernel's clocks. No Python function wraps them, because a wrapper would cost time."""
 
     monotonic = staticmethod(time.monotonic)
     boottime = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))

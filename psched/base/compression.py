@@ -17,7 +17,10 @@ _GZIP_IN_BASE64 = b"H4sI"  # base64 of _GZIP and of 8, the number of gzip's only
 _WINDOW = 31  # makes zlib use the largest window, and write and expect a gzip header
 
 _LEVEL = 1
-"""The gzip level. It compresses JSON to 40 %; the highest level, to 36 % in twice the time."""
+"""The gzip level. It compresses JSON to about 40 % of its size.
+
+The highest level would compress JSON to 36 %, but would take twice as long.
+"""
 
 
 class TooLargeError(ValueError):
@@ -33,8 +36,8 @@ def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
 
     Args:
         plain: the payload; if it is compressed already, it is returned unchanged.
-        above: a payload with more bytes than this is compressed, unless the compressed form is as
-            long or longer; 0: no payload is compressed.
+        above: a payload with more bytes than this is compressed if that makes it shorter. 0 means
+            that no payload is compressed.
         form: converts compressed bytes to a value for the column.
     """
     content = plain.encode() if isinstance(plain, str) else plain
@@ -76,7 +79,8 @@ def beginning(stored: str | bytes, most: int) -> tuple[str | bytes, bool]:
 
     Args:
         stored: the column's value, which any client may have written.
-        most: the largest length of the beginning, in bytes or characters.
+        most: the largest length of the beginning: in bytes if the result is bytes, in characters if
+            it is text.
     """
     plain, content = stored, _gzip_of(stored)
     if content is not None:
@@ -94,7 +98,10 @@ def readable(stored: str | bytes | None) -> str | bytes | None:
 
 
 def in_base64(compressed: bytes) -> str:
-    """Encode compressed bytes in base64: the `ColumnForm` of columns that hold only text."""
+    """Encode compressed bytes in base64.
+
+    This function is the `ColumnForm` for columns that hold only text.
+    """
     return base64.b64encode(compressed).decode()
 
 

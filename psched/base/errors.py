@@ -11,7 +11,7 @@ from psched.base.texts import brief
 
 
 class PschedError(Exception):
-    """The base class of psched's errors, except `ProcessStopError`, which is a request."""
+    """The base class of psched's errors. Only `ProcessStopError` is not derived from it."""
 
 
 class ScheduleError(PschedError):
@@ -19,7 +19,7 @@ class ScheduleError(PschedError):
 
 
 class AlreadyFinishedError(ScheduleError):
-    """This task has been settled already."""
+    """The task has been settled already, or the schedule has ended already."""
 
 
 class NotFoundError(ScheduleError):
@@ -27,11 +27,14 @@ class NotFoundError(ScheduleError):
 
 
 class PreemptedError(ScheduleError):
-    """The task's lease has ended or belongs to another worker, so the task can change nothing."""
+    """The task's lease has ended or belongs to another worker, so the request was refused."""
 
 
 class AlreadyExistsError(ScheduleError):
-    """A schedule with this key exists, perhaps only until its task stops and it is deleted."""
+    """A schedule with this key exists already.
+
+    This includes a schedule that psched will delete as soon as its task has stopped.
+    """
 
 
 class NotSupportedError(ScheduleError):
@@ -45,8 +48,8 @@ class ConfigError(PschedError, RuntimeError):
 class ProcessStopError(RuntimeError):
     """A request to stop, raised once inside a handler; the text is the reason.
 
-    The class is not derived from `PschedError`, because a handler that catches `PschedError` around
-    a call must not catch the request: psched does not raise it again.
+    psched does not raise the request again. So the class is not derived from `PschedError`: a
+    handler that catches `PschedError` around a call must not catch the request.
     """
 
 
@@ -65,7 +68,7 @@ class InvalidError(PschedError, ValueError):
 
 
 class NotLoadedError(InvalidError):
-    """A trigger's code cannot be imported in this process; another host may be able to."""
+    """A trigger's code cannot be imported in this process, but perhaps on another host."""
 
 
 class LoadError(PschedError, RuntimeError):
@@ -81,7 +84,7 @@ class UnfinishedError(PschedError):
 
 
 class NotAllowedError(PschedError):
-    """A row asks for a program that the operator has not allowed.
+    """A row specifies a program that the operator has not allowed.
 
     The text names the setting that allows programs.
     """
@@ -103,12 +106,16 @@ class StoreUnavailableError(TransientStoreError):
     """The store rejected or never received the request, temporarily; nothing was applied."""
 
 
+class MissingDatabaseError(StoreUnavailableError):
+    """The SQLite file does not exist; the text names the file and the fix."""
+
+
 class StoreBusyError(StoreUnavailableError):
-    """Another client holds a lock, and did not release it in time.
+    """Another client held a lock and did not release it in time.
 
     Attributes:
-        answered: if the request concerned many rows, the results for the rows that were not locked,
-            by key; else empty.
+        answered: the results for those rows of the request that were not locked, by key. Empty if
+            there are none, or if the request concerned one row.
     """
 
     def __init__(self, text: str, answered: Mapping[str, Any] | None = None) -> None:
@@ -121,7 +128,7 @@ class StoreSlowError(StoreBusyError):
 
 
 class UnknownOutcomeError(TransientStoreError):
-    """The connection broke while a request was under way: it may have been applied."""
+    """The connection broke during a request: the request may have been applied."""
 
 
 class SchemaError(StoreError):
@@ -133,14 +140,14 @@ class MissingTableError(SchemaError):
 
 
 def described(error: BaseException) -> str:
-    """One short line about an error: the name of its class, and its text if it has any."""
+    """One short line about an error: the name of its class, and its text if that is not empty."""
     name, text = type(error).__name__, text_of(error)
     return f"{brief(name)}: {text}" if text else brief(name)
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text as one short line; empty if the text is, or if ``__str__`` raises."""
+    """An error's text as one short line; empty if there is no text, or if ``__str__`` raises."""
     try:
         return brief(str(error))
-    except (Exception, SystemExit):  # noqa: BLE001  # a user's __str__ may raise anything
+    except (Exception, SystemExit):  # noqa: BLE001  # a user's __str__ can raise anything
         return ""

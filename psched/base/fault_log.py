@@ -1,4 +1,7 @@
-"""Rate-limited logging of a fault that may recur at every tick: its beginning and its end."""
+"""Rate-limited logging of a fault that can recur at every tick of a process's loop.
+
+Each new reason and the end of the fault are logged, not each occurrence.
+"""
 
 import logging
 
@@ -8,11 +11,11 @@ _QUIET = 5.0
 """A fault has ended when it has not occurred for this many seconds.
 
 If the time were shorter, an intermittent fault would log two lines for each occurrence. An example
-is a fork that succeeds only after a task has ended.
+of such a fault is a fork that succeeds only after a task has ended.
 """
 
 _REASONS = 5
-"""The most reasons that are logged while a fault lasts. Each different reason is logged once."""
+"""The largest number of reasons that are logged while a fault lasts; each is logged once."""
 
 
 class FaultLog:
@@ -47,7 +50,7 @@ class FaultLog:
         if not self.ongoing:
             self._since = self._last
         self._times += 1
-        # An OSError is identified by its errno, because its text may name another path each time.
+        # An OSError is identified by its errno, because its text can name another path each time.
         reason = getattr(error, "errno", None) or str(error)
         if reason not in self._logged and len(self._logged) < _REASONS:
             self._logged.add(reason)
@@ -57,7 +60,7 @@ class FaultLog:
     def passed(self) -> None:
         """Log the end of the fault if it has not occurred for `_QUIET` seconds.
 
-        To be called at every tick at which the fault does not occur.
+        The caller must call this at every tick at which the fault does not occur.
         """
         if self.ongoing and self._clock.monotonic() >= self._last + _QUIET:
             took = self._last - self._since

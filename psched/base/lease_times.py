@@ -1,46 +1,48 @@
 """The arithmetic of a lease: when to extend it, and when its task must have been killed.
 
-A lease of ``alive_time`` seconds ends, for its holder, at the deadline D: the instant
-*before* the claim or the last successful extend was sent, plus ``alive_time``, on a clock
-that counts suspended time. In the store it ends later than D, because the store's clock is
-read after the request was sent and rounded up. Between the instant at which a task must be dead
-and D lies the margin m. T is the driver's timeout::
+The holder of a lease counts its ``alive_time`` seconds from the instant just *before* the claim or
+the last successful extend was sent, on a clock that counts suspended time. For the holder, the
+lease ends at the deadline D, ``alive_time`` after that instant. In the store, the lease ends later
+than D, because the store reads its clock after the request was sent, and rounds the time up. All
+processes of the task must be dead at D - m; m is called the margin. T is the driver's timeout::
 
     sent       extend           D - m - 2T   D - m - T    D - m      D - m/2       D
      |------------|------------------|------------|---------|-----------|-----------|
      |         extend, and       no new task    KILL is   every tree  the kernel  the store
-     |         again until it    starts         sent      is dead     kills us    may grant it
-     |         succeeds
+     |         again until it    starts         sent      is dead     kills the   can grant
+     |         succeeds                                           worker      the row
 
-**What blocks the worker's loop.** Only one request to the store at a time blocks the loop. A
-request fails when no byte arrives for T, and after 2T in any case, even if it has to connect first
-or consists of several statements (see `stores.deadline_socket`). The guard checks the leases before
-each request. A fork takes T at most.
+**What blocks the worker's loop.** At most one request to the store at a time blocks the loop. A
+request fails if no byte arrives for T. It fails after 2T in any case, even if a connection must be
+opened first or the request consists of several statements (see `stores.deadline_socket`). The
+worker checks all leases before each request. A fork blocks the loop for T at most.
 
-**Why no task runs without its lease.** A tree is killed at D - m - T. So a request that was begun
-just before that instant, and gets no answer, has failed by D - m. Because 2T < m, even a request
-that takes 2T ends before the kernel's timer expires.
+**Why no task runs without its lease.** The worker kills the task's process tree at D - m - T. If a
+request blocks the worker at that instant and gets no answer, the request fails by D - m, and the
+worker kills the tree then. Even a request that takes 2T ends before D - m/2, because 2T < m. At
+D - m/2 a timer of the kernel kills the worker.
 
-**Why a task may start until D - m - 2T.** Every task is killed at D - m - T, so a task that starts
-before that instant is stopped in time. A task must start T earlier, because its lease must be
-extended: at D - m - 2T an extend is due and is sent at once, so that its answer, if there is one,
-arrives before the KILL. If the claim took so long that an extend is due already, the lease is
-extended before the task starts. Then the age of the lease is the time of one answer, however slow
-the claim was.
+**Why no task starts after D - m - 2T.** A task that starts at any time before D - m - T is stopped
+in time, because it is killed at that instant. But tasks start at least T before the KILL, so that
+their lease can still be extended: at D - m - 2T an extend is due and is sent at once, so that its
+answer, if there is one, arrives before the KILL. If the claim took so long that an extend is due
+already, the worker extends the lease before it starts the task. Then the lease is only as old as
+one answer takes, however slow the claim was.
 
-**Why a lease is extended while the store answers.** An extend that is due is sent between any two
-other requests. The extend of a long lease is due after a quarter of the lease, which is long before
-the KILL. The extend of a short lease is due so early that a request of 2T that was begun just
-before still ends before D - m - T; but it is not due before an eighth of the lease has passed. If
-an answer takes r, at most an extend and a claim of two statements lie between two extends, and they
-take 3r. That is shorter than alive_time - m - T if r is shorter than `longest_answer`.
+**Why no lease is lost while the store answers.** As soon as an extend is due, it is the next
+request that the worker sends. The extend of a long lease is due after a quarter of the lease, which
+is long before the KILL. The extend of a short lease is due earlier: a request that was begun just
+before, and takes 2T, still ends before D - m - T. But no extend is due before an eighth of the
+lease has passed. If each answer takes r, at most 3r pass between two extends: r for one extend, and
+2r for a claim of two statements. 3r is shorter than alive_time - m - T if r is shorter than
+`longest_answer`.
 """
 
 import itertools
 from dataclasses import dataclass
 
 MARGIN_LIMIT = 15.0
-"""The longest margin in seconds: even the longest lease needs no longer one."""
+"""The longest margin in seconds: even the longest lease needs no longer margin."""
 
 MARGIN_SHARE = 0.4
 """The margin of a short lease, as a fraction of the lease."""
@@ -56,7 +58,7 @@ LONGEST_ALIVE_TIME = 366 * 86_400
 
 
 def margin(alive_time: float) -> float:
-    """The margin m in seconds: all processes of a task are dead m before the lease's deadline."""
+    """The margin m in seconds: a task's processes are dead m before the lease's deadline D."""
     return min(MARGIN_LIMIT, MARGIN_SHARE * alive_time)
 
 
@@ -67,7 +69,7 @@ def extend_interval(alive_time: float, driver_timeout: float) -> float:
 
 
 def longest_answer(alive_time: float, driver_timeout: float) -> float:
-    """The longest time in seconds that each answer may take without the loss of a lease."""
+    """If each answer of the store takes less than this time in seconds, no lease is lost."""
     return min(driver_timeout, _usable(alive_time, driver_timeout) / 3)
 
 
@@ -84,7 +86,8 @@ def sufficient_alive_time(answer: float, driver_timeout: float | None) -> int:
 
     Args:
         answer: the time of an answer in seconds.
-        driver_timeout: the setting in seconds; None: the default, which depends on the lease.
+        driver_timeout: the setting ``database_timeout`` in seconds. None means the default, which
+            depends on the lease.
     """
     for lease in itertools.count(SHORTEST_ALIVE_TIME):
         if _usable(lease, effective_driver_timeout(driver_timeout, lease)) >= 3 * answer:
@@ -98,7 +101,7 @@ def _usable(alive_time: float, driver_timeout: float) -> float:
 
 
 def default_driver_timeout(alive_time: float) -> float:
-    """The default of the driver timeout T in seconds, so that 2T is less than the margin."""
+    """The default of the driver timeout T in seconds; 2T is always less than the margin."""
     return min(5.0, 0.45 * margin(alive_time))
 
 
@@ -113,10 +116,13 @@ def shortest_alive_time(driver_timeout: float) -> int:
 
 
 def lease_time(own: int | None, alive_time: int, shortest: int) -> int:
-    """The length of a row's lease in seconds. Each store computes the same value in a claim.
+    """The length of a row's lease in seconds.
+
+    The claim of every store must grant a lease of this length, whether it calls this function or
+    repeats the formula, for example in SQL.
 
     Args:
-        own: the row's own ``alive_time`` in seconds; None: the setting applies.
+        own: the row's own ``alive_time`` in seconds. None means that the setting applies.
         alive_time: the setting in seconds.
         shortest: the result of `shortest_alive_time`; a worker cannot guard a shorter lease.
     """
@@ -130,7 +136,7 @@ class Deadlines:
     Attributes:
         sent: the instant just before the claim or the last successful extend was sent.
         lease: the length of the lease in seconds.
-        driver_timeout: T in seconds.
+        driver_timeout: the driver timeout T in seconds.
     """
 
     sent: float
@@ -139,12 +145,12 @@ class Deadlines:
 
     @property
     def end(self) -> float:
-        """D: from this instant on, the store may grant the row to another worker."""
+        """D: before this instant, the store grants the row to no other worker."""
         return self.sent + self.lease
 
     @property
     def extend(self) -> float:
-        """From this instant on, an extend of the lease is due."""
+        """The instant at which an extend of the lease becomes due."""
         return self.sent + extend_interval(self.lease, self.driver_timeout)
 
     @property
@@ -154,10 +160,10 @@ class Deadlines:
 
     @property
     def warn(self) -> float:
-        """The instant at which the task gets TERM because its lease may be lost.
+        """The instant at which the task gets TERM, because its lease was not extended in time.
 
-        The instant is never in the first half of the lease. If the lease is not longer than about
-        40 s, `kill` is earlier than this instant.
+        The instant is never in the first half of the lease. If the lease is shorter than about
+        40 s, `kill` is earlier than this instant, so the task gets KILL without TERM.
         """
         return max(self.end - 2 * margin(self.lease), self.sent + self.lease / 2)
 

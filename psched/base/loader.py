@@ -17,7 +17,10 @@ from psched.base.errors import LoadError, described
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Disable garbage collection while modules are imported, because they leave no garbage."""
+    """Disable garbage collection while work creates many objects but leaves no garbage.
+
+    The import of modules is such work, and the reading of large files.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -28,7 +31,9 @@ def gc_paused() -> Iterator[None]:
 
 
 def load_object(name: str) -> Any:  # noqa: ANN401  # any object
-    """Find an object by ``"module:name"``; the name may be dotted.
+    """Import the module in ``"module:name"``, and return the object ``name`` of the module.
+
+    Both names can be dotted.
 
     Raises:
         LoadError: the module cannot be imported, or it does not define the name.
@@ -60,7 +65,7 @@ def load_module(name: str) -> ModuleType:
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
     """Find an object by ``"module:name"``, or by a bare name.
 
-    A bare name is looked up in the modules in order. Either name may be dotted.
+    A bare name is looked up in the modules in order. In both forms, the name can be dotted.
 
     Raises:
         LoadError: the object was not found.
@@ -83,18 +88,18 @@ def extend_path(folders: Sequence[str]) -> None:
 
 
 def is_below(name: str, folders: Sequence[str]) -> bool:
-    """Whether an import of a module would load it from one of these folders; nothing is imported.
+    """Whether an import would load the module from one of these folders; nothing is imported.
 
-    The answer is no for a module that an import would load from elsewhere, such as a built-in one.
+    False if an import would load the module from elsewhere, as it does for built-in modules.
 
     Args:
-        name: the module's name, which may be dotted.
+        name: the module's name, which can be dotted.
         folders: folders on the module search path (see `extend_path`).
     """
     try:
         files = _files_of(name, [*folders])
         return files is not None and files == _files_of(name, None)
-    except (Exception, SystemExit):  # noqa: BLE001  # a user's path hook may raise anything
+    except (Exception, SystemExit):  # noqa: BLE001  # a user's path hook can raise anything
         return False
 
 
@@ -103,11 +108,11 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
 
     Args:
         name: the module's name.
-        path: the folders to search for the first part of the name; None: the module search path.
+        path: the folders to search for the first part of the name; None means ``sys.path``.
 
     Returns:
-        The files; an entry is None if that part of the name has no file. None instead of a list:
-        the module was not found.
+        One file for each part of the name; an entry is None if the part has no file. If the module
+        was not found, the result is None instead of a list.
     """
     files: list[str | None] = []
     for part in name.split("."):
@@ -122,7 +127,8 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
             files.append(os.path.realpath(spec.origin or ""))
             path = [*(spec.submodule_search_locations or ())]
         else:
-            # The part is a folder without __init__.py, or a built-in module, which has no folder.
+            # If the part is a folder without __init__.py, the next part is searched in all folders
+            # with this name. If it is a built-in module, no such folder is found.
             files.append(None)
             places = [f"{folder}/{part}" for folder in path or sys.path]
             path = [place for place in places if Path(place).is_dir()]
@@ -144,8 +150,8 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise LoadError(f"{str(path)!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # The module is registered before its code runs, as in an import, so that its code can import
-    # the module itself.
+    # The module is registered before its code runs, as Python's import does, so that its code can
+    # import the module itself.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

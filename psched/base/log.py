@@ -1,9 +1,9 @@
-"""The log: whole lines, in a file that may be renamed while psched writes to it.
+"""The log: whole lines, in a file that can be renamed while psched writes to it.
 
-A line is ``time [pid] level process [key.scheduled_time] message``. Messages that a task or a
-library sends to `logging` are written the same way. Each message is one write(2) to a descriptor
-opened for appending, so that the lines of several processes never mix. A long message is cut.
-Control characters are escaped, so that no payload can forge a line.
+`psched.base.log_lines` describes the lines. Messages that a task or a library sends to `logging`
+are written the same way. Each message is one write(2) to a descriptor opened for appending, so that
+the lines of several processes never mix. A long message is cut. Control characters are escaped, so
+that no payload can forge a line.
 
 Tasks can write to the log's folder. A task that replaces the log file can neither block the log nor
 redirect it by a link: psched removes a FIFO, a socket or a symbolic link, and creates a new file.
@@ -13,25 +13,25 @@ psched follows a link only if root owns it.
 import faulthandler
 import logging
 import os
+import signal
 import stat
 import sys
 import threading
-import time
 from collections import deque
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 from psched.base import regular_files
 from psched.base.errors import ProcessStopError
-from psched.base.texts import LONGEST_MESSAGE, cut, traceback_of, visible
+from psched.base.log_lines import is_journal, journal_lines, json_line, text_line
+from psched.base.texts import traceback_of, visible
 
 _log = logging.getLogger("psched")
 
 STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""The paths that stand for descriptors, and the descriptors.
+"""For each path that means standard output or standard error: the number of its descriptor.
 
-The descriptors are used directly, because such a path cannot be opened if the descriptor is a
+These descriptors are used directly, because such a path cannot be opened if the descriptor is a
 socket.
 """
 
@@ -39,7 +39,7 @@ _REMEMBERED = 10
 """The largest number of warnings and errors in `Log.recent`."""
 
 _LONGEST_REMEMBERED = 500
-"""The number of characters of a warning or error that `Log.recent` keeps."""
+"""The largest number of characters of a text in `Log.recent`; the rest is cut off."""
 
 _tasks = logging.getLogger("psched.task")
 
@@ -50,12 +50,14 @@ class Log(logging.Handler):
     """Writes log lines to a file or to standard error.
 
     Args:
-        path: the file, ``/dev/stdout`` or ``/dev/stderr``; None: standard error.
+        path: the file, ``/dev/stdout`` or ``/dev/stderr``; None means standard error.
         process: the name of this process on each line, in one or two words.
 
     Attributes:
-        subject: the occurrence that is shown on each line; empty: no occurrence is shown.
-        recent: the last warnings and errors, one line each, for ``psched status``.
+        json: whether each message is written as a JSON object; otherwise it is written as text.
+        subject: the occurrence that each line shows, as text; if empty, lines show no occurrence.
+        recent: the last warnings and errors, one text line each, for ``psched status``.
+        is_on_terminal: whether the lines are written to a terminal.
 
     Raises:
         OSError: the file cannot be opened.
@@ -66,14 +68,20 @@ class Log(logging.Handler):
         self._path, self._descriptor = _place(path)
         if self._path is not None:
             self._descriptor = open_file(self._path)
+        self._in_journal = is_journal(self._descriptor)
+        self.is_on_terminal = os.isatty(self._descriptor)
         self._dumps = False
+        self.json = False
         self.process = process
         self.subject = ""
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
 
     @property
     def descriptors(self) -> list[int]:
-        """The descriptors that a forked child must keep open to log."""
+        """The descriptors that a forked child must keep open to log.
+
+        Empty if the log is standard output or standard error, which every child keeps open.
+        """
         return [] if self._path is None else [self._descriptor]
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -81,46 +89,53 @@ class Log(logging.Handler):
         try:
             text = self.format(record)
             line = text.encode(errors="backslashreplace")
+            if record.levelno >= logging.WARNING:
+                plain = text
+                if self.json or self._in_journal:
+                    plain = text_line(record, self.process, self._subject(record))
+                self.recent.append(plain.partition("\n")[0][:_LONGEST_REMEMBERED])
         except ProcessStopError:
-            raise  # the exception stops the user's handler that logs this message
-        except Exception:  # noqa: BLE001  # wrong arguments or a user's __str__ may raise anything
+            raise  # it must stop the user's handler that logs this message
+        except Exception:  # noqa: BLE001  # wrong arguments or a user's __str__ can raise anything
             self.handleError(record)
             return
-        if record.levelno >= logging.WARNING:
-            self.recent.append(text.partition("\n")[0][:_LONGEST_REMEMBERED])
         self.follow()
         with suppress(OSError):
-            os.write(self._descriptor, line)
+            if self.is_on_terminal:
+                _write_to_terminal(self._descriptor, line)
+            else:
+                os.write(self._descriptor, line)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a message, followed by the lines of the traceback if there is one."""
-        seconds, millis = divmod(int(record.created * 1000), 1000)
-        subject = getattr(record, "subject", self.subject)
-        subject = f" [{subject}]" if subject else ""
-        text = cut(record.getMessage(), LONGEST_MESSAGE)
-        if record.exc_info and record.exc_info[1] is not None:
-            text += "\n" + traceback_of(record.exc_info[1])
-        time_ = f"{_moment(seconds)}.{millis:03}Z"
-        line = f"{time_} [{os.getpid()}] {record.levelname:<7} {self.process}{subject} {text}"
-        return visible(line, lines=True).replace("\n", "\n    ") + "\n"
+        """The line of a message; as text, it is followed by the lines of the traceback."""
+        subject = self._subject(record)
+        if self.json:
+            return json_line(record, self.process, subject, for_journal=self._in_journal)
+        if self._in_journal:
+            return journal_lines(record, self.process, subject)
+        return text_line(record, self.process, subject)
+
+    def _subject(self, record: logging.LogRecord) -> str:
+        return str(getattr(record, "subject", self.subject))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Report a message that cannot be formatted on standard error, with the place of the call.
+        """Report on standard error that a message cannot be formatted, and where it was logged.
 
-        The base class calls this method by this name.
+        This overrides the method of `logging.Handler`.
         """
         error = sys.exc_info()[1]
         if error is not None:
-            with suppress(Exception):  # the process may have no standard error
+            with suppress(Exception):  # the process might have no standard error
                 place = f"{record.pathname}:{record.lineno}"
                 text = f"--- Logging error at {place} ---\n{traceback_of(error)}"
                 print(visible(text, lines=True), file=sys.stderr)  # noqa: T201
 
     def reopen(self) -> None:
-        """Continue in the file that is at the path now; no line is lost or torn.
+        """Open the log's path again, and write the next lines to the file that is there now.
 
-        The new file replaces the old one under the same descriptor, atomically. If standard output
-        or standard error is the old file, it is redirected to the new file.
+        No line is lost or torn, because the descriptor is switched from the old file to the new one
+        atomically. If standard output or standard error is the old file, it is redirected to the
+        new file.
         """
         if self._path is None:
             return
@@ -132,13 +147,14 @@ class Log(logging.Handler):
         self._switch_to(fresh)
 
     def follow(self) -> None:
-        """Continue in the file at the path if the open file was renamed.
+        """Write the next lines to the file at the log's path, if the open file was renamed.
 
-        This is checked before each line, because a runner gets no signal when the log is renamed.
+        This is called before each line, because a runner gets no signal when the log is renamed.
         """
         if self._path is None:
             return
-        # `suppress` and `Path.stat` are avoided, because each function costs a runner time.
+        # We do not use `suppress` and `Path.stat`, because each additional function call costs
+        # time on every line.
         try:
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if not os.path.samestat(there, ours):
@@ -156,13 +172,13 @@ class Log(logging.Handler):
         os.close(fresh)
 
     def redirect(self, path: Path | None) -> None:
-        """Continue in another file.
+        """Write the next lines to another file.
 
-        If the path leads to a folder or a device, the log reports that and continues in the present
-        file, because a task may have put it there, and must not be able to prevent a start.
+        If the path leads to a folder or a device, the log reports this and stays in the present
+        file: a task may have put the folder or device there, and must not prevent a start.
 
         Args:
-            path: the file, ``/dev/stdout`` or ``/dev/stderr``; None: standard error.
+            path: the file, ``/dev/stdout`` or ``/dev/stderr``; None means standard error.
 
         Raises:
             OSError: the file cannot be opened.
@@ -176,6 +192,8 @@ class Log(logging.Handler):
             except regular_files.NotRegularError as error:
                 _log.error("cannot log to %s, which %s", name, error.strerror)
                 return
+        self._in_journal = name is None and is_journal(fresh)
+        self.is_on_terminal = os.isatty(fresh)
         if name is not None and self._path is not None:
             self._switch_to(fresh)
             self._path = name
@@ -194,11 +212,24 @@ class Log(logging.Handler):
         faulthandler.enable(self._descriptor)
 
 
+def _write_to_terminal(descriptor: int, line: bytes) -> None:
+    """Write to a terminal, even from the background after ``stty tostop``.
+
+    The terminal would send TTOU to the writer. psched handles TTOU, so Python would repeat the
+    write without end. While TTOU is blocked, the terminal sends none and accepts the write.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+    try:
+        os.write(descriptor, line)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start(path: Path | None, level: str, process: str) -> Log:
     """Send everything that this process logs to one file.
 
     Args:
-        path: the file; None: standard error.
+        path: the file; None means standard error.
         level: ``debug``, ``info``, ``warning`` or ``error``.
         process: the name of this process on each line, in one or two words.
 
@@ -235,13 +266,11 @@ def log_uncaught() -> None:
     sys.unraisablehook = of_finalizer
 
 
-@lru_cache(maxsize=1)
-def _moment(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-
-
 def _place(path: Path | None) -> tuple[str | None, int]:
-    """The name of a file to open and -1; or None and the descriptor if it is a standard one."""
+    """The file's name and -1; or for a path in `STANDARD`, None and the descriptor.
+
+    A path of None means standard error.
+    """
     name = "/dev/stderr" if path is None else str(path)
     return (None, STANDARD[name]) if name in STANDARD else (name, -1)
 
@@ -264,8 +293,7 @@ def open_file(name: str) -> int:
             return regular_files.open_file(os.path.realpath(name), flags, mode, devices=True)
         regular_files.discard(name)
         descriptor = regular_files.open_file(name, flags, mode, devices=True)
-        # The warning is logged after the file is open, because the log itself may write to this
-        # file.
+        # The warning is logged after the file was opened, because this file can be the log's own.
         _log.warning("%s %s: it is removed, and made anew", name, error.strerror)
         return descriptor
 

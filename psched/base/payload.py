@@ -1,9 +1,9 @@
 """Payloads that are text or bytes: they are stored wrapped in a JSON object.
 
-The column ``data`` always holds a JSON object. The row's option ``payload`` tells if that object
-only wraps the payload: ``{"data": "<text>"}`` with ``payload: text``, and ``{"data_base64": "…"}``
-with ``payload: base64``. Without the option, the object is the payload itself, even if it has such
-a field.
+The column ``data`` always holds a JSON object. The row's option ``payload`` tells whether the
+object only wraps the payload: with ``payload: text`` the object is ``{"data": "<text>"}``, with
+``payload: base64`` it is ``{"data_base64": "…"}``. Without the option, the object is the payload
+itself, even if it has a field of one of these names.
 """
 
 import base64
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 OPTION = "payload"
-"""The name of the option."""
+"""The name of the row's option that tells how ``data`` wraps the payload."""
 
 TEXT, BASE64 = "text", "base64"
 
 WRAPPED_IN: Mapping[str, str] = {TEXT: "data", BASE64: "data_base64"}
-"""For each value of the option: the only field of the wrapping object."""
+"""For each value of the option: the name of the only field of the wrapping object."""
 
 
 def wrap(raw: bytes) -> tuple[dict[str, str], str]:
@@ -36,9 +36,9 @@ def unwrap(text: str, form: str | None) -> bytes:
 
     Args:
         text: a JSON object, as text.
-        form: the option's value; None: the row does not have the option. If the object does not
-            have this form, its text is returned, because a handler has replaced the payload by an
-            object that wraps nothing.
+        form: the option's value; None if the row does not have the option. If the object does not
+            have this form, a handler has replaced the payload by an object that wraps nothing, so
+            the text of the object is returned.
     """
     if form is not None:
         found = _wrapped(json.loads(text), form)

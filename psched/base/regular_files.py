@@ -1,8 +1,8 @@
 """Regular files in folders that tasks can write to.
 
-A task has the rights of its service. The task may replace a file by a FIFO, which blocks a process
+A task has the rights of its service. So a task can replace a file by a FIFO, which blocks a process
 that opens it; or by a symbolic link to another file, a folder, a file of any length, or a file that
-cannot be read. None of these may stop or mislead a master or a worker.
+cannot be read. Such a replacement must neither stop nor mislead a master or a worker.
 """
 
 import errno
@@ -32,8 +32,8 @@ class NotRegularError(OSError):
 def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool = False) -> int:
     """Open a regular file, without following links and without blocking.
 
-    If this process owns the file or its folder but may not open the file, because a mode was
-    changed, the rights of the owner are restored and the file is opened again.
+    If this process owns the file or its folder, but a changed mode forbids it to open the file, the
+    rights of the owner are restored and the file is opened again.
 
     Args:
         path: the file.
@@ -64,7 +64,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool 
 
 
 def read(path: Path) -> bytes:
-    """The content of a small regular file.
+    """The content of a regular file of at most `LARGEST` bytes.
 
     Raises:
         NotRegularError: the path leads to a file of another kind.
@@ -81,12 +81,12 @@ def read(path: Path) -> bytes:
 def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file that atomically replaces whatever is at the path.
 
-    A folder at the path is removed or renamed first, so that replacement is not atomic.
+    The replacement of a folder is not atomic: the folder is removed or renamed first.
 
     Raises:
         OSError: the file cannot be written.
     """
-    # The name is random, so that no task can have created a file with this name.
+    # The name is random, so that no task can create a file with this name beforehand.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -105,8 +105,8 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
 def discard(path: str | Path) -> None:
     """Remove a FIFO, a socket, a symbolic link or an empty folder.
 
-    A regular file is not removed, because another process that has called this function may have
-    created it just now.
+    A regular file is not removed, because another process that called this function at the same
+    time can have created it just now.
 
     Raises:
         NotRegularError: the path leads to a device, or to a folder that is not empty.
@@ -146,7 +146,7 @@ def clear(path: Path) -> None:
 
 
 def is_same(path: Path, descriptor: int) -> bool:
-    """Whether a path leads to the file of a descriptor, without following links."""
+    """Whether the file at a path is the open file of a descriptor; a link is not followed."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except OSError:
@@ -165,10 +165,10 @@ def _open(path: str | Path, flags: int, mode: int) -> int:
 
 
 def _restore_rights(path: Path, kind: int, rights: int) -> bool:
-    """Grant this process rights to a file of a kind, if the process owns the file.
+    """Add rights to the mode of a file, if the file is of this kind and this process owns it.
 
     Returns:
-        True if a right was missing and all were granted; False if nothing was changed.
+        True if a right was missing and was added; False if the mode was not changed.
     """
     try:
         # O_PATH requires no right to the file itself.

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from psched.base.clock import Clock
-from psched.base.errors import TransientStoreError
+from psched.base.errors import MissingDatabaseError, TransientStoreError
 
 T = TypeVar("T")
 
 _PAUSE = 0.2
-"""The pause before the second try, in seconds; each further pause is twice as long as the last."""
+"""The pause before the second try, in seconds; each further pause is twice as long."""
 
 
 class Send(Protocol):
@@ -34,12 +34,15 @@ def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: in
         tries: the largest number of times that the request is sent.
 
     Raises:
+        MissingDatabaseError: the SQLite file does not exist; the request is not repeated.
         TransientStoreError: all tries failed; this is the error of the last try.
     """
     pause = _PAUSE
     for _ in range(tries - 1):
         try:
             return request()
+        except MissingDatabaseError:
+            raise  # a file that does not exist will hardly appear within seconds
         except TransientStoreError:
             clock.sleep(pause)
             pause *= 2

@@ -1,4 +1,4 @@
-"""Pseudo-random numbers that depend only on a name, so that all hosts compute the same."""
+"""Pseudo-random numbers that depend only on a name, so that all hosts compute the same number."""
 
 from hashlib import blake2b
 

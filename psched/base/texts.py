@@ -1,33 +1,36 @@
-"""Text of unknown origin: made safe for a terminal and a log, and kept short."""
+"""Functions that make texts of unknown origin safe for a terminal and a log, and short."""
 
 import traceback
 import unicodedata
 
 LONGEST = 2000
-"""The number of characters that are kept of an error's text or of a text sent to a process."""
+"""The number of characters to which an error's text, or a text sent to a process, is cut."""
 
 LONGEST_MESSAGE = 20_000
-"""The number of characters that are kept of a message in the log."""
+"""The number of characters to which a message in the log is cut."""
 
 LONGEST_TRACEBACK = 40_000
-"""The number of characters that are kept of a traceback, with all the exceptions in it."""
+"""The number of characters to which a traceback, with all exceptions in it, is cut."""
 
 _INDENT = 5
 """The number of characters that the log adds to each line of a traceback: line feed and indent."""
 
 LONGEST_BRIEF = 10 * LONGEST + 100
-"""The length of the longest text that `brief` returns: an escaped character has up to ten."""
+"""The largest number of characters in a result of `brief`.
+
+An escape has up to ten characters, and the note on dropped characters has fewer than 100.
+"""
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""A text with visible escapes (``\x1b``, ``\u202e``) for characters that are not harmless.
+    r"""A text with visible escapes (``\x1b``, ``\u202e``) in place of harmful characters.
 
     Control characters, bidirectional controls, zero-width characters, line separators and lone
-    surrogates are escaped.
+    surrogates are replaced.
 
     Args:
         text: a text of any origin.
-        lines: whether line feeds and tabs are kept.
+        lines: whether line feeds and tabs stay as they are.
     """
     plain = text.replace("\n", "").replace("\t", "") if lines else text
     if plain.isprintable():

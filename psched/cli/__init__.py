@@ -6,27 +6,33 @@
 """
 
 import gc
+import os
 
 
 def main() -> None:
     """Run the command ``psched``."""
-    from psched.base.loader import gc_paused  # noqa: PLC0415  # master_main must not import it
+    from psched.base.loader import gc_paused  # noqa: PLC0415  # psched-master must not wait for it
 
     with gc_paused():
-        from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
+        from psched.cli.commands import psched  # noqa: PLC0415  # psched-master does not need it
         from psched.cli.output import filter_output  # noqa: PLC0415
 
+    if "_PSCHED_COMPLETE" in os.environ:
+        from psched.cli import completion  # noqa: PLC0415  # no other command needs it
+
+        completion.register()
     filter_output()
     try:
         psched(prog_name="psched")
     finally:
-        # All objects are frozen, because the garbage collection at exit would only take time.
+        # All objects are exempted from garbage collection, because the collection at exit would
+        # take time and be of no use.
         gc.freeze()
 
 
 def master_main() -> None:
     """Run the command ``psched-master``."""
-    from psched.process import early_signals  # noqa: PLC0415  # before anything that takes time
+    from psched.process import early_signals  # noqa: PLC0415  # before all imports that take time
 
     early_signals.receive()
 

@@ -55,7 +55,7 @@ _SUBCOMMANDS = {
     ),
     "import-crontab": (
         "contrib.crontab.command:import_crontab",
-        "Read a crontab into schedules of type exec, as a file for apply.",
+        "Convert a crontab to a file of schedules for apply.",
     ),
     "run": (
         "cli.daemon.run:run",
@@ -67,7 +67,7 @@ _SUBCOMMANDS = {
     ),
     "check": (
         "cli.daemon.check:check",
-        "Check the configuration, handlers and database.",
+        "Check the configuration, handlers, log and database.",
     ),
     "status": (
         "cli.daemon.status:status",
@@ -78,11 +78,11 @@ _SUBCOMMANDS = {
         "Move a PerfectSched or PerfectQueue table into psched's.",
     ),
 }
-"""For each subcommand's name: its import path, and the first sentence of its help."""
+"""For the name of each subcommand: its import path, and the first sentence of its help."""
 
 
 class _Subcommands(click.Group):
-    """A group of placeholders, each with a subcommand's name and short help."""
+    """A group of placeholders, each with the name and the short help of one subcommand."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,7 +93,7 @@ class _Subcommands(click.Group):
 
 
 def load(name: str) -> click.Command:
-    """Import a subcommand, and add the options that every subcommand has."""
+    """Import a subcommand, and add the options that all subcommands have in common."""
     path, _ = _SUBCOMMANDS[name]
     module, _, attribute = path.partition(":")
     with gc_paused():

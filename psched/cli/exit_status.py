@@ -1,4 +1,4 @@
-"""Turns errors into a message on standard error and an exit status."""
+"""Converts errors to messages on standard error and to exit statuses."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import NoReturn, ParamSpec, TypeVar
 import click
 
 from psched.base.errors import ConfigError, PschedError
-from psched.base.texts import visible
+from psched.base.log_lines import is_journal
+from psched.base.texts import brief, visible
 from psched.cli.output import unfilter_output
 from psched.triggers.custom import Call, NextAfter, loading_by
 
@@ -19,7 +20,7 @@ R = TypeVar("R")
 def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Decorate a command: psched's errors become a line on standard error and exit status 1.
 
-    While the command runs, a child process loads and calls users' trigger classes.
+    While the command runs, users' trigger classes are loaded and called in a child process.
     """
 
     @wraps(command)
@@ -28,29 +29,35 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
             with loading_by(_find_by_helper):
                 return command(*args, **kwargs)
         except BrokenPipeError:
-            raise  # click handles it
-        except (PschedError, OSError) as error:  # OSError: a full disk, an unreadable path
+            raise  # click exits with status 1 without a message
+        except (PschedError, OSError) as error:  # OSError: the disk is full, or a path unreadable
             raise click.ClickException(str(error)) from error
 
     return reporting
 
 
 def _find_by_helper(call: Call) -> NextAfter:
-    from psched.cli.trigger_helper import find  # noqa: PLC0415  # few schedules have such triggers
+    from psched.cli.trigger_helper import find  # noqa: PLC0415  # few commands need it
 
     return find(call)
 
 
 def run_and_exit(run_master: Callable[[], int]) -> NoReturn:
-    """Run a master, and exit with its status; print a startup error on standard error."""
+    """Run a master, and exit with its status. Print an error at its start on standard error."""
     from psched.master.generation_spec import BAD_CONFIG  # noqa: PLC0415
     from psched.master.pidfile import AlreadyRunningError  # noqa: PLC0415
+    from psched.master.reports.sd_notify import Notifier  # noqa: PLC0415
     from psched.service.run import ALREADY_RUNNING  # noqa: PLC0415
 
     unfilter_output()
     try:
         status = run_master()
     except (ConfigError, AlreadyRunningError) as error:
-        click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
+        # In systemd's journal, each line needs the priority of an error.
+        prefix = "<3>" if is_journal(2) else ""
+        for line in f"Error: {visible(str(error), lines=True)}".split("\n"):
+            click.echo(prefix + line, err=True)
+        # The service manager shows this line in the status of the service, which has ended then.
+        Notifier().send(STATUS=f"cannot start: {brief(str(error))}")
         status = BAD_CONFIG if isinstance(error, ConfigError) else ALREADY_RUNNING
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings that these options choose."""
+"""Options that several commands share. They select the configuration, and override settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -6,19 +6,49 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from psched.base.quantities import DURATIONS, as_seconds
+
 F = TypeVar("F", bound=Callable[..., object])
 
-HELP = {"help_option_names": ["-h", "--help"]}
-"""A value of ``context_settings``: ``-h`` and ``--help`` show the help of a command."""
+HELP_NAMES = ["-h", "--help"]
+
+HELP = {"help_option_names": HELP_NAMES}
+"""The ``context_settings`` of a command for which both ``-h`` and ``--help`` show the help."""
+
+
+def duration(*, whole: bool = False, least: float | None = None) -> Callable[[str | float], float]:
+    """Return the ``type`` of an option that takes a duration: seconds, or a number with a unit.
+
+    Args:
+        whole: whether only whole numbers of seconds are accepted. The command gets an int if they
+            are, else a float.
+        least: the shortest duration that is accepted, in seconds; None if the command checks it.
+    """
+    number: type[int | float] = int if whole else float
+    wanted = f"{'whole ' if whole else ''}seconds, or a number with a unit: {DURATIONS}"
+
+    def convert(value: str | float) -> int | float:
+        given: Any = as_seconds(value)
+        try:
+            seconds = number(given)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not {wanted}.") from None
+        if whole and isinstance(given, float):
+            raise click.BadParameter(f"{value!r} is not {wanted}.")
+        if least is not None and not seconds >= least:
+            raise click.BadParameter(f"{value} is less than {least:g} seconds.")
+        return seconds
+
+    return convert
 
 
 class ConfigLocation(NamedTuple):
-    """The source of a command's settings; its fields are the arguments of `psched.app.read_config`.
+    """Where a command reads its settings; the fields are the arguments of `psched.app.read_config`.
 
     Attributes:
-        config: the configuration file; None: the file in one of the default places.
-        environment: the section of the file; None: the default section.
-        overrides: values of the command's options, which replace settings of the file.
+        config: the path of the configuration file; None means the file at a default path.
+        environment: the name of the section in the file; None means the default section.
+        overrides: the settings that the command's options set; they override those of the file.
     """
 
     config: str | None = None
@@ -38,27 +68,44 @@ _ENVIRONMENT: dict[str, Any] = {
 
 
 def config_options(command: F) -> F:
-    """Add -c and -e, as parameters of the command."""
+    """Add the options -c and -e to a command, which gets their values as arguments."""
     command = click.option("-e", "--environment", **_ENVIRONMENT)(command)
     return click.option("-c", "--config", **_CONFIG)(command)
 
 
+def location_of(context: click.Context) -> ConfigLocation:
+    """Return where the command of a context reads its settings."""
+    if context.obj is None:
+        # A shell completes a command line: click parses it, but does not call the group.
+        given = context.find_root().params
+        context.obj = ConfigLocation(given.get("config"), given.get("environment"))
+    found: ConfigLocation = context.obj
+    return found
+
+
 def _set(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        context.obj = context.obj._replace(**{str(parameter.name): value})
+        changes: dict[str, Any] = {str(parameter.name): value}
+        context.obj = location_of(context)._replace(**changes)
 
 
-def _set_override(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        overrides = {**context.obj.overrides, parameter.name: value}
-        context.obj = context.obj._replace(overrides=overrides)
+def _overriding(setting: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+    """Return the callback of an option whose value replaces a setting."""
+
+    def override(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            location = location_of(context)
+            context.obj = location._replace(overrides={**location.overrides, setting: value})
+
+    return override
 
 
 SUBCOMMAND_OPTIONS: Sequence[click.Option] = (
     click.Option(["-c", "--config"], callback=_set, expose_value=False, **_CONFIG),
     click.Option(["-e", "--environment"], callback=_set, expose_value=False, **_ENVIRONMENT),
 )
-"""``-c`` and ``-e`` after a subcommand's name; they override ``-c`` and ``-e`` before the name."""
+"""The options ``-c`` and ``-e`` after the name of a subcommand. They override the options ``-c``
+and ``-e`` before the name."""
 
 perfectqueue_file = click.option(
     "-f",
@@ -72,16 +119,37 @@ perfectqueue_file = click.option(
 
 
 def database(command: F) -> F:
-    """Add --database and --table, which replace the settings ``url`` and ``table``."""
-    for names, metavar, text in (
-        (("--table",), "NAME", "Table of that database. Replaces the setting table."),
-        (("--database", "url"), "URL", "Url of the database. Replaces the setting url."),
+    """Add the options --url (or --database) and --table, which override settings."""
+    for setting, names, metavar, text in (
+        ("table", ["--table"], "NAME", "Table of that database. Replaces the setting table."),
+        ("url", ["--url", "--database"], "URL", "Url of the database. Replaces the setting url."),
     ):
         command = click.option(
-            *names, metavar=metavar, callback=_set_override, expose_value=False, help=text
+            *names,
+            setting,
+            metavar=metavar,
+            callback=_overriding(setting),
+            expose_value=False,
+            help=text,
         )(command)
     return command
 
+
+verbose = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Log debug messages, such as each claim, extend and settle. Setting: log_level.",
+)
+
+own_database = click.option(
+    "--database",
+    metavar="URL",
+    callback=_overriding("url"),
+    expose_value=False,
+    help="Url of psched's own database. Replaces the setting url.",
+)
+"""The option --database alone, for a command whose option --url has another meaning."""
 
 daemon = click.option(
     "-d",

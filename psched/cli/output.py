@@ -12,24 +12,28 @@ from psched.base.texts import visible
 
 
 class _VisibleStream(io.TextIOWrapper):
-    """A text stream that escapes the characters by which a text could control a terminal."""
+    """A text stream that escapes all characters that can control a terminal."""
 
     def write(self, text: str) -> int:
-        """Write a text, with escapes in place of invisible characters."""
+        """Write a text with escapes in place of invisible characters; return the text's length."""
         super().write(visible(text, lines=True))
         return len(text)
+
+    def write_unfiltered(self, text: str) -> None:
+        """Write a text as it is."""
+        super().write(text)
 
 
 def filter_output() -> None:
     """Escape control characters, except line feeds and tabs, in everything this process prints.
 
-    A user who can write rows could otherwise send control characters to an administrator's
-    terminal in a name, reason or error. Tracebacks are also escaped.
+    Without this filter, a user who can write rows could send control characters to the terminal of
+    an administrator: in a name, reason or error. The filter applies even to tracebacks.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):
-            continue  # the stream is closed, or a test has replaced it
+            continue  # the stream stays unfiltered: it is closed, or a test has replaced it
         # The encoding is never ASCII, because Click would bypass this filter for an ASCII stream.
         encoding = "utf-8" if stream.encoding.lower() in _ASCII else stream.encoding
         filtered = _VisibleStream(
@@ -39,6 +43,14 @@ def filter_output() -> None:
             line_buffering=stream.line_buffering,
         )
         setattr(sys, name, filtered)
+
+
+def write_styled(line: str) -> None:
+    """Write a line with colours, whose other characters are safe for a terminal."""
+    if isinstance(sys.stdout, _VisibleStream):
+        sys.stdout.write_unfiltered(line)
+    else:
+        sys.stdout.write(line)
 
 
 def unfilter_output() -> None:
@@ -57,7 +69,7 @@ _ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 
 
 def one_line(stored: str | bytes | None) -> str:
-    """A text or bytes from a row as one line, with control characters escaped; empty for None."""
+    """Return a text or bytes as one line, with control characters escaped; empty for None."""
     if stored is None:
         return ""
     text = stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
@@ -69,9 +81,9 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
 
     Args:
         path: the file.
-        content: its new content.
-        force: replace a file that exists.
-        secret: only the file's owner may read it.
+        content: the new content of the file.
+        force: whether an existing file is replaced.
+        secret: whether only the file's owner is allowed to read it.
 
     Raises:
         ConfigError: the file exists and ``force`` is false, or the file cannot be written.
@@ -83,8 +95,8 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
     mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o666 & ~umask
     target = path.resolve()
     try:
-        # A temporary file is written and renamed, so that no process reads half of the content, or
-        # reads a secret before the mode is set.
+        # A temporary file is written and then renamed, so that no process can read a part of the
+        # content, or read a secret before the file's mode is set.
         descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -6,20 +6,27 @@ from psched.base.errors import InvalidError
 from psched.triggers.zone import find_zone
 
 _DATES_IN_DIGITS = (8, 12)
-"""Lengths of numbers that are refused, because they may be dates: 20260131, 202601310900.
+"""A number with this many digits is refused as a time, because it can be meant as a date: 20260131
+has 8 digits, and 202601310900 has 12.
 
-Unix seconds of 8 digits are in the years 1970 to 1973, those of 12 digits after the year 5000."""
+Such a number is hardly ever meant as Unix seconds: Unix seconds have 8 digits from 1970 to 1973,
+and 12 digits only after the year 5000."""
+
+_NEAR = 7 * 86_400
+"""The distance from now, in seconds, within which a weekday and a day tell the date."""
+
+_SHORT_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | None:
-    """Parse an instant in Unix seconds or ISO 8601; None if ``text`` is None.
+    """Parse an instant in Unix seconds or ISO 8601; return None if ``text`` is None.
 
     Args:
-        field: the name of the option, for errors.
-        text: what the user wrote.
-        timezone: the time zone of a text without an offset.
+        field: the name of the option, which error texts contain.
+        text: the text that the user wrote.
+        timezone: the time zone that applies to a text without an offset.
 
     Raises:
         InvalidError: the text is neither Unix seconds nor ISO 8601, or could be a date in digits.
@@ -33,7 +40,7 @@ def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | 
         )
     try:
         if digits:
-            return int(text)  # ValueError for thousands of digits
+            return int(text)  # raises ValueError for thousands of digits
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidError(
@@ -42,22 +49,67 @@ def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | 
     if instant.tzinfo is not None:
         return instant
     zone, wall = find_zone(timezone), int(instant.replace(tzinfo=UTC).timestamp())
-    # For a time that a clock change skips, the instant of the change is returned.
+    # If a clock change skips the time of day, the result is the instant of the clock change. If a
+    # clock change repeats it, the result is the first of the two instants.
     return (zone.instants(wall) or (zone.change(wall).instant,))[0]
 
 
-def format_time(instant: int | None) -> str:
-    """An instant as a date and time in UTC; a dash for None."""
+def format_time(instant: int | None, *, local: bool = False) -> str:
+    """Format an instant in Unix seconds as a date and time; None as a dash.
+
+    Args:
+        instant: the instant.
+        local: whether the time is in the time zone of this process (``TZ``, or /etc/localtime);
+            otherwise it is in UTC.
+    """
     if instant is None:
         return "-"
+    return _format(instant, "%Y-%m-%d %H:%M:%S %Z", local=local)
+
+
+def format_both(instant: int | None) -> str:
+    """Format an instant in the time zone of this process, and in UTC if that differs."""
+    there, utc = format_time(instant, local=True), format_time(instant)
+    return utc if there == utc else f"{there} ({utc})"
+
+
+def short_time(instant: int, now: float, *, utc: bool) -> str:
+    """Format an instant in few characters: ``Mon 23 14:05``, or ``2026-12-24 14:05`` if it is far.
+
+    Args:
+        instant: the instant, in Unix seconds.
+        now: the present time, in Unix seconds.
+        utc: whether the time is in UTC; otherwise it is in the time zone of this process.
+    """
+    form = "%a %d %H:%M" if abs(instant - now) < _NEAR else "%Y-%m-%d %H:%M"
+    return _format(instant, form, local=not utc)
+
+
+def format_span(seconds: int, *, most: int = 3) -> str:
+    """Format a duration as in settings: ``90m`` is ``1h30m``.
+
+    Args:
+        seconds: the duration.
+        most: the largest number of units; smaller units are dropped.
+    """
+    left, parts = seconds, list[str]()
+    for unit, size in _SHORT_UNITS:
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number}{unit}")
+    return "".join(parts[:most]) or "0s"
+
+
+def _format(instant: int, form: str, *, local: bool) -> str:
     try:
-        return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        time = datetime.fromtimestamp(instant, UTC)
+        return (time.astimezone() if local else time).strftime(form)
     except (ValueError, OverflowError, OSError):
         return str(instant)
 
 
 def format_distance(seconds: float) -> str:
-    """A distance from now in its two largest units; a negative number of seconds is in the past."""
+    """Format a distance from now in its two largest units; negative seconds are in the past."""
     left, words = round(abs(seconds)), list[str]()
     for unit, size in _UNITS:
         number, left = divmod(left, size)
@@ -70,7 +122,7 @@ def format_distance(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in its largest unit, with one decimal place."""
+    """Format a duration in its largest unit, with one decimal place."""
     for unit, size in _UNITS:
         if abs(seconds) >= size:
             return f"{seconds / size:.1f} {unit}"

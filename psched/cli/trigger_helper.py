@@ -1,8 +1,9 @@
 """Runs users' trigger classes in a child process of a command.
 
-If a trigger hangs or crashes, the command goes on, because only the child hangs or crashes. The
-child is forked when the first trigger is needed. The command kills the child, with all processes
-that the child has started, if the child does not answer in time, and when the command ends.
+If a trigger hangs or crashes, the command continues, because only the child hangs or crashes. The
+child is forked when the command needs a trigger class for the first time. The command kills the
+child, with all processes that the child has started, if the child does not answer in time, and when
+the command ends.
 """
 
 import atexit
@@ -26,7 +27,7 @@ from psched.process.spawn import flush_output, spawn
 from psched.triggers.custom import DEADLINE, Call, NextAfter, load_here
 
 _LONGEST_PROBLEM = 2000
-"""The maximum length, in characters, of an error message about a trigger; longer ones are cut."""
+"""The maximum length, in characters, of an error text about a trigger. A longer text is cut."""
 
 
 class _Helper:
@@ -39,15 +40,20 @@ class _Helper:
         atexit.register(self._kill)
 
     def find(self, call: Call) -> NextAfter:
-        """Find a trigger class; return a function that computes its first time after an instant."""
+        """Find a trigger class, and return a function that computes its next times.
+
+        The function returns the trigger's first time after a given instant.
+        """
         self._ask(call, None)
         return partial(self._ask, call)
 
     def _ask(self, call: Call, instant: int | None) -> int | None:
-        """The trigger's first time after an instant; for None, the child only finds the class.
+        """Let the child compute a trigger's first time after an instant, and return the time.
+
+        If ``instant`` is None, the child only finds the class, and the result is None.
 
         Raises:
-            NotLoadedError: there is no such class, or it is not allowed.
+            NotLoadedError: the class does not exist, or the operator does not allow it.
             InvalidError: the class cannot be used, or the child does not answer.
         """
         if call in self._failures:
@@ -67,8 +73,8 @@ class _Helper:
                 raise InvalidError("cron", problem)
         how = "has exited" if link.closed else f"has not answered within {DEADLINE:g} s"
         self._kill()
-        # The failure is kept and the trigger is not called again, because many schedules of one
-        # list may use the trigger, and each call could take as long.
+        # The failure is stored, so that this trigger is not called again: many schedules of a list
+        # can use the trigger, and the command would have to wait for each call.
         self._failures[call] = f"the process that asked {call.name} {how}"
         raise InvalidError("cron", self._failures[call])
 
@@ -84,7 +90,7 @@ class _Helper:
 
 
 def find(call: Call) -> NextAfter:
-    """Find a trigger in a child of this process; for `psched.triggers.custom.loading_by`."""
+    """Find a trigger class in a child of this process; see `psched.triggers.custom.loading_by`."""
     return _helper().find(call)
 
 
@@ -94,7 +100,7 @@ def _helper() -> _Helper:
 
 
 def _receive(link: Link) -> Any:  # noqa: ANN401  # any message
-    """The child's answer; None: the child has exited, or has not answered in time."""
+    """Return the child's answer; None if the child has exited, or has not answered in time."""
     waiter = select.poll()
     waiter.register(link, select.POLLIN)
     until = CLOCK.monotonic() + DEADLINE
@@ -106,22 +112,27 @@ def _receive(link: Link) -> Any:  # noqa: ANN401  # any message
 
 
 def _run_child(command: int, link: Link) -> int:
-    """Answer questions in the child until the command, whose pid is given, closes the link."""
+    """Answer the command's questions, in the child, until the command closes the link.
+
+    Args:
+        command: the process id of the command.
+        link: receives the questions, and sends the answers.
+    """
     unblock()
     kernel.die_with_parent(command)
     limit_memory()
-    # Standard output is redirected to standard error, because a trigger's output must not mix with
-    # the command's.
+    # Standard output is redirected to standard error, because the output of a trigger must not be
+    # mixed with the output of the command.
     os.dup2(2, 1)
-    # __main__ is replaced by an empty module, because a trigger in __main__ belongs to the program
-    # that declared it, not to this command.
+    # __main__ is replaced by an empty module, because a trigger class in __main__ is a class of the
+    # program that declared the schedule, and must not be looked up in this command.
     sys.modules["__main__"] = ModuleType("__main__")
     process = os.getpid()
     answers: dict[str, NextAfter] = {}
     while (question := link.wait()) is not None:
         answer = _answer(question, answers)
         if os.getpid() != process:
-            return 0  # the trigger has forked, and this is the child
+            return 0  # the trigger has forked, and this is the copy: only the original answers
         flush_output()
         link.deliver(answer)
     return 0
@@ -137,6 +148,6 @@ def _answer(question: Mapping[str, Any], answers: dict[str, NextAfter]) -> dict[
         return {"absent": error.problem[:_LONGEST_PROBLEM]}
     except InvalidError as error:
         return {"wrong": error.problem[:_LONGEST_PROBLEM]}
-    except BaseException as error:  # noqa: BLE001  # user code may raise anything
+    except BaseException as error:  # noqa: BLE001  # a user's code can raise anything
         problem = f"asking {call['name']} raised {described(error)}"
         return {"wrong": problem[:_LONGEST_PROBLEM]}

@@ -1,1 +1,1 @@
-"""The API for programs: the collection of schedules, changes to them, leases without a worker."""
+"""The API for programs: reads and changes schedules, and leases tasks without a worker."""

@@ -1,5 +1,6 @@
 """The collection of schedules: a program's interface to the schedules of one store."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,16 +13,24 @@ from psched.base.errors import (
     NotSupportedError,
     TransientStoreError,
 )
+from psched.base.quantities import Duration
 from psched.base.retry import retry_while_unavailable
 from psched.client.poller import Poller
+from psched.client.push_arguments import (
+    WITHOUT_TYPE,
+    fields_of_push,
+    lacks_type,
+    refuse_data_as_type,
+)
 from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
 from psched.core.model import DEFAULT_TYPE, ENDED, QUARANTINED, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
-from psched.core.schedule import Schedule, ScheduleMetadata
-from psched.core.store_protocol import JoinsTransactions, Store
+from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
+from psched.core.selection import Selection, selection_of
+from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
 
 T = TypeVar("T")
 
@@ -30,26 +39,28 @@ _TRIES = 5
 
 # `ScheduleCollection.wait` pauses between two reads; each pause is twice as long as the last.
 _FIRST_PAUSE = 0.05
-"""The first pause in seconds."""
+"""The first pause of `ScheduleCollection.wait`, in seconds."""
 _LONGEST_PAUSE = 1.0
-"""The longest pause in seconds."""
-
-_PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
-"""Arguments of `ScheduleCollection.push` with PerfectQueue's names, and the fields they set."""
+"""The longest pause of `ScheduleCollection.wait`, in seconds."""
 
 
 class ScheduleCollection:
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
-    A collection is a context manager: the end of a ``with`` block closes the connection. A request
-    is repeated for a few seconds while the store is unavailable.
+    A collection is a context manager: the end of a ``with`` block closes the connection to the
+    store. While the store is unavailable, each request is repeated for a few seconds.
+
+    ``schedules[key]`` is a `Schedule`. ``key in schedules``, ``for schedule in schedules`` and
+    ``len(schedules)`` ask the store each time.
 
     Args:
-        store: holds the schedules.
+        store: the store that contains the schedules.
         settings: the installation's settings.
-        clock: measures leases, and sleeps between two tries.
-        draw_nonce: returns a random text that was never returned before.
+        clock: measures leases, and sleeps before a request is repeated.
+        draw_nonce: returns a new random text at each call.
         tries: the largest number of times that a request is sent while the store is unavailable.
+        warns_without_type: whether `push` and `push_many` issue a ``UserWarning`` if a task is
+            given no type, because the settings name no handler for the type ``default``.
     """
 
     def __init__(
@@ -60,12 +71,14 @@ class ScheduleCollection:
         clock: Clock,
         draw_nonce: Callable[[], str],
         tries: int = _TRIES,
+        warns_without_type: bool = False,
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._draw_nonce = draw_nonce
         self._tries = tries
+        self._warns_without_type = warns_without_type
         self._writer = Writer(store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send)
         self._poller = Poller(
             store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
@@ -85,12 +98,43 @@ class ScheduleCollection:
     def __getitem__(self, key: str) -> Schedule:
         return Schedule(self, key)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a schedule with this key exists, like `Schedule.exists`.
+
+        Args:
+            key: the key, or a `Schedule`, because iteration returns these. For anything else, the
+                result is False, as for a key that no schedule has.
+        """
+        if isinstance(key, Schedule):
+            key = key.key
+        return isinstance(key, str) and self[key].exists()
+
+    def __iter__(self) -> Iterator[Schedule]:
+        """Return ``self[key]`` for each schedule, in the order and with the limits of `list`.
+
+        To use the schedules' data, call `list`, which returns the data that it reads.
+        """
+        return (self[metadata.key] for metadata in self.list())
+
+    def __len__(self) -> int:
+        """The number of schedules. The result is exact even while schedules run.
+
+        The database counts the schedules. A store of your own that cannot count (see `CountsRows`)
+        is read as `list` reads it, so that the result can be wrong while schedules run.
+        """
+        store = self._store
+        return self._send(store.count) if isinstance(store, CountsRows) else sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        """Always True, as for any connection, so that ``if schedules`` does not ask the store."""
+        return True
+
     def close(self) -> None:
-        """Close the connection; a later request opens another."""
+        """Close the connection to the store. A later request opens a new connection."""
         self._store.disconnect()
 
     def now(self) -> float:
-        """The store's clock, Unix seconds."""
+        """The present time of the store's clock, in Unix seconds."""
         return self._send(self._store.now)
 
     # --- adding --------------------------------------------------------------------------
@@ -101,37 +145,43 @@ class ScheduleCollection:
         type: str = DEFAULT_TYPE,  # noqa: A002  # the table's word
         *,
         cron: str | None = None,
-        delay: int = 0,
+        delay: Duration = 0,
         timezone: str | None = None,
         next_time: When | None = None,
         next_run_time: When | None = None,
         data: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401  # named and checked by psched.core.declare
+        **more: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
     ) -> Schedule:
-        """Register a schedule.
+        """Add a schedule.
 
         Args:
-            key: unique name.
-            type: selects the handler.
-            cron: five fields, or a name such as ``@daily``. Without ``cron``, ``every``, ``at`` or
-                ``trigger`` says when the schedule runs (see `psched.core.shorthands`). Without any
-                of the four, the schedule runs once, at ``next_time``.
-            delay: seconds between an occurrence's scheduled time and its earliest run.
-            timezone: IANA zone in which ``cron`` is read; default: the setting.
+            key: the schedule's unique name.
+            type: the type of task, which selects the handler.
+            cron: five fields, or a name such as ``@daily``. Without ``cron``, one of ``every``,
+                ``at`` and ``trigger`` defines when the schedule runs (see
+                `psched.core.shorthands`). Without all four, the schedule runs once, at
+                ``next_time``.
+            delay: the duration between an occurrence's scheduled time and its earliest start:
+                seconds, a text such as ``"5m"`` (with the unit s, m, h or d), or a `timedelta`.
+                All durations in ``more`` can have these forms, too.
+            timezone: the IANA time zone that applies to ``cron``; default: the setting
+                ``timezone``.
             next_time: the first occurrence is the first match of ``cron`` at or after this
                 instant; default: now, by the store's clock.
-            next_run_time: earliest start of the first run; default: the scheduled time of the first
+            next_run_time: the earliest start of the first run, which must not be before its
+                scheduled time if that is in the future. Default: the scheduled time of the first
                 occurrence, plus ``delay`` and the occurrence's part of ``jitter``.
-            data: the handler's payload, a JSON object.
-            more: ``every``, ``align``, ``at``, ``trigger``; settings of this schedule:
-                ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``,
-                ``retry_wait`` …; and the annotations ``label`` (the owner) and ``note`` (free
-                text).
+            data: the payload for the handler, a JSON object.
+            more: the fields ``every``, ``align``, ``at`` and ``trigger``; settings of this
+                schedule, such as ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``,
+                ``kill_timeout`` and ``retry_wait``; and the annotations ``label`` (the owner) and
+                ``note`` (free text).
 
         Raises:
-            AlreadyExistsError: the key is taken.
-            InvalidError: a value is invalid; the error's ``field`` is its name.
+            AlreadyExistsError: a schedule with this key exists already.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
         """
+        refuse_data_as_type("add", key, type)
         fields = {
             "type": type,
             "cron": cron,
@@ -146,10 +196,10 @@ class ScheduleCollection:
         return self[key]
 
     submit = add
-    """PerfectSched's older name of `add`."""
+    """The name of `add` in PerfectSched."""
 
     def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
-        """Register many schedules, all of them or none, in one transaction.
+        """Add many schedules in one transaction: either all of them are added, or none.
 
         All schedules are checked before any is written.
 
@@ -161,7 +211,7 @@ class ScheduleCollection:
             The schedules, in the order of the argument.
 
         Raises:
-            AlreadyExistsError: some keys are taken; the error's text names them.
+            AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
             InvalidError: a value is invalid, or a key is given twice; the error's ``field``
                 identifies the schedule and the value, such as ``schedules[17].cron``.
         """
@@ -169,42 +219,62 @@ class ScheduleCollection:
         self._writer.insert(rows)
         return [self[row.key] for row in rows]
 
+    def add_rows(self, rows: Sequence[Row]) -> None:
+        """Add the rows of new schedules in one transaction: either all of them, or none.
+
+        Args:
+            rows: rows that `psched.core.declare.declare` or `psched.core.declare.restart` has
+                created with the settings of this collection.
+
+        Raises:
+            AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
+        """
+        self._writer.insert(rows)
+
     def push(
         self,
         key: str,
-        type: str = DEFAULT_TYPE,  # noqa: A002  # the table's word
+        type: str | None = None,  # noqa: A002  # the table's word
         data: Mapping[str, Any] | None = None,
         *,
         run_at: When | None = None,
-        timeout: int | None = None,
-        connection: Any = None,  # noqa: ANN401  # SQLAlchemy's, which is not loaded for it
-        **more: Any,  # noqa: ANN401  # named and checked by psched.core.declare
+        timeout: Duration | None = None,
+        connection: Any = None,  # noqa: ANN401  # SQLAlchemy is not imported just for this type
+        **more: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
     ) -> Schedule:
         """Submit a task, which runs once.
 
-        Pushing is idempotent: the key is taken while the task waits or runs, and for
-        ``retention_time`` after its end.
+        The same task can safely be pushed again: while it waits or runs, and for
+        ``retention_time`` after its end, a second push with its key raises an error.
 
         Args:
-            key: unique name.
-            type: selects the handler.
-            data: the handler's payload, a JSON object.
+            key: the task's unique name.
+            type: the type of task, which selects the handler; default: ``default``. If the settings
+                name no handler (``dispatch``, ``exec`` or ``script``), a ``UserWarning`` says when
+                the type is missing.
+            data: the payload for the handler, a JSON object.
             run_at: the earliest start of the task; default: now, by the store's clock.
-            timeout: the length of the task's lease in seconds (``alive_time``). If the host that
-                runs the task dies, another host can run the task when the lease has ended.
+            timeout: the length of the task's lease: seconds, a text such as ``"5m"``, or a
+                `timedelta`; default: the setting ``alive_time``. If the host that runs the task
+                dies, another host can run the task when the lease has ended.
             connection: the caller's own SQLAlchemy connection to the store's database. The task is
-                pushed in the caller's transaction, so it exists only if the caller commits. psched
-                uses no other connection, and repeats no request.
-            more: settings of this task: ``expire``, ``kill_interval``, ``kill_timeout``,
-                ``max_attempts``, ``retention_time``, ``retry_backoff``, ``retry_wait`` …
+                pushed in the caller's transaction, so the task exists only if the caller commits.
+                psched then uses no connection of its own, and sends each request only once. None
+                means that psched uses a connection of its own.
+            more: settings of this task, such as ``expire``, ``kill_interval``, ``kill_timeout``,
+                ``max_attempts``, ``retention_time``, ``retry_backoff`` and ``retry_wait``.
 
         Raises:
-            AlreadyExistsError: the key is taken.
-            InvalidError: a value is invalid; the error's ``field`` is its name.
-            NotSupportedError: this store cannot join a transaction.
+            AlreadyExistsError: a schedule or task with this key exists already.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: ``connection`` is given, but a store of this kind cannot join a
+                transaction.
         """
+        refuse_data_as_type("push", key, type)
+        if type is None and self._warns_without_type:
+            warnings.warn(WITHOUT_TYPE, stacklevel=2)
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
-        fields = _fields_of_push(given)
+        fields = fields_of_push(given)
         if connection is None:
             return self.add(key, **fields)
         if not isinstance(self._store, JoinsTransactions):
@@ -215,7 +285,7 @@ class ScheduleCollection:
         return self[key]
 
     def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
-        """Submit many tasks, all of them or none, in a few round trips.
+        """Submit many tasks in a few round trips: either all of them are pushed, or none.
 
         Args:
             tasks: for each task, a mapping with the arguments of `push`, except ``connection``.
@@ -224,11 +294,14 @@ class ScheduleCollection:
             The schedules of the tasks, in the order of the argument.
 
         Raises:
-            AlreadyExistsError: some keys are taken; nothing was pushed.
+            AlreadyExistsError: some of the keys exist already; no task was pushed.
             InvalidError: a value is invalid; the error's ``field`` identifies the task and the
                 value.
         """
-        return self.add_many(_fields_of_push(task) for task in tasks)
+        given = [*tasks]
+        if self._warns_without_type and any(map(lacks_type, given)):
+            warnings.warn(WITHOUT_TYPE, stacklevel=2)
+        return self.add_many(fields_of_push(task) for task in given)
 
     # --- reading -------------------------------------------------------------------------
 
@@ -236,7 +309,7 @@ class ScheduleCollection:
         """Read one schedule.
 
         Raises:
-            NotFoundError: there is no such schedule.
+            NotFoundError: no schedule has this key.
         """
         return ScheduleMetadata(self._read(key))
 
@@ -244,23 +317,52 @@ class ScheduleCollection:
         """Read the schedules with these keys, in a few round trips.
 
         Returns:
-            The schedules by key; a key without a schedule is missing.
+            The schedules by key. Keys that no schedule has are left out.
         """
         found = self._send(lambda: self._store.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
 
-    def list(self) -> Iterator[ScheduleMetadata]:
-        """Read every schedule in the order of the next runs; those without a next run are last.
+    def list(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        label: str | Iterable[str] | None = None,
+        prefix: str | None = None,
+        due: bool = False,
+        limit: int | None = None,
+        order: ListOrder = "next",
+    ) -> Iterator[ScheduleMetadata]:
+        """Read the schedules that fulfil all of the given conditions; without any, all schedules.
 
-        The schedules are read from the store while the caller consumes them, so a schedule that
-        runs meanwhile may be returned twice, or not at all.
+        A database finds the schedules through its indexes, so few schedules are found quickly among
+        many. The schedules are read from the store while the caller consumes the iterator. So a
+        schedule that runs meanwhile can be returned twice, or not at all.
+
+        Args:
+            status: one or several values of `ScheduleMetadata.status`; None means every status.
+            type: one or several types; None means every type.
+            label: one or several labels; None means every schedule, with or without a label.
+            prefix: the beginning of the key; None means every key.
+            due: True for only those that wait and may start now, by the store's clock.
+            limit: the largest number of schedules; None means no limit.
+            order: ``next`` sorts by the time of the next run, and then by key; schedules without a
+                next run are last. ``key`` sorts by key.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
         """
-        rows = self._store.rows()
+        return self._list(
+            selection_of(status, type, label, prefix=prefix, due=due, limit=limit, order=order)
+        )
+
+    def _list(self, selection: Selection) -> Iterator[ScheduleMetadata]:
+        rows = self._send(lambda: self._store.rows(selection))
         while (row := self._send(lambda: next(rows, None))) is not None:
             yield ScheduleMetadata(row)
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
-        """The next occurrences of a schedule; see `Schedule.next`."""
+        """Return the next occurrences of a schedule; see `Schedule.next`."""
         row = self._read(key)
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
@@ -270,11 +372,14 @@ class ScheduleCollection:
         pause = _FIRST_PAUSE
         row = self._read(key)
         while True:
-            # Plain SQL may set the status of a leased row; its task is still running then.
+            # A row with an owner has not ended, whatever its status: its task is still running, and
+            # somebody has set the status by plain SQL.
             if row.status in {*ENDED, QUARANTINED} and row.owner is None:
                 return row.status
             if row.cron is not None:
-                raise InvalidError("key", f"{key!r} has a trigger: it comes to no end")
+                raise InvalidError(
+                    "key", f"{key!r} has a trigger, so it never ends and cannot be waited for"
+                )
             if give_up_at is not None:
                 left = give_up_at - self._clock.monotonic()
                 if left <= 0:
@@ -285,7 +390,7 @@ class ScheduleCollection:
             try:
                 row = read_row(self._store, key)
             except TransientStoreError:
-                continue  # the task ends whether or not the store answers
+                continue  # the wait goes on, because the task can end while the store is down
             except NotFoundError:
                 raise NotFoundError(
                     f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
@@ -298,45 +403,67 @@ class ScheduleCollection:
         key: str,
         decide: Callable[[Row], Mapping[str, Any]] | None = None,
         /,
-        **changes: Any,  # noqa: ANN401  # checked by psched.core.declare
+        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
     ) -> None:
         """Change a schedule's definition.
 
-        A change of ``cron``, ``timezone`` or ``dst_policy`` computes the next occurrence anew, from
-        the present time on. Any change puts a quarantined schedule back into service. A running
-        task continues with the definition with which it was started; the later occurrences follow
-        the new definition. This does not hold for ``next_run_time``, because it is the end of the
-        lease while the task runs. A schedule that has ended does not run again until a change sets
-        its trigger or a time.
+        If ``cron``, ``timezone`` or ``dst_policy`` is changed, the next occurrence is computed
+        anew, from the present time on. Any change puts a quarantined schedule back into service. A
+        schedule that has ended or is paused does not run again until a change sets its trigger or
+        a time.
+
+        If the schedule's task is running, it continues with the definition with which it was
+        started. The new definition applies to later occurrences. A new ``next_run_time`` is
+        ignored while the task runs, because the stored ``next_run_time`` is then the end of the
+        task's lease.
+
+        A ``next_run_time`` before the scheduled time of the next occurrence is refused, because
+        that run would take the place of the scheduled run. For an extra run, `push` a task of the
+        same type and data with a key of its own. A task that runs only once is moved by
+        ``next_time``.
 
         Args:
             key: the schedule's key.
-            decide: a function that returns the changes, given the row as it is stored now; None:
-                ``changes`` applies. The function is called again if the row was changed before
-                the result was written. If the result is empty, nothing is changed.
-            changes: any of the arguments of `add`. If one of ``more`` is None, the schedule's own
-                value is removed, so that the installation's setting applies again.
+            decide: a function that returns the changes, given the row as it is stored now. It is
+                called again if the row was changed before the result was written. If the result
+                is empty, nothing is changed. None means that ``changes`` are the changes.
+            changes: new values for arguments of `add`. If a setting among them is None, the
+                schedule's own value is removed, so that the installation's setting applies again.
 
         Raises:
-            NotFoundError: there is no such schedule, or it is being deleted.
-            InvalidError: a value is invalid; the error's ``field`` is its name.
+            NotFoundError: no schedule has this key, or the schedule is being deleted.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
         """
         self._writer.modify(key, decide, changes)
 
+    def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
+        """Change the definitions of many schedules in one transaction, if nothing prevents that.
+
+        Args:
+            changes: for each schedule, its row as the caller has read it, and the changes as in
+                `modify`.
+
+        Returns:
+            For each schedule, whether it was changed. If not, `modify` finds out why: the row may
+            have changed since it was read, a change may be invalid, the store may be unavailable or
+            unable to change many schedules at once, or the answer to the change may be lost.
+        """
+        return self._writer.try_to_modify(changes)
+
     def delete(self, key: str) -> bool:
-        """Delete a schedule, or mark it for the worker that runs it; see `Schedule.delete`."""
+        """Delete a schedule. If its task runs, its worker first stops it; see `Schedule.delete`."""
         return self._writer.delete(key)
 
     def cancel(self, key: str) -> bool:
-        """Never run a schedule again; see `Schedule.cancel`."""
+        """Cancel a schedule, so that it never runs again; see `Schedule.cancel`."""
         return self._writer.cancel(key)
 
     def force_finish(self, key: str) -> bool:
-        """Set a schedule to finished, whatever its task has done; see `Schedule.force_finish`."""
+        """Mark a schedule as finished, whatever its task has done; see `Schedule.force_finish`."""
         return self._writer.force_finish(key)
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
-        """Run an ended, quarantined or paused schedule again; see `Schedule.requeue`."""
+        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
         self._writer.requeue(key, run_at)
 
     # --- leasing -------------------------------------------------------------------------
@@ -344,12 +471,13 @@ class ScheduleCollection:
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one.
 
-        The lease ends ``alive_time`` seconds after this call unless the caller extends it
-        (`Task.extend`), and the caller must settle the task before that. A program that uses
-        handlers does not need this method, because workers lease, extend and settle for them.
+        The lease ends ``alive_time`` seconds after this call. Before that, the caller must either
+        settle the task, for example with `Task.finish`, or extend the lease with `Task.extend`. A
+        program does not need this method for tasks that handlers run, because workers do all this
+        for handlers.
 
         Returns:
-            The task of the leased occurrence; None: no occurrence is due.
+            The task of the leased occurrence; None if no occurrence is due.
         """
         return self._poller.poll()
 
@@ -358,16 +486,3 @@ class ScheduleCollection:
 
     def _send(self, request: Callable[[], T]) -> T:
         return retry_while_unavailable(request, clock=self._clock, tries=self._tries)
-
-
-def _fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of `ScheduleCollection.push` as those of `ScheduleCollection.add`."""
-    if not isinstance(task, Mapping):
-        return task  # `declare_all` refuses such an entry, and its error tells the entry's number
-    given = {name for name, value in task.items() if value is not None}
-    if recurring := given & {"cron", "every", "trigger"}:
-        raise InvalidError(min(recurring), "is for what runs again and again: add that")
-    for argument, field in _PUSHED.items():
-        if {argument, field} <= given:
-            raise InvalidError(argument, f"and {field} say the same; leave one out")
-    return {_PUSHED.get(name, name): value for name, value in task.items()}

@@ -22,15 +22,15 @@ from psched.core.store_protocol import Claimed, Settled, Store
 
 
 class Poller:
-    """Leases one occurrence at a time, which this process runs itself.
+    """Leases one occurrence at a time to this process, which runs the task itself.
 
     Args:
-        store: holds the schedules.
+        store: the store that contains the schedules.
         settings: the installation's settings.
         clock: measures the leases.
-        draw_nonce: returns a random text that was never returned before.
-        send: sends each request.
-        schedules: the collection that each task offers as `Task.schedules`.
+        draw_nonce: returns a new random text at each call.
+        send: sends a request to the store, again and again while the store is unavailable.
+        schedules: the value of `Task.schedules` for each task.
     """
 
     def __init__(
@@ -59,22 +59,23 @@ class Poller:
             for row in claimed.rows:
                 if task := self._task_of(row, claimed.now or 0, sent):
                     return task
-            # If ``more`` is set without rows, other workers were faster. The loop claims again,
-            # because another row may be due.
+            # If ``more`` is true although no row was leased, other workers have leased the due rows
+            # first. The loop claims again, because further rows can be due.
             if not (claimed.rows or claimed.more):
                 return None
 
     def lease_time(self, row: Row) -> int:
-        """The length of a row's lease in seconds."""
+        """Return the length of a row's lease in seconds."""
         return lease_times.lease_time(row.alive_time, self.settings.alive_time, self.shortest)
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
-        """The task of a leased row; None: there is nothing to run, or the lease was lost.
+        """Return the task of a leased row; None if there is nothing to run, or the lease was lost.
 
-        If there is nothing to run, this method settles the row.
+        If there is nothing to run, this method ends the lease.
         """
         row: Row | None = leased
-        # The loop ends, because it repeats only if somebody has changed the definition meanwhile.
+        # The loop is repeated only if somebody has changed the schedule's definition since the row
+        # was read. Then the row is read again, and the new definition is used.
         while row is not None and row.token == leased.token:
             verdict = after_claim(row, self.settings, now)
             if isinstance(verdict, Run):
@@ -105,8 +106,8 @@ class Poller:
 
         def request() -> Claimed:
             if lost:
-                # The claim is not repeated, because the first one may have been applied. The store
-                # is asked for the rows that the first claim has leased.
+                # The answer to the first claim was lost. The claim is not repeated, because the
+                # store may have applied it. Instead, the rows that it has leased are read.
                 return Claimed(rows=self.store.held(owner, ()), now=self.store.now())
             return lost.send(owner, claim)
 
@@ -114,7 +115,7 @@ class Poller:
 
 
 class _CallersLease(Holder):
-    """The lease of a task that this process has polled."""
+    """The lease of a task that a program got from `Poller.poll` and runs itself."""
 
     def __init__(self, poller: Poller, row: Row, deadline: float) -> None:
         self._poller = poller
@@ -125,13 +126,14 @@ class _CallersLease(Holder):
 
     @override
     def decide(self, decision: Decision) -> None:
-        # The lease is settled at once, because there are no processes whose end must be awaited.
+        # A worker settles a lease only after the task's processes have exited. Here the lease is
+        # settled at once, because psched has started no processes for the task.
         self._refuse_if_over()
         ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
         poller = self._poller
         results = poller.send(lambda: self._settler.settle(poller.store, [ending]))
-        # The result DONE does not count if the lease was lost before: for a missing row, the store
-        # answers DONE, as if this settle had removed the row.
+        # If the lease was lost before, the result DONE is not trusted: the store answers DONE for
+        # every row that does not exist, as if this settlement had removed the row.
         self._require(done=results[self._row.key] is Settled.DONE and not self._lost)
 
     @override

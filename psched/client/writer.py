@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
-from functools import partial
+from functools import cache, partial
 from math import ceil, floor
 from typing import Any
 
@@ -13,6 +13,7 @@ from psched.base.errors import (
     InvalidError,
     NotFoundError,
     NotSupportedError,
+    StoreError,
 )
 from psched.base.retry import Send
 from psched.config import Config
@@ -30,27 +31,27 @@ from psched.core.model import (
     QUARANTINED,
     Row,
 )
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import ReplacesMany, Store
 
 _NAMED = 5
-"""The largest number of keys that an error names."""
+"""The largest number of keys that an error text lists."""
 
 _CAN_CONTINUE = frozenset({QUARANTINED, PAUSED})
-"""Statuses of rows that keep their ``next_time`` when they are requeued without a time."""
+"""A row with one of these statuses keeps its ``next_time`` if it is requeued without a time."""
 
 
 class Writer:
-    """Writes to the schedules of one store.
+    """Adds, changes and deletes the schedules of one store.
 
-    A change reads the row, computes the new row, and replaces the old row only if it has not been
-    changed since it was read; otherwise the change begins again.
+    To change a row, the writer reads the row, computes the new row, and writes it only if the
+    stored row has not changed since it was read. Otherwise the writer begins again.
 
     Args:
-        store: holds the schedules.
+        store: the store that contains the schedules.
         settings: the installation's settings.
         clock: measures how long ago an insert was first sent.
-        draw_nonce: returns a random text that was never returned before.
-        send: sends each request.
+        draw_nonce: returns a new random text at each call.
+        send: sends a request to the store, again and again while the store is unavailable.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class Writer:
         self._send = send
 
     def insert(self, rows: Sequence[Row]) -> None:
-        """Insert rows, all or none.
+        """Insert either all of the rows, or none.
 
         Raises:
-            AlreadyExistsError: some keys are taken; the text names them.
+            AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
         """
         nonce, begun = self._draw_nonce(), self._clock.boottime()
         lost = LostAnswers[str]()
@@ -92,7 +93,7 @@ class Writer:
         self._send(request)
 
     def delete(self, key: str) -> bool:
-        """Delete a row, or mark it for its holder; see `Schedule.delete`."""
+        """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`."""
         lost = LostAnswers[str]()
 
         def request() -> bool:
@@ -100,7 +101,7 @@ class Writer:
                 return lost.send(key, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:
-                    return True  # an earlier try has deleted it
+                    return True  # the row was deleted by an earlier try, whose answer was lost
                 raise
 
         return self._send(request)
@@ -111,7 +112,7 @@ class Writer:
         decide: Callable[[Row], Mapping[str, Any]] | None,
         changes: Mapping[str, Any],
     ) -> None:
-        """Change a definition; see `ScheduleCollection.modify`."""
+        """Change the definition of a schedule; see `ScheduleCollection.modify`."""
 
         def change(seen: Row) -> Row | None:
             if seen.status == DELETING:
@@ -126,8 +127,22 @@ class Writer:
 
         self._replace(key, change, was_applied)
 
+    def try_to_modify(self, seen: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
+        """Change rows that have not changed since; see `ScheduleCollection.try_to_modify`."""
+        store = self._store
+        if not isinstance(store, ReplacesMany):
+            return [False] * len(seen)
+        now = cache(store.now)
+        try:
+            changes = [(row, redeclare(row, new, self._settings, now)) for row, new in seen]
+            return self._send(lambda: store.replace_many(changes))
+        except (InvalidError, StoreError):
+            # One of the changes may be the cause. The caller tries each by itself, which succeeds,
+            # or raises the error of that change. A change that was applied is not lost.
+            return [False] * len(seen)
+
     def requeue(self, key: str, run_at: When | None) -> None:
-        """Run an ended, quarantined or paused schedule again; see `Schedule.requeue`."""
+        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
 
         def change(seen: Row) -> Row:
             if seen.status not in {*ENDED, *_CAN_CONTINUE}:
@@ -144,11 +159,11 @@ class Writer:
         self._replace(key, change, lambda row, _seen, written: was_requeued(row, written))
 
     def cancel(self, key: str) -> bool:
-        """Cancel a schedule, or mark it for its holder; see `Schedule.cancel`."""
+        """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`."""
         return self._end(key, CANCELLED, CANCELLING)
 
     def force_finish(self, key: str) -> bool:
-        """Finish a schedule, or mark it for its holder; see `Schedule.force_finish`."""
+        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`."""
         return self._end(key, FINISHED, FINISHING)
 
     def _replace(
@@ -161,11 +176,11 @@ class Writer:
 
         Args:
             key: the row's key.
-            change: returns the new row, given the row as it is stored now; None: there is nothing
-                to write.
-            was_applied: tells whether a replacement was applied, given the row as it is stored now,
-                the row that was to be replaced, and the row that was to be written; see
-                `psched.core.lost_answers`.
+            change: a function that returns the new row, given the row as it is stored now. It
+                returns None if nothing must be written.
+            was_applied: a function that returns whether a replacement whose answer was lost has
+                been applied. Its arguments are the row as it is stored now, the row that was to be
+                replaced, and the row that was to be written; see `psched.core.lost_answers`.
         """
         lost = LostAnswers[tuple[Row, Row]]()
 
@@ -179,18 +194,21 @@ class Writer:
             return lost.send((seen, new), partial(self._store.replace, seen, new))
 
         while not self._send(request):
-            continue  # the row was claimed, settled or changed after it was read
+            continue  # begin again, because the row was claimed, settled or changed meanwhile
 
     def _end(self, key: str, status: str, mark: str) -> bool:
-        """End a row, so that it has no next run; a leased row is marked for its holder instead.
+        """End a schedule, so that it has no next run.
+
+        If its row is leased, the row is only marked; the worker that holds the lease then stops the
+        task and ends the schedule.
 
         Args:
-            key: the row's key.
-            status: the status of the ended row.
+            key: the schedule's key.
+            status: the status of the schedule when it has ended.
             mark: the status that marks a leased row.
 
         Returns:
-            True if the row has ended or was deleted; False if it was marked.
+            True if the schedule has ended or its row was deleted; False if the row was marked.
         """
         lost = LostAnswers[str]()
 
@@ -199,7 +217,7 @@ class Writer:
                 seen = read_row(self._store, key)
             except NotFoundError:
                 if lost:
-                    return True  # an earlier try has deleted it
+                    return True  # the row was deleted by an earlier try, whose answer was lost
                 raise
             if seen.status == DELETING:
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
@@ -214,11 +232,11 @@ class Writer:
             return new.status == status if replaced else None
 
         while (rests := self._send(request)) is None:
-            continue  # the row was claimed, settled or changed after it was read
+            continue  # begin again, because the row was claimed, settled or changed meanwhile
         return rests
 
     def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
-        """The ended row, or the row with a mark if it is leased; None: the row is to be deleted."""
+        """Return the ended row, or the marked row if it is leased; None if it must be deleted."""
         if not self._settings.store_kind.keeps_status:
             raise NotSupportedError(
                 f"a store of type {self._settings.type} keeps no ended schedules"
@@ -242,10 +260,10 @@ class Writer:
 
 
 def read_row(store: Store, key: str) -> Row:
-    """The row with this key.
+    """Read the row with this key.
 
     Raises:
-        NotFoundError: there is no such row.
+        NotFoundError: no row has this key.
     """
     row = store.get(stored_key(key))
     if row is None:
@@ -254,11 +272,12 @@ def read_row(store: Store, key: str) -> Row:
 
 
 def stored_key(key: str) -> str:
-    """The key itself, if a store can hold it.
+    """Return the key unchanged, if a store can contain it.
 
     Raises:
-        NotFoundError: no row can have this key: it is not a text, or it contains NUL, which
-            PostgreSQL cannot store, or half of a surrogate pair, which a file's name may contain.
+        NotFoundError: no row can have this key, because the key is not a text, contains NUL (which
+            PostgreSQL cannot store), or contains half of a surrogate pair (with which Python
+            represents invalid UTF-8 in file names and arguments).
     """
     try:
         possible = b"\0" not in key.encode()

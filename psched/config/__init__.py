@@ -1,12 +1,13 @@
 """The settings: where they are read from, which values are valid, and how values are derived.
 
-Read `settings` first: the table of every setting. A value passes through these modules:
+Read `settings` first: it declares all settings. A value passes through these modules:
 
-1. `reader` chooses the file and the section in it, and `document` reads the YAML, with lines.
-2. `checking` reads each value with the `Kind` of its setting. `kinds` holds the simple kinds;
-   `input_files`, `per_type` and `urls` (with `redis_urls`) hold the other kinds. `references`
+1. `reader` chooses the file and the section in the file. `document` reads the file's YAML, and the
+   line number of each key.
+2. `checking` reads each value with the `Kind` of its setting. `kinds` defines the simple kinds;
+   `input_files`, `per_type` and `urls` (with `redis_urls`) define the complex ones. `references`
    expands ``${VAR}``.
-3. `rules` derives settings from others and finds contradictions between them.
+3. `rules` derives some settings from others, and finds contradictions between settings.
 4. `problems` reports all problems in one error.
 
 `tls` converts the settings for encryption to a `Tls` object.

@@ -1,4 +1,4 @@
-"""Checking settings: values are read, then checked together. One error reports all problems."""
+"""Checks settings: reads each value, applies the rules between settings, reports all problems."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,17 +12,17 @@ from psched.config.references import Context
 from psched.config.rules import apply_rules
 
 _ALIASES = {"sslca": "ssl_ca"}
-"""PerfectQueue's names of settings, each with psched's name."""
+"""Names of settings in PerfectQueue, each with the name of the same setting in psched."""
 
 
 class Setting(NamedTuple):
     """One setting, as `psched.config.settings` declares it.
 
     Attributes:
-        kind: the kind of value that the setting accepts; it also reads the value.
+        kind: the kind of value that the setting accepts; its method `Kind.read` checks a value.
         default: the default value; None if the setting has no default, or if the default depends on
             other settings or on the host.
-        optional: whether the setting may be null.
+        optional: whether null is a valid value of the setting.
     """
 
     kind: Kind
@@ -44,10 +44,11 @@ def check_values(
     Args:
         settings: every setting, by name.
         given: the values in the configuration, by the names of their settings.
-        context: what references and relative paths refer to.
-        start: the values of the settings that are not given; None: their defaults.
-        origin: the file that was read; None if there is no file.
-        problems: the problems that were already found in that file.
+        context: the environment variables that references refer to, and the folder that relative
+            paths start from.
+        start: the values of the settings that are not in `given`; None means their defaults.
+        origin: the file that the values were read from; None if there is no file.
+        problems: the problems that were already found while the file was read.
 
     Raises:
         ConfigError: there are problems; the error lists all of them.

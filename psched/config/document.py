@@ -1,7 +1,7 @@
-"""A YAML file as keys, values and lines.
+"""Reads a YAML file: its keys, its values, and the line number of each key.
 
-No other module of this package imports PyYAML. `reader` imports this module only if there is a
-configuration file, because importing PyYAML takes time.
+This is the only module of the package that imports PyYAML. Because importing PyYAML takes time,
+`reader` imports this module only if there is a configuration file.
 """
 
 import re
@@ -20,22 +20,25 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 MOST_ADDED = 250_000
-"""The number of values that aliases and merges may add to the values written in a file. A text
-counts as one value, plus one for each full hundred characters."""
+"""The largest number of values that aliases (*) and merges (<<) are allowed to add to the values
+that are written in a file. A text counts as one value, plus one for each full hundred of its
+characters."""
 
 
 _ENDLESS = 10**12
-"""The size of a value that contains itself. Larger sizes are counted as this size."""
+"""A node that contains itself counts as this many values. If the count of another node is larger,
+it is reduced to this number."""
 
 
 class Document(NamedTuple):
-    """The content of a file.
+    """The parsed content of a configuration file.
 
     Attributes:
-        given: the file's values by their keys. The values of nested mappings are `RawValue`
-            down to the fourth level, because the settings of a type in a section are there.
-        problems: what is wrong with single keys and values: keys that are not text, values that
-            cannot be read, and duplicate keys.
+        given: the file's values by their keys. Down to the fourth level of nesting, each value is a
+            `RawValue`, because the deepest settings are on that level: section, ``types``, name of
+            a type, setting.
+        problems: the problems of single keys and values: keys that are not text, values that cannot
+            be read, and duplicate keys.
     """
 
     given: Mapping[str, RawValue]
@@ -43,10 +46,11 @@ class Document(NamedTuple):
 
 
 def parse(content: str, origin: Path) -> Document:
-    """Read the content of a file.
+    """Parse the content of a configuration file. An empty file is valid, and contains no settings.
 
     Raises:
-        ConfigError: the content is not YAML, or not a mapping.
+        ConfigError: the content is not YAML, is not a mapping, or contains a tag (!) or too many
+            aliases.
     """
     try:
         loader = Loader(content)
@@ -62,8 +66,8 @@ def parse(content: str, origin: Path) -> Document:
         problem = syntax_problem(error)
     except RecursionError:
         problem = Problem("nested too deeply to be a configuration")
-    # Raised outside the handlers, so that PyYAML's error is not chained to it: PyYAML's errors
-    # quote the file, which may hold a password.
+    # The error is raised outside the handlers, so that PyYAML's error is not chained to it, because
+    # PyYAML's error quotes the file, and the file can contain a password.
     raise config_error([problem], origin)
 
 
@@ -72,28 +76,30 @@ class ExpansionError(yaml.MarkedYAMLError):
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, extended: it keeps line numbers and reports duplicate keys.
+    """PyYAML's safe loader, extended: it returns each value with the line number of its key.
 
-    It refuses tags, and aliases that expand to too many values.
+    The loader collects problems, such as duplicate keys, in `problems`. It raises an error for a
+    tag (!), and for aliases that expand to too many values.
     """
 
     def __init__(self, content: str) -> None:
         super().__init__(content)
         self.problems: list[Problem] = []
         self._left = MOST_ADDED
+        self._has_alias = False
 
     def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, RawValue]:
         """Read the values of a mapping, and return them by their keys.
 
-        The value of a nested mapping is again such a dictionary, down to `levels` levels. Mappings
-        at deeper levels become plain dictionaries without lines.
+        A nested mapping is read in the same way, down to `levels` levels. A mapping on a deeper
+        level becomes a plain dictionary without line numbers.
 
         Args:
             node: the mapping.
-            levels: the number of levels whose values become `RawValue`. 1: only the values of
-                `node` itself.
+            levels: the number of levels on which values become `RawValue`. 1 means that only the
+                direct values of `node` do.
         """
-        self.flatten_mapping(node)  # puts merged keys (<<) first, so own keys replace them
+        self.flatten_mapping(node)  # puts merged keys (<<) first, so that own keys overwrite them
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
@@ -113,12 +119,12 @@ class Loader(yaml.SafeLoader):
     def compose_document(self) -> yaml.Node | None:
         """PyYAML's method, extended: it refuses a file whose aliases expand to too many values.
 
-        The values are counted before any of them is constructed, because constructing them would
-        use up the memory.
+        The values are counted before any of them is constructed, because constructing too many
+        values would use up the memory.
         """
         root = super().compose_document()
-        if root is None:
-            return None
+        if root is None or not self._has_alias:
+            return root
         sizes: dict[yaml.Node, int] = {}
         whole = _expanded(root, sizes)
         written = sum(map(_weight, sizes))
@@ -132,8 +138,9 @@ class Loader(yaml.SafeLoader):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML's method, extended: it refuses tags."""
+        """PyYAML's method, extended: it raises an error if the next node has a tag (!)."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        self._has_alias = self._has_alias or isinstance(event, yaml.AliasEvent)
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
                 problem="a tag (!) has no meaning here; remove it", problem_mark=event.start_mark
@@ -141,12 +148,13 @@ class Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: dict[str, yaml.Node]) -> yaml.MappingNode:
-        """PyYAML's method, extended: it reports duplicate keys."""
+        """PyYAML's method, extended: it adds an entry to `problems` for each duplicate key."""
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
-            # Merge keys (<<) may occur more than once: PyYAML merges all of them. Any other
-            # duplicate key is reported, because PyYAML would silently keep only the last value.
+            # A second merge key (<<) is not reported, because PyYAML applies all merge keys. Any
+            # other duplicate key is reported, because PyYAML would silently use only its last
+            # value.
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if key.value in first:
@@ -164,7 +172,7 @@ def unreadable(error: yaml.reader.ReaderError, content: str) -> Problem:
 
 
 def line_of(node: yaml.Node) -> int:
-    """The line at which a node begins, from 1."""
+    """The number of the line on which a node begins; the first line has the number 1."""
     return node.start_mark.line + 1
 
 
@@ -179,9 +187,10 @@ def _weight(node: yaml.Node) -> int:
 
 
 def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """Count the values that a node expands to. An alias counts like the node that it refers to.
+    """Count the values that a node expands to.
 
-    The counts of the node and of all nodes below it are stored in ``sizes``.
+    An alias counts as many values as the node that it refers to. This function stores the counts of
+    the node and of all nodes below it in ``sizes``.
     """
     if (known := sizes.get(node)) is not None:
         return known
@@ -201,12 +210,12 @@ def _largest(node: yaml.Node, sizes: Mapping[yaml.Node, int], most: int) -> yaml
 
 
 def syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """Convert PyYAML's error to a problem whose text quotes nothing from the file."""
+    """Convert an error of PyYAML to a problem. The problem's text quotes no name from the file."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     if isinstance(error, ExpansionError):
         return Problem(error.problem or "", line=line)
-    # Names in quotes are removed from PyYAML's text, because a name may be any text of the file,
-    # even a password. Single characters and <tokens> are kept.
+    # Names in quotes are removed from PyYAML's text, because a name can be any text of the file,
+    # even a password. Quoted single characters and <tokens> are kept, because they reveal nothing.
     text = re.sub(r" '[^'<][^']+'", "", error.problem or error.context or "")
     return Problem(f"not YAML: {text}", line=line)

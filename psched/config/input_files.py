@@ -1,4 +1,4 @@
-"""Files that psched itself reads because settings name them: certificates, keys and passwords."""
+"""Files whose paths are settings: certificates, private keys and passwords that psched reads."""
 
 import os
 import stat
@@ -14,14 +14,14 @@ _CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
 
 
 class InputFile(Kind):
-    """The path of a file that exists and can be read; it is made absolute.
+    """The path of a file that psched can read. A relative path is made absolute.
 
-    In this kind of value, ``${CREDENTIALS_DIRECTORY}/NAME`` is the path of the file. In all other
-    kinds it is replaced by the content of the file.
+    In a value of this kind, ``${CREDENTIALS_DIRECTORY}/NAME`` means the path of the file ``NAME``.
+    In values of all other kinds, it is replaced by the content of that file.
 
     Args:
-        private: whether the file holds a secret. A file with a secret is refused if every user of
-            the host may read or change it.
+        private: whether the file contains a secret. Such a file is refused if every user of the
+            host is allowed to read or change it.
     """
 
     def __init__(self, *, private: bool = False) -> None:
@@ -41,11 +41,11 @@ class InputFile(Kind):
 
 
 def read_password(file: Path) -> str:
-    """Return the only line of a file with a password.
+    """Return the password in a file, which must contain exactly one line.
 
     Raises:
-        InvalidValueError: the file cannot be read, every user may read or change it, or its content
-            is not exactly one printable line.
+        InvalidValueError: the file cannot be read, every user of the host is allowed to read or
+            change the file, or its content is not exactly one printable line.
     """
     try:
         line = _content(file, private=True).decode().removesuffix("\n")
@@ -63,7 +63,7 @@ def read_password(file: Path) -> str:
 
 def _content(file: Path, *, private: bool) -> bytes:
     try:
-        # O_NONBLOCK is set because without it, opening a FIFO would wait for a writer.
+        # O_NONBLOCK is set, because otherwise opening a FIFO would wait until it has a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)

@@ -1,11 +1,11 @@
-"""The kinds of value that a setting can have, and how each is read.
+"""The kinds of value that a setting can have, and how a value of each kind is read and checked.
 
-A kind describes itself once; its errors and the documentation use that description.
+Each kind has one description, which its error texts and the documentation use.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from typing_extensions import override
 
+from psched.base.quantities import QUANTITIES
 from psched.config import references
 from psched.config.problems import InvalidValueError
 from psched.config.references import Context
@@ -23,12 +24,12 @@ from psched.triggers.zone import zone_names
 V = TypeVar("V")
 
 _LARGEST = 10**9
-"""The largest number that is accepted by default. In seconds it is more than thirty years. A larger
-number is refused, because it is a mistake and too large for a timer."""
+"""The default upper bound of a `Number`. In seconds, it is more than thirty years. A larger number
+is refused, because it is probably a mistake, and can be too large for a timer."""
 
 
 class RawValue(NamedTuple):
-    """A value as it was written, and the line of its key; the line is None if there is no file."""
+    """A value as the user wrote it, and the line number of its key (None if there is no file)."""
 
     value: object
     line: int | None = None
@@ -44,16 +45,16 @@ def without_lines(value: object) -> object:
 
 
 class Kind(ABC):
-    """Base class of all kinds of value."""
+    """Base class of all kinds of value that a setting can have."""
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """A phrase that says which values are valid; messages put it after "must be"."""
+        """A phrase that says which values are valid. Error texts put it after "must be"."""
 
     @abstractmethod
     def read(self, value: object, context: Context) -> object:
-        """Check a value as it was written, and return it as psched uses it.
+        """Check a value as the user wrote it, and return it in the form that psched uses.
 
         Raises:
             InvalidValueError: the value is not of this kind, or a reference in it cannot be
@@ -64,9 +65,10 @@ class Kind(ABC):
         """Return the text of a value, with its references expanded.
 
         Args:
-            value: the value as it was written, or a path object from a Python program.
+            value: the value as the user wrote it, or a path object from a Python program.
             context: the environment variables that the references refer to.
-            encode: see `references.expand`.
+            encode: positions in the unexpanded text. If a reference begins at one of these
+                positions, the value of the reference is percent-encoded.
 
         Raises:
             InvalidValueError: the value is not text, its text is empty or not printable, or a
@@ -86,7 +88,7 @@ class Kind(ABC):
         return expanded
 
     def mismatch(self, value: object) -> InvalidValueError:
-        """Return the error for a value of the wrong type; it gives the expected and actual type."""
+        """Return an error that says which values are valid, and of which type ``value`` is."""
         match value:
             case None:
                 found = "nothing"
@@ -109,13 +111,16 @@ class Kind(ABC):
 class Number(Kind):
     """A number within bounds.
 
+    A number of seconds or bytes can be written as a text with a unit, such as ``5m`` or ``16M``;
+    a number of seconds can also be a `timedelta`. The bounds apply to the converted number.
+
     Attributes:
-        unit: the plural noun after "a number of", such as seconds; empty for a number without a
-            unit.
-        whole: whether a fraction is refused.
-        least: the smallest number that is accepted; ignored if `above` is given.
-        above: the number must be larger than this. None: `least` is the lower bound.
+        unit: the unit as a plural noun, such as seconds; empty for a number without a unit.
+        whole: whether only whole numbers are accepted.
+        least: the smallest number that is accepted; ignored if `above` is not None.
+        above: a lower bound that is itself refused; None if `least` is the lower bound.
         most: the largest number that is accepted.
+        auto: returns the number that replaces the word auto; None if the word is refused.
     """
 
     unit: str = "seconds"
@@ -123,6 +128,7 @@ class Number(Kind):
     least: float = 0
     above: float | None = None
     most: float = _LARGEST
+    auto: Callable[[], int] | None = None
 
     @property
     @override
@@ -130,15 +136,25 @@ class Number(Kind):
         counted = f" of {self.unit}" if self.unit else ""
         number = f"a {'whole ' if self.whole else ''}number{counted}"
         if self.above is not None:
-            return f"{number} above {self.above:.15g} and up to {self.most:.15g}"
-        return f"{number} from {self.least:.15g} to {self.most:.15g}"
+            bounded = f"{number} above {self.above:.15g} and up to {self.most:.15g}"
+        else:
+            bounded = f"{number} from {self.least:.15g} to {self.most:.15g}"
+        quantity = QUANTITIES.get(self.unit)
+        if quantity is not None:
+            bounded += f" (or with a unit: {quantity.forms})"
+        return f"{bounded}, or auto" if self.auto is not None else bounded
 
     @override
     def read(self, value: object, context: Context) -> int | float:
-        # A text with a reference is converted, because environment variables and files hold only
-        # text. Any other text is refused, even one of digits.
+        # A text with a reference is converted to a number, because environment variables and files
+        # contain only text. Any other text without a unit is refused, even if it consists of
+        # digits.
         if isinstance(value, str) and references.occur_in(value):
             value = _as_number(references.expand(value, context))
+        if value == "auto" and self.auto is not None:
+            return self.auto()
+        if self.unit in QUANTITIES:
+            value = QUANTITIES[self.unit].convert(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.mismatch(value)
         if not self._is_within(value) or (self.whole and value != int(value)):
@@ -146,7 +162,7 @@ class Number(Kind):
         return int(value) if self.whole else float(value)
 
     def _is_within(self, value: float) -> bool:
-        # NaN is outside all bounds, because every comparison with NaN is false.
+        # NaN needs no check of its own: it is refused, because every comparison with NaN is false.
         if self.above is not None:
             return self.above < value <= self.most
         return self.least <= value <= self.most
@@ -157,8 +173,8 @@ class Choice(Kind):
 
     Args:
         words: the words that are accepted.
-        removed: words that earlier versions accepted and that are refused now. The error
-            recommends the first of ``words`` instead.
+        removed: words that earlier versions of psched accepted, and that are refused now. The
+            error recommends the first of ``words`` instead.
     """
 
     def __init__(self, *words: str, removed: Sequence[str] = ()) -> None:
@@ -187,11 +203,11 @@ class MatchingText(Kind):
     """Text that matches a pattern.
 
     Args:
-        description: the valid texts, as in `Kind.description`.
+        description: a phrase that says which texts are valid; see `Kind.description`.
         pattern: a regular expression that must match the whole text.
     """
 
-    description = ""  # each kind of text has a description of its own
+    description = ""  # overrides the abstract property; __init__ sets the real description
 
     def __init__(self, description: str, pattern: re.Pattern[str]) -> None:
         self.description = description
@@ -206,7 +222,7 @@ class MatchingText(Kind):
 
 
 class SecretText(Kind):
-    """Text that is never shown."""
+    """A text that is a secret, such as a password; every printable text is accepted."""
 
     description = "a text"
 
@@ -229,7 +245,7 @@ class ZoneName(Kind):
 
 
 class File(Kind):
-    """The path of a file or folder. It is made absolute, because daemons change their folder."""
+    """The path of a file or folder, made absolute because a daemon changes its current folder."""
 
     description = "the path of a file"
 
@@ -239,7 +255,7 @@ class File(Kind):
 
 
 class Folders(Kind):
-    """A list of absolute paths of folders. Each is text, because ``sys.path`` requires text."""
+    """A list of folders. Their paths are made absolute, and are text, as ``sys.path`` requires."""
 
     description = "the path of a folder, or a list of such"
 
@@ -251,7 +267,8 @@ class Folders(Kind):
 class Modules(Kind):
     """A list of module names and paths of Python files. The paths are made absolute.
 
-    An item with a slash is a path, and may omit the ending ``.py``.
+    An item that contains a slash or ends in ``.py`` is a path. If a path does not end in ``.py``,
+    this ending is added.
     """
 
     description = "the name of a module or the path of a Python file, or a list of such"
@@ -280,7 +297,7 @@ class ModuleNames(Kind):
 
 
 class TypeNames(Kind):
-    """A list of types of task."""
+    """A list of names of task types."""
 
     description = "the name of a type, or a list of such"
 
@@ -290,7 +307,7 @@ class TypeNames(Kind):
 
 
 class Programs(Kind):
-    """The programs that rows may run: any (on), none (off), or those in a list.
+    """The programs that tasks are allowed to run: any (on), none (off), or those in a list.
 
     A boolean is accepted, because YAML reads ``on`` as true and ``off`` as false.
     """
@@ -311,8 +328,24 @@ class Programs(Kind):
         if not value:
             raise InvalidValueError("is an empty list; write off")
         programs = (self.text(item, context) for item in value)
-        # A path is made absolute. A bare name stays, because it is searched for in $PATH later.
+        # A program with a slash is a path, which is made absolute. A name without a slash is left
+        # unchanged, because the program is searched for in $PATH when a task runs it.
         return tuple(str(context.cwd / p) if "/" in p else p for p in programs)
+
+
+class Flag(Kind):
+    """True or false."""
+
+    description = "true or false"
+
+    @override
+    def read(self, value: object, context: Context) -> bool:
+        # The text of a reference is accepted too, as in create_table: ${CREATE_TABLE}.
+        words = {"true": True, "false": False}
+        found = words.get(self.text(value, context)) if isinstance(value, str) else value
+        if not isinstance(found, bool):
+            raise InvalidValueError(f"must be {self.description}")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +353,8 @@ class Command(Kind):
     """A program and its arguments; the program's path is made absolute.
 
     Attributes:
-        script: whether the program is a Python file, and therefore always a path. False: a name
-            without a slash is searched for in $PATH.
+        script: whether the program is a Python file. If it is, it is always a path. If it is not,
+            a name without a slash is left unchanged, and is searched for in $PATH when it is run.
     """
 
     script: bool = False
@@ -343,14 +376,14 @@ class Command(Kind):
         for item in items[1:]:
             if not isinstance(item, str):
                 raise InvalidValueError(f"must be {self.description}; put each argument in quotes")
-        # Arguments are not checked by `text`, because some programs accept arguments that are empty
-        # or unprintable.
+        # The arguments are not checked by `text`, which would refuse empty and unprintable ones,
+        # because some programs accept such arguments.
         arguments = (references.expand(str(item), context) for item in items[1:])
         return (program, *arguments)
 
 
 class StoreType(Kind):
-    """One of psched's kinds of store, or the import path of a user's class."""
+    """The name of one of psched's kinds of store, or the import path of a user's store class."""
 
     @property
     @override
@@ -366,7 +399,7 @@ class StoreType(Kind):
 
 
 class FrozenMapping(Mapping[str, V]):
-    """A mapping that cannot be changed, and is hashable."""
+    """An immutable and hashable mapping."""
 
     __slots__ = ("_values",)
 
@@ -387,12 +420,12 @@ class FrozenMapping(Mapping[str, V]):
 
 
 class StoreOptions(FrozenMapping[object]):
-    """The options in the configuration for a user's own store class."""
+    """The options that the configuration gives to a user's own store class."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        # Only the names are shown, because the values may be secrets.
+        # Only the names of the options are shown, because their values can be secrets.
         return f"<{', '.join(self)}>"
 
 
@@ -400,9 +433,9 @@ NO_OPTIONS = StoreOptions()
 
 
 class Options(Kind):
-    """`StoreOptions`: values of any type, by name. References in texts are expanded.
+    """A mapping from names to values of any type, which `read` converts to `StoreOptions`.
 
-    References in nested lists and mappings are not expanded.
+    References are expanded only in values that are text, not in nested lists and mappings.
     """
 
     description = "a mapping from names to values"
@@ -423,7 +456,10 @@ class Options(Kind):
 
 
 def _items(value: object) -> list[object]:
-    """Convert one value or a list of values to a list; None to an empty list."""
+    """Convert a value to a list.
+
+    A list or tuple is copied, None becomes an empty list, and any other value a list of one item.
+    """
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]

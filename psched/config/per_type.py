@@ -32,15 +32,17 @@ OVERRIDES = (
     "kill_timeout",
     "kill_interval",
 )
-"""Settings that a type may override, and that a schedule may override in its ``options``."""
+"""The names of the settings that can be overridden for a type of task in ``types``, and for a
+single schedule in its ``options``."""
 
 OF_A_TYPE = (*OVERRIDES, "alive_time")
-"""Settings that a type may override. ``alive_time`` is not in `OVERRIDES`, because a schedule
-stores it in a column, not in its ``options``."""
+"""The names of the settings that can be overridden for a type of task in ``types``. ``alive_time``
+is not in `OVERRIDES`, because a schedule stores its own ``alive_time`` in a column, not in its
+``options``."""
 
 
 class Types(FrozenMapping[Mapping[str, Any]]):
-    """For each name of a type, the settings of that type."""
+    """For the name of each type of task: the settings that override those of the installation."""
 
     __slots__ = ()
 
@@ -55,7 +57,7 @@ NO_TYPES = Types()
 
 
 class PerType(Kind):
-    """The kind of the setting ``types``: a mapping that is read as `Types`.
+    """The kind of value of the setting ``types``: a mapping, which `read` converts to `Types`.
 
     Args:
         kind_of: a function that returns the `Kind` of the setting with a given name.

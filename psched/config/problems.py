@@ -1,6 +1,7 @@
 """The problems of a configuration, and the error that reports them.
 
-No text in this package quotes a value, because users may write a secret where it does not belong.
+No error text of this package quotes an invalid value, because the value can be a secret that the
+user wrote in the wrong place.
 """
 
 import re
@@ -14,16 +15,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 class InvalidValueError(Exception):
-    """A value cannot be used. The text gives the reason, and what can be used instead."""
+    """A value cannot be used. The error's text says why, and what can be used instead."""
 
 
 class InvalidPart(NamedTuple):
     """A part of a value that cannot be used.
 
     Attributes:
-        path: the keys that lead to the part.
+        path: the keys of the nested mappings that lead to the part, from the outermost.
         text: why the part cannot be used, and what can be used instead.
-        line: the line of the part's key; None if it was not read from a file.
+        line: the line number of the part's key; None if the value was not read from a file.
     """
 
     path: tuple[object, ...]
@@ -40,13 +41,13 @@ class InvalidPartsError(InvalidValueError):
 
 
 class Problem(NamedTuple):
-    """One thing to fix.
+    """One problem of a configuration.
 
     Attributes:
-        text: what is wrong, and how to fix it.
+        text: what is wrong, and how the user can fix it.
         key: the name of the setting; None if the problem is not about one setting.
-        line: the line of the problem in the file; None if no line is known.
-        path: the keys that lead from the setting to the wrong part of its value; empty: the
+        line: the number of the line in the file that has the problem; None if it is not known.
+        path: the keys that lead from the setting to the wrong part of its value; empty if the
             problem is about the whole value.
     """
 
@@ -57,10 +58,10 @@ class Problem(NamedTuple):
 
 
 def safe_name(key: object) -> str:
-    """Return a key if it has the form of a name; otherwise a text that replaces it in messages.
+    """Return the text that messages show for a key: the key itself, if it has the form of a name.
 
-    Other keys are not shown, because in a malformed file a url with its password can be read as a
-    key.
+    For any other key, a fixed text is returned, because a malformed file can turn a url with its
+    password into a key.
     """
     if isinstance(key, str) and _NAME.fullmatch(key):
         return key
@@ -69,8 +70,8 @@ def safe_name(key: object) -> str:
 
 def config_error(problems: Iterable[Problem], origin: Path | None = None) -> ConfigError:
     """Return an error that reports all `problems`, one ``FILE:LINE: key: text`` per line."""
-    # Duplicates are removed, because a problem in a section is found again in each section that
-    # merges it.
+    # Duplicates are removed: if other sections merge (<<) a section that has a problem, the problem
+    # is found once in each of these sections.
     in_order = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return ConfigError("\n".join(_message(problem, origin) for problem in in_order))
 

@@ -1,4 +1,4 @@
-"""Reading settings from a section of a file, a whole file, or a mapping."""
+"""Reads settings from a section of a file, from a file without sections, or from a mapping."""
 
 import os
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ def load(
 
     Args:
         path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` in
-            the current folder, else ``/etc/psched/psched.yml``. Every setting has its default
-            if ``path`` and the variable are not set and neither of the two files exists.
+            the current folder, else ``/etc/psched/psched.yml``. If neither ``path`` nor the
+            variable is set and neither of these two files exists, all settings have their defaults.
         environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
-            else ``development``. A file without sections applies to all environments; with such
-            a file, this argument is an error.
+            else ``development``. A file without sections applies to all environments; it is an
+            error to give this argument for such a file.
         environ: the environment variables.
         cwd: the folder that relative paths start from; by default the current folder.
 
@@ -51,7 +51,7 @@ def from_mapping(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Read the settings from a mapping with the same content as a file without sections.
+    """Read the settings from a mapping that has the form of a configuration file without sections.
 
     Args:
         mapping: the values by the names of their settings.
@@ -68,11 +68,11 @@ def from_mapping(
 
 
 def read_raw(path: str | Path, environment: str | None = None) -> dict[str, object]:
-    """Return the settings as they are written in a file; nothing is checked or expanded.
+    """Return the settings as they are written in a file. No value is checked or expanded.
 
     Args:
         path: the file.
-        environment: see `load`.
+        environment: the name of the section in the file; see `load`.
 
     Raises:
         ConfigError: the file cannot be read or is malformed, or has no section for the environment.
@@ -83,9 +83,9 @@ def read_raw(path: str | Path, environment: str | None = None) -> dict[str, obje
 
 
 def raw_settings(settings: Config, environment: str | None = None) -> dict[str, object]:
-    """Return `read_raw` of the file that ``settings`` were read from.
+    """Return the settings as they are written in the file that ``settings`` were read from.
 
-    The result is empty if they were not read from a file.
+    The result is empty if ``settings`` were not read from a file.
 
     Raises:
         ConfigError: the file cannot be read any more.
@@ -118,8 +118,8 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError:
-        # The file counts as missing if the user may not search the folder. This happens in /root
-        # after ``su psched``.
+        # If the user is not allowed to search the folder, the file counts as missing. An example is
+        # ``su psched``, after which /root can still be the current folder.
         return False
 
 
@@ -132,7 +132,7 @@ def _settings_in(
     source: _Source, environment: str | None, environ: Mapping[str, str]
 ) -> tuple[list[Problem], Mapping[str, RawValue]]:
     content = _content(source)
-    # This import loads PyYAML. It is here, so that it takes time only if there is a file.
+    # PyYAML is imported only here, if there is a file to read, because the import takes time.
     from psched.config.document import parse  # noqa: PLC0415
 
     document = parse(content, source.path)
@@ -149,15 +149,18 @@ def _content(source: _Source) -> str:
         text = f"cannot be read: {error.strerror} ({source.reason})"
     except UnicodeDecodeError:
         text = "not UTF-8 text"
-    # Raised outside the handlers, so that Python's error is not chained to it: a
-    # UnicodeDecodeError holds the whole content of the file.
+    # The error is raised outside the handlers, so that Python's error is not chained to it, because
+    # a UnicodeDecodeError contains the whole content of the file, and with it any password.
     raise config_error([Problem(text)], source.path)
 
 
 def _section(
     given: Mapping[str, RawValue], asked: str | None, environ: Mapping[str, str]
 ) -> Mapping[str, RawValue] | Problem:
-    """Return the settings that apply to an environment, or the problem if there are none."""
+    """Return the settings that apply: those of a section, or those of a file without sections.
+
+    Return a problem if the section is missing, or if the file mixes sections and settings.
+    """
     sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
     others = {key: each for key, each in given.items() if key not in sections}
     if sections and not others:
@@ -184,7 +187,8 @@ def _choose(sections: Mapping[str, RawValue], environment: str) -> Mapping[str, 
 def _mixture(sections: Mapping[str, RawValue], others: Mapping[str, RawValue]) -> Problem:
     """Return the problem of a file that mixes settings and sections at its top.
 
-    It is reported for an entry of the rarer kind, because that kind is probably the mistake.
+    The problem is reported for the first entry of the rarer kind, because entries of that kind are
+    probably the mistake.
     """
     key, each = next(iter(min(others, sections, key=len).items()))
     return Problem(

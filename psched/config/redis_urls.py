@@ -1,4 +1,4 @@
-"""Redis urls.
+"""Redis urls: their forms, and functions that parse and change them.
 
 ==========================================  ==================================================
 ``redis://USER:PASSWORD@HOST:PORT/DB``      a server; only the host is required
@@ -44,15 +44,15 @@ class Address:
     """The address of a Redis server, and the user and password for it.
 
     Attributes:
-        hosts: names and ports of the server, or of the Sentinels; empty if `path` is set.
-        path: the path of the server's socket; None: the connection uses TCP.
-        service: the name under which the Sentinels know the server; None: there are no Sentinels.
+        hosts: the name and port of the server, or of each Sentinel; empty if `path` is set.
+        path: the path of the server's socket; None if the connection uses TCP.
+        service: the name under which the Sentinels know the server; None if there are no Sentinels.
         db: the number of the database.
-        user: the name of the user; None: the server's default user.
-        password: the password; None: the server requires no password.
-        sentinel_user: the user for the Sentinels; None: their default user.
-        sentinel_password: the password for the Sentinels; None: they require no password.
-        encrypted: whether the url asks for TLS.
+        user: the name of the user; None means the server's default user.
+        password: the password; None if no password is sent to the server.
+        sentinel_user: the user for the Sentinels; None means the Sentinels' default user.
+        sentinel_password: the password for the Sentinels; None if no password is sent to them.
+        encrypted: whether the url's scheme requires TLS.
     """
 
     hosts: tuple[tuple[str, int], ...] = ()
@@ -67,13 +67,13 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The normalized url, including all passwords."""
+        """The url in its normal form. It contains all passwords, so messages must not show it."""
         login = "" if self.user is None else quote(self.user, safe="")
         if self.password is not None:
             login += f":{quote(self.password, safe='')}"
         at = f"{login}@" if login else ""
         if self.path is not None:
-            return f"unix://{at}{quote(self.path, safe='/:@')}" + (f"?db={self.db}" * (self.db > 0))
+            return f"unix://{at}{quote(self.path, safe='/:')}" + (f"?db={self.db}" * (self.db > 0))
         places = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
         scheme = "rediss" if self.encrypted else "redis"
         if self.service is None:
@@ -87,7 +87,7 @@ class Address:
 
 
 def is_redis(url: str | None) -> bool:
-    """Whether a url is a Redis url."""
+    """Whether the scheme of a url is one of `SCHEMES`; False for None."""
     return url is not None and url.partition("://")[0].lower() in SCHEMES
 
 
@@ -95,7 +95,7 @@ def parse(url: str) -> Address:
     """Parse a Redis url.
 
     Raises:
-        InvalidValueError: the url cannot be used.
+        InvalidValueError: a part of the url is missing, malformed or unknown.
     """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -145,7 +145,7 @@ def with_password(url: str, password: str) -> str:
     """Return a url with a password added.
 
     Raises:
-        InvalidValueError: the url cannot be used, or already has a password.
+        InvalidValueError: the url is not valid, or already has a password.
     """
     address = parse(url)
     if address.password is not None:

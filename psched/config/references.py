@@ -1,10 +1,14 @@
-"""References in a value: they keep passwords and the like out of the configuration file.
+"""References in the values of settings, which psched replaces by texts from outside the file.
 
-==================================  ======================================================
-``${NAME}``                         the environment variable
+With references, a configuration file need not contain passwords.
+
+==================================  =======================================================
+a reference                         is replaced by
+==================================  =======================================================
+``${NAME}``                         the value of the environment variable ``NAME``
 ``${CREDENTIALS_DIRECTORY}/NAME``   the content of the file (systemd's ``LoadCredential=``)
 ``$${``                             a plain ``${``
-==================================  ======================================================
+==================================  =======================================================
 """
 
 import os
@@ -33,8 +37,8 @@ class Context:
 
     Attributes:
         environ: the environment variables.
-        cwd: the folder that relative paths start from; absolute.
-        literal: whether ``${`` is plain text instead of a reference.
+        cwd: the absolute path of the folder that relative paths start from.
+        literal: whether ``${`` is plain text. False means that it begins a reference.
     """
 
     environ: Mapping[str, str]
@@ -43,22 +47,25 @@ class Context:
 
 
 def occur_in(text: str) -> bool:
-    """Whether `text` holds a reference."""
+    """Whether `text` contains a reference, even a malformed or escaped (``$${``) one."""
     return _REFERENCE.search(text) is not None
 
 
 def variables(text: str) -> dict[int, str]:
-    """Return the environment variables that `text` refers to, by their positions in `text`."""
+    """Find the environment variables that `text` refers to.
+
+    Return, for the position of each such reference in `text`, the name of the variable.
+    """
     found = _REFERENCE.finditer(text)
     return {match.start(): match["variable"] for match in found if match["variable"]}
 
 
 _withheld: dict[str, str] = {}
-"""The values of the environment variables that `withhold` has removed, by name."""
+"""The environment variables that `withhold` has removed: their values by their names."""
 
 
 def withhold(names: Iterable[str]) -> None:
-    """Remove variables from this process's environment, so that programs do not inherit them.
+    """Remove variables from this process's environment, so that no program inherits them from it.
 
     This process, and processes forked from it, can still resolve references to these variables.
     """
@@ -69,7 +76,10 @@ def withhold(names: Iterable[str]) -> None:
 
 
 def masked(text: str) -> str:
-    """Return `text` with each character of its references replaced by ``x``."""
+    """Return `text` with each character of its references replaced by ``x``.
+
+    The positions of all characters outside the references stay unchanged.
+    """
     return _REFERENCE.sub(lambda match: "x" * len(match[0]), text)
 
 
@@ -77,9 +87,10 @@ def expand(text: str, context: Context, *, encode: range = range(0)) -> str:
     """Return `text` with its references replaced by their values.
 
     Args:
-        text: a value as it was written.
-        context: the environment variables that the references refer to.
-        encode: positions in `text`. The value of a reference that begins at one of them is
+        text: a value as the user wrote it.
+        context: the environment variables that the references refer to. If ``context.literal`` is
+            true, `text` is returned unchanged.
+        encode: positions in `text`. If a reference begins at one of these positions, its value is
             percent-encoded.
 
     Raises:
@@ -105,8 +116,8 @@ def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
     return _variable(match["variable"], environ)
 
 
-# The functions below raise errors ``from None``, because Python's Unicode errors hold the whole
-# text, which may be a secret.
+# The functions below raise errors ``from None``, so that Python's Unicode errors are not chained:
+# such an error contains the whole text, which can be a secret.
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:

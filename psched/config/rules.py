@@ -1,5 +1,6 @@
-"""Rules across settings: they derive some settings from others, and refuse contradictions."""
+"""Rules between settings: they derive some settings from others, and refuse contradictions."""
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +15,11 @@ _TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
 
 _URL_PARTS = ("host", "port", "db", "path", "password")
-"""Settings that together replace the url of a Redis server. Their names are those of Allora."""
+"""Settings that together replace the url of a Redis server. They have the same names as in the
+library Allora."""
+
+_MOST_AUTOMATIC_PROCESSORS = 4
+"""The largest number of workers that ``processors: auto`` can mean."""
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
@@ -29,16 +34,17 @@ _NOT_IN_COMPAT = {
     "retry_backoff": _UNCOUNTED,
     "only": "cannot be used with type: rdb_compat, which keeps the type in the data",
 }
-"""Settings that cannot be used with ``type: rdb_compat``, and why."""
+"""For each setting that cannot be used with ``type: rdb_compat``: an error text that says why."""
 
 
 class _Rule(NamedTuple):
     """A rule about one setting.
 
     Attributes:
-        key: the setting; a violation is reported for it.
-        reads: the settings that the rule reads; it is skipped if one of them is invalid.
-        check: raises `InvalidValueError` if the values break the rule.
+        key: the name of the setting for which a violation of the rule is reported.
+        reads: the names of the settings that `check` reads. The rule is skipped if one of these
+            settings is invalid.
+        check: a function that raises `InvalidValueError` if the given values break the rule.
     """
 
     key: str
@@ -57,19 +63,19 @@ def apply_rules(
     """Derive settings from others, and find contradictions.
 
     Args:
-        values: the values of all settings; changed in place.
-        context: the environment variables that the default url depends on, and the folder that a
-            relative file in a url starts from.
+        values: the values of all settings; this function changes the mapping in place.
+        context: the environment variables that the default url depends on, and the folder that the
+            path of a relative SQLite file starts from.
         given: the names of the settings in the configuration.
         invalid: the names of the settings whose values were refused. `values` does not contain
             the refused values.
-        before: the values of all settings before a change; None if nothing is being changed.
+        before: the values of all settings before `Config.with_settings` changes some of them; None
+            if a configuration is being read.
 
     Yields:
         For each problem, the name of the setting and what is wrong with it.
     """
-    if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # as in PerfectSched
+    _derive_defaults(values, given)
     yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING
@@ -94,10 +100,30 @@ def apply_rules(
             yield "password_file", str(error)
 
 
+def _derive_defaults(values: dict[str, Any], given: Collection[str]) -> None:
+    """Set the defaults that depend on the host or on the setting ``type``."""
+    if values["processors"] is None:
+        values["processors"] = automatic_processors()
+    if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
+        values["dst_policy"] = "wallclock"  # what PerfectSched does at a clock change
+
+
+def automatic_processors() -> int:
+    """The number of workers that ``processors: auto`` means on this host, from 1 to 4.
+
+    It is the number of cores that this process may use. More than 4 workers are started only on
+    request, because each worker has a connection to the database.
+    """
+    return min(len(os.sched_getaffinity(0)), _MOST_AUTOMATIC_PROCESSORS)
+
+
 def _derive_url_and_type(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str]]:
-    """Derive the url of a Redis server from `_URL_PARTS`, and the type from a url."""
+    """Derive the url of a Redis server from `_URL_PARTS`, and the type from a url.
+
+    Yield a problem for each of `_URL_PARTS` that is given beside a url.
+    """
     if "url" in given and "type" not in given:
         if is_redis(values["url"]):
             values["type"] = "redis"
@@ -113,7 +139,10 @@ def _derive_url_and_type(
 
 
 def _was_given_as_url(values: Mapping[str, Any]) -> bool:
-    """Whether the configuration contains a Redis url instead of `_URL_PARTS`."""
+    """Whether the configuration contained a Redis url.
+
+    The result is False if the url was derived from `_URL_PARTS`, or is not a Redis url.
+    """
     if not is_redis(values["url"]):
         return False
     has_file = values["password_file"] is not None
@@ -131,9 +160,10 @@ def _address(values: Mapping[str, Any]) -> Address:
 def _missing(
     values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return the settings that are missing for ``type: rdb_compat``.
+    """Return the names of the settings that ``type: rdb_compat`` requires and that are not given.
 
-    This type requires a url and a table, because their defaults are for psched's own table.
+    This type requires ``url`` and ``table``, because their defaults are for psched's own table. The
+    result is empty if the type was already ``rdb_compat`` before a change.
     """
     is_theirs = values["type"] == "rdb_compat"
     was_theirs = before is not None and before["type"] == "rdb_compat"
@@ -156,7 +186,10 @@ def _complete_url(values: dict[str, Any], context: Context, given: Collection[st
 def _add_password(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> None:
-    """Copy the password from its file into the url."""
+    """Copy the password from ``password_file`` into the url.
+
+    If settings are being changed, but not the url, the password from the old file is removed first.
+    """
     if before is not None and before["password_file"] and "url" not in given:
         values["url"] = urls.without_password(values["url"])
     if values["password_file"]:
@@ -226,8 +259,8 @@ def _check_tls_options(values: Mapping[str, Any]) -> None:
                 f"has {', '.join(options)} among its options, beside the settings"
                 f" {_tls_settings(values)}; use one or the other"
             )
-    # These two options are refused beside others, because PyMySQL then ignores the others, even the
-    # one with the authority's certificate.
+    # If one of these two options is in the url, any further TLS option is refused, because PyMySQL
+    # would ignore the further option, even one with the authority's certificate.
     verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
     if verifying and {*options} - verifying:
         raise InvalidValueError(
@@ -245,19 +278,20 @@ def _check_margin(values: Mapping[str, Any]) -> None:
     margin = lease_times.margin(alive_time)
     if database_timeout is None or 2 * database_timeout < margin:
         return
-    fix = f"set database_timeout below {margin / 2:g}"
+    fix = f"set database_timeout below {margin / 2:g}s"
     if 2 * database_timeout < lease_times.MARGIN_LIMIT:
-        fix += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}"
+        fix += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}s"
     raise InvalidValueError(
         f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
-        f"to stop a task in time if alive_time is {alive_time}; {fix}"
+        f"to stop a task in time if alive_time is {alive_time} s; {fix}"
     )
 
 
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
     timeout = lease_times.effective_driver_timeout(values["database_timeout"], values["alive_time"])
-    # Between two signs of life, a worker connects and sends one request. Each takes at most one
-    # timeout, so the limit must be at least 2 s longer than two timeouts.
+    # Between two heartbeats, a worker connects to the database at most once, and sends at most one
+    # request. Connecting and the request take at most one timeout each, so the limit must be at
+    # least two timeouts plus 2 s.
     if values["child_heartbeat_limit"] < 2 * timeout + 2:
         raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
@@ -295,7 +329,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
             )
         if own["alive_time"] < shortest:
             raise InvalidValueError(
-                f"{safe_name(name)}.alive_time: must be at least {shortest}, so that a task can be"
+                f"{safe_name(name)}.alive_time: must be at least {shortest}s, so that a task can be"
                 f" stopped in time after two timeouts of {timeout:g} s; set a shorter"
                 " database_timeout, or raise it"
             )

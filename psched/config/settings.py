@@ -1,7 +1,7 @@
-"""The table of settings: names, types, bounds, meanings and defaults, in one place.
+"""The declarations of all settings: their names, types, bounds, meanings and defaults.
 
-Each setting is a field of `Config`, annotated with its type and its kind. `SETTINGS` is derived
-from these fields, and contains what `checking` needs to check values.
+Each setting is a field of `Config`, annotated with the type of its value and with its `Kind`.
+`SETTINGS` is derived from these fields, and is the table that `checking` uses to check values.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from psched.base import lease_times
 from psched.base.compression import LARGEST
+from psched.base.log_lines import FORMATS
 from psched.config import redis_urls, references, urls
 from psched.config.checking import Setting, check_values
 from psched.config.input_files import InputFile
@@ -20,6 +21,7 @@ from psched.config.kinds import (
     Choice,
     Command,
     File,
+    Flag,
     Folders,
     MatchingText,
     ModuleNames,
@@ -37,6 +39,7 @@ from psched.config.kinds import (
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Context
+from psched.config.rules import automatic_processors
 from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
 from psched.config.tls import VERIFY, Tls, tls_of
 
@@ -55,16 +58,20 @@ _IMPORT_PATH = MatchingText(
 class Config:
     """The checked values of all settings. Created by `load`, `from_mapping` and `with_settings`.
 
-    Times are in seconds. Paths are absolute. The url may hold a password.
+    Times are in seconds. Paths are absolute. The url can contain a password.
 
     Attributes:
-        origin: the file that the settings were read from; None: there is no file. Not a setting.
-        withheld: the names of the environment variables that may hold secrets; tasks do not get
-            these variables. Not a setting.
+        origin: the file that the settings were read from; None if there is no file. It is not a
+            setting.
+        withheld: the names of the environment variables that the configuration refers to and that
+            can contain secrets; tasks do not inherit these variables. It is not a setting.
+        url_is_default: whether no url is configured, so that the url is that of the default SQLite
+            file, which depends on the user. It is not a setting.
     """
 
     origin: Path | None = field(default=None, compare=False)
     withheld: frozenset[str] = field(default=frozenset(), compare=False)
+    url_is_default: bool = field(default=False, compare=False)
 
     type: Annotated[str, StoreType()] = "rdb"
     """Kind of store: rdb (relational database), rdb_compat (PerfectSched's table) or redis; or the
@@ -74,216 +81,262 @@ class Config:
     """Options for a store class of your own (type: module:Class)."""
 
     url: Annotated[str, urls.Url()]
-    """Url of the database; by default an SQLite file on this host."""
+    """Url of the database; by default, an SQLite file on this host."""
 
     host: Annotated[str | None, redis_urls.HOST] = None
-    """Host of a Redis server, if there is no url; None: localhost."""
+    """Host of the Redis server, used if no url is set; None means localhost."""
 
     port: Annotated[int | None, Number(unit="", whole=True, least=1, most=65_535)] = None
-    """Port of a Redis server, if there is no url; None: 6379."""
+    """Port of the Redis server, used if no url is set; None means 6379."""
 
     db: Annotated[int | None, Number(unit="", whole=True, most=999_999)] = None
-    """Number of the database on a Redis server, if there is no url; None: 0."""
+    """Number of the database on the Redis server, used if no url is set; None means 0."""
 
     path: Annotated[Path | None, File()] = None
-    """Socket of a Redis server, if there is no url; it replaces host and port."""
+    """Unix socket of the Redis server, used in place of host and port if no url is set; None means
+    that host and port are used."""
 
     password: Annotated[str | None, SecretText()] = None
-    """Password for a Redis server, if there is no url; None: no password."""
+    """Password for the Redis server, used if no url is set; None means that no password is sent."""
 
     wait_replicas: Annotated[int, Number(unit="replicas", whole=True, most=100)] = 0
-    """Number of Redis replicas that must confirm each write; 0: writes need no confirmation."""
+    """Number of Redis replicas that must confirm each write; 0 means that psched waits for none."""
 
     password_file: Annotated[Path | None, InputFile(private=True)] = None
-    """File with the password for the database, if the url does not contain it."""
+    """File with the password for the database; None if the url contains the password, or if there
+    is no password."""
 
     ssl_ca: Annotated[Path | None, InputFile()] = None
-    """File with the certificate of the server's CA; if set, all connections are encrypted."""
+    """File with the certificate of the server's CA. All connections are encrypted, unless it is
+    None."""
 
     ssl_cert: Annotated[Path | None, InputFile()] = None
-    """File with psched's own certificate, for a server that requires client certificates."""
+    """File with psched's own certificate, for a server that requires client certificates; None if
+    psched has no certificate."""
 
     ssl_key: Annotated[Path | None, InputFile(private=True)] = None
-    """File with the private key of the certificate in ssl_cert."""
+    """File with the private key of the certificate in ssl_cert; None if ssl_cert is None."""
 
     ssl_verify: Annotated[str | None, Choice(*VERIFY)] = None
-    """What is checked about the server: its certificate and name (full), only its certificate (ca),
-    or nothing (none). None: full if ssl_ca is set."""
+    """What psched checks when it connects to the server: the server's certificate and name (full),
+    only the certificate (ca), or nothing (none). None means full if ssl_ca is set; without ssl_ca,
+    None means that the settings do not require TLS."""
 
     table: Annotated[str, _TABLE_NAME] = "psched"
-    """Table that holds the schedules."""
+    """Name of the table that contains the schedules; in Redis, the prefix of all keys."""
+
+    create_table: Annotated[bool, Flag()] = False
+    """Whether workers create the table when they start, if it does not exist. They never change a
+    table that exists."""
 
     database_timeout: Annotated[float | None, Number(above=0)] = None
-    """Longest wait for an answer of the database; None: it is derived from alive_time."""
+    """Longest wait for an answer of the database, in seconds; None means that the wait is derived
+    from alive_time."""
 
     claim_strategy: Annotated[
         str, Choice("auto", "skip_locked", "cas", removed=["update_first"])
     ] = "auto"
-    """How workers claim due rows; auto: the best way that the server supports."""
+    """How workers claim due rows: with FOR UPDATE SKIP LOCKED (skip_locked), by compare-and-swap
+    (cas), or in the best way that the server supports (auto)."""
 
     poll_interval: Annotated[float, Number(above=0, most=60)] = 1.0
-    """Longest time between two polls of the table."""
+    """Longest time between two polls of the table for due rows, in seconds."""
 
     timezone: Annotated[str, ZoneName()] = "UTC"
     """Timezone of schedules that have no timezone of their own."""
 
     alive_time: Annotated[int, Number(whole=True, least=lease_times.SHORTEST_ALIVE_TIME)] = 300
-    """Length of a lease: after this time, the tasks of a dead host run elsewhere."""
+    """Length of a lease, in seconds. If a host dies, other hosts run its tasks after this time."""
 
     retry_wait: Annotated[int, Number(whole=True)] = 300
-    """Time from the failure of a task to its next attempt."""
+    """Time from the failure of a task to its next attempt, in seconds."""
 
     retry_backoff: Annotated[str, Choice("fixed", "exponential")] = "fixed"
-    """Whether the wait before a new attempt is always retry_wait (fixed), or doubles with each
-    attempt and is shortened at random (exponential)."""
+    """How long a failed task waits for its next attempt: always retry_wait (fixed), or a time that
+    doubles with each attempt and is shortened at random (exponential)."""
 
     retry_wait_limit: Annotated[int, Number(whole=True)] = 86_400
-    """Longest wait before a new attempt if retry_backoff is exponential."""
+    """Longest wait for the next attempt if retry_backoff is exponential, in seconds."""
 
     max_attempts: Annotated[int, Number(whole=True, unit="attempts")] = 0
-    """Number of failed attempts after which an occurrence is given up; 0: no limit."""
+    """Number of failed attempts after which an occurrence is given up; 0 means no limit."""
 
     on_return: Annotated[str, Choice("finish", "retry")] = "finish"
-    """What happens to a task whose handler returns without calling finish()."""
+    """What happens to a task whose handler returns without calling finish(): the task is finished
+    (finish), or counts as failed and is attempted again (retry)."""
 
     expire: Annotated[int, Number(whole=True)] = 345_600
-    """Age at which a one-off task that has not succeeded is given up; 0: no limit."""
+    """Seconds after which a one-off task that has not succeeded is given up, counted from the time
+    at which the task was first due; 0 means no limit."""
 
     retention_time: Annotated[int, Number(whole=True)] = 864_000
-    """Time for which a one-off task keeps its key after it has ended."""
+    """Seconds for which the row of a one-off task is kept after the task has ended. During this
+    time, no other task can be added with its key."""
 
     data_limit: Annotated[int, Number(whole=True, unit="bytes", least=1024, most=LARGEST)] = (
         16 * 2**20
     )
-    """Size in bytes of the largest payload that is accepted, as JSON."""
+    """Largest size in bytes of a payload, as JSON; larger payloads are refused."""
 
     compress_above: Annotated[int, Number(whole=True, unit="bytes")] = 64 * 2**10
-    """Size in bytes above which a payload, as JSON, is stored compressed; 0: none is compressed."""
+    """Size in bytes above which a payload, as JSON, is compressed before it is stored; 0 means that
+    no payload is compressed."""
 
     dst_policy: Annotated[str, Choice("debian", "wallclock")] = "debian"
-    """How a schedule treats times of day that a clock change skips or repeats."""
+    """What a schedule does if a clock change skips or repeats a scheduled time of day. debian: a
+    skipped time runs right after the change, and a repeated time runs once. wallclock: a skipped
+    time does not run, and a repeated time runs twice."""
 
     catchup: Annotated[str, Choice("all", "latest", "skip")] = "all"
-    """Which missed occurrences are run: all, the latest one, or none (skip)."""
+    """Which missed occurrences are run: all, only the latest one (latest), or none (skip)."""
 
     catchup_limit: Annotated[int, Number(whole=True, unit="occurrences", least=1, most=10_000)] = (
         1000
     )
-    """Largest number of missed occurrences of one schedule that are run."""
+    """Largest number of missed occurrences of one schedule that are run; older ones are dropped."""
 
     catchup_grace: Annotated[int, Number(whole=True)] = 60
-    """An occurrence that starts at most this much late counts as on time, not as missed."""
+    """An occurrence that starts at most this many seconds late counts as on time, not as missed."""
 
     catchup_window: Annotated[int, Number(whole=True)] = 0
-    """Age above which missed occurrences are dropped; 0: no limit."""
+    """Age in seconds above which missed occurrences are dropped; 0 means no limit."""
 
     jitter: Annotated[int, Number(whole=True, most=86_400)] = 0
-    """Longest delay that is added to the start of an occurrence. The delays differ, so that not all
-    tasks start at once."""
+    """Longest delay, in seconds, that is added to the start of an occurrence. Occurrences get
+    different delays, so that not all tasks start at once."""
 
     types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
-    """Settings that apply to single types of task only."""
+    """For single types of task: settings that override the settings of the installation."""
 
-    processors: Annotated[int, Number(whole=True, unit="processes", least=1, most=1000)] = 1
-    """Number of workers on this host."""
+    processors: Annotated[
+        int, Number(whole=True, unit="processes", least=1, most=1000, auto=automatic_processors)
+    ]
+    """Number of workers on this host. In a configuration, the word auto, which is the default,
+    means one worker for each core that psched may use, but at most 4 workers."""
 
-    concurrency: Annotated[int, Number(whole=True, unit="tasks", least=1, most=1000)] = 1
+    concurrency: Annotated[int, Number(whole=True, unit="tasks", least=1, most=1000)] = 5
     """Largest number of tasks that one worker runs at the same time."""
 
     max_tasks_per_child: Annotated[int, Number(whole=True, unit="tasks", least=1)] = 1
     """Number of tasks that one process runs before a new process replaces it."""
 
     worker_max_tasks: Annotated[int, Number(whole=True, unit="tasks")] = 0
-    """Number of tasks after which a new worker replaces a worker; 0: no limit."""
+    """Number of tasks that a worker runs before a new worker replaces it; 0 means no limit."""
 
     worker_max_age: Annotated[float, Number()] = 0.0
-    """Age at which a new worker replaces a worker; 0: no limit."""
+    """Age of a worker, in seconds, at which a new worker replaces it; 0 means no limit."""
 
     kill_timeout: Annotated[float, Number()] = 6000.0
-    """Longest time that a task may run; 0: no limit."""
+    """Time after which a task that is still running is stopped, in seconds; 0 means no limit."""
 
     kill_interval: Annotated[float, Number(above=0)] = 60.0
-    """Time between the TERM signals to a task that must stop."""
+    """Time between the TERM signals to a task that must stop, in seconds."""
 
     graceful_kill_limit: Annotated[float, Number()] = 150.0
-    """Time from the first TERM signal to a task until it is killed."""
+    """Time from the first TERM signal to a task until it gets the KILL signal, in seconds."""
 
     graceful_timeout: Annotated[float, Number()] = 300.0
-    """Time that running tasks have to finish during a shutdown."""
+    """Time in which running tasks can finish after a shutdown has begun, in seconds."""
 
     start_timeout: Annotated[float, Number(above=0)] = 60.0
-    """Time after which a starting worker that is not ready yet is killed."""
+    """Time after which a starting worker that is not ready yet is killed, in seconds."""
 
     child_heartbeat_limit: Annotated[float, Number(least=3)] = 60.0
-    """Time without a sign of life after which a worker is killed."""
+    """Time after which a worker that sends no heartbeat is killed, in seconds."""
 
     cgroup: Annotated[str, Choice("auto", "on", "off")] = "auto"
-    """Whether each task runs in its own control group (on, off); auto: if possible."""
+    """Whether each task runs in a control group of its own: always (on), never (off), or only if
+    this is possible on the host (auto)."""
 
     load_path: Annotated[tuple[str, ...], Folders()] = ()
-    """Folders that are searched for Python modules before all others."""
+    """Folders that are searched for Python modules before all other folders."""
 
     triggers: Annotated[tuple[str, ...] | None, ModuleNames()] = None
-    """Modules, with their submodules, whose classes may be used by @call; None: the modules in
-    load_path."""
+    """Modules whose classes a trigger (@call) is allowed to use. Each module includes its
+    submodules. None means all modules in load_path."""
 
     require: Annotated[tuple[str, ...], Modules()] = ()
-    """Modules and Python files with handlers; workers load them when they start."""
+    """Modules and Python files that define handlers; each worker loads them when it starts."""
 
     dispatch: Annotated[str | None, _IMPORT_PATH] = None
-    """Import path (module:attribute) of the Dispatch that routes tasks to handlers."""
+    """Import path (module:attribute) of the Dispatch object that routes tasks to handlers; None if
+    there is no such object."""
 
     exec: Annotated[tuple[str, ...] | None, Command()] = None
-    """Program that runs tasks of every type, and its arguments; None: there is none."""
+    """Path and arguments of a program that runs the tasks of every type; None if there is no such
+    program."""
 
     script: Annotated[tuple[str, ...] | None, Command(script=True)] = None
-    """Python file with a class that runs tasks of every type, and its arguments; None: there is
-    none."""
+    """Path and arguments of a Python file with a class that runs the tasks of every type; None if
+    there is no such file."""
 
     script_class: Annotated[str | None, _CLASS_NAME] = None
-    """Name of the class in the script; None: Run, or the only class in the script."""
+    """Name of the class in the script. None means the class Run, or the only class in the script if
+    no class is named Run."""
 
     exec_type: Annotated[bool | tuple[str, ...] | None, Programs()] = None
-    """Programs that rows of type exec may run: any (on), none (off), or those in a list. None: any,
-    unless exec or script is set."""
+    """Programs that tasks of type exec are allowed to run: any (on), none (off), or those in a
+    list. None means any; but none if exec or script is set."""
 
     only: Annotated[tuple[str, ...], TypeNames()] = ()
-    """Types of task that the workers of this host run; empty: all types."""
+    """Types of task that the workers of this host run; an empty list means all types."""
 
     log: Annotated[Path | None, File()] = None
-    """Log file; None: the log is written to standard error."""
+    """Log file; None means that the log is written to standard error."""
 
     log_level: Annotated[str, Choice("debug", "info", "warning", "error")] = "info"
-    """Lowest level of the events that are logged."""
+    """Lowest level of the messages that are logged."""
+
+    log_format: Annotated[str, Choice(*FORMATS)] = "text"
+    """Form of the messages in the log: lines of text, or one JSON object per line."""
 
     pid_file: Annotated[Path | None, File()] = None
-    """File that holds the master's process id while the master runs; None: no file is written."""
+    """File that contains the master's process id while the master runs; None means that no file is
+    written."""
 
     @property
     def store_kind(self) -> StoreKind:
-        """The kind of the store, with its differences from other kinds."""
+        """The properties of the kind of store that the setting ``type`` selects."""
         return STORE_KINDS.get(self.type, USERS_OWN)
 
     @property
     def driver_timeout(self) -> float:
-        """Seconds that a call to the database may take: the T of `psched.base.lease_times`."""
+        """The database driver's timeout, in seconds; called T in `psched.base.lease_times`."""
         return lease_times.effective_driver_timeout(self.database_timeout, self.alive_time)
 
     @property
+    def names_handlers(self) -> bool:
+        """Whether the settings name handlers that may run tasks of any type.
+
+        If they do not, workers with these settings run only tasks of the built-in types; unless
+        options of ``psched run``, or the program that starts the workers, add handlers.
+        """
+        return bool(self.dispatch or self.exec or self.script)
+
+    @property
     def allowed_programs(self) -> bool | tuple[str, ...]:
-        """The programs that rows of type exec may run; True: any program, False: none."""
+        """The programs that tasks of type exec are allowed to run; True means any, False none."""
         if self.exec_type is None:
             return not (self.exec or self.script)
         return self.exec_type
 
     @property
+    def has_exec_handler(self) -> bool:
+        """Whether workers with these settings run tasks of type exec by the built-in handler.
+
+        A dispatch with a route for the type is not considered, because clients do not load it.
+        """
+        is_left = bool(self.only) and "exec" not in self.only
+        return not is_left and self.allowed_programs is not False
+
+    @property
     def tls(self) -> Tls | None:
-        """How connections are encrypted; None: the url's options or the driver decide."""
+        """How connections are encrypted; None if no setting requires TLS."""
         return tls_of({name: getattr(self, name) for name in SETTINGS})
 
     @property
     def safe_url(self) -> str:
-        """The url with ``***`` in place of its passwords, so that messages can show it."""
+        """The url with ``***`` in place of its passwords, so that messages can show the url."""
         return urls.without_secrets(self.url)
 
     def with_settings(self, *, cwd: Path | None = None, **changes: object) -> "Config":
@@ -303,7 +356,8 @@ class Config:
         given = {name: RawValue(value) for name, value in changes.items()}
         current = {name: getattr(self, name) for name in SETTINGS}
         changed = check(given, context, start=current)
-        return replace(changed, origin=self.origin, withheld=self.withheld)
+        default = self.url_is_default and "url" not in changes and changed.url == self.url
+        return replace(changed, origin=self.origin, withheld=self.withheld, url_is_default=default)
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in fields(self)} | {"url": self.safe_url}
@@ -311,10 +365,14 @@ class Config:
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
+_NOT_SETTINGS = ("origin", "withheld", "url_is_default")
+"""The fields of `Config` that are not settings."""
+
+
 def _settings() -> Iterator[tuple[str, Setting]]:
     annotations = get_type_hints(Config, include_extras=True)
     for each in fields(Config):
-        if each.name not in ("origin", "withheld"):
+        if each.name not in _NOT_SETTINGS:
             value_type, kind = get_args(annotations[each.name])
             default = None if each.default is MISSING else each.default
             optional = type(None) in get_args(value_type)
@@ -326,7 +384,7 @@ SETTINGS: Mapping[str, Setting] = dict(_settings())
 
 
 def _variables(value: object) -> set[str]:
-    """Return the environment variables that an unexpanded value refers to."""
+    """Return the names of the environment variables that an unexpanded value refers to."""
     if isinstance(value, Mapping):
         return set[str]().union(*map(_variables, value.values()))
     if isinstance(value, RawValue):
@@ -339,9 +397,9 @@ _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
     "password": _variables,
     "store": _variables,
 }
-"""For each setting with secrets, a function from the unexpanded value to the names of the
-environment variables that may hold a secret. Settings for the files of private keys and passwords
-are not listed, because a path is not secret."""
+"""For each setting whose value can contain a secret: a function that takes the unexpanded value and
+returns the names of the environment variables that can contain the secret. Settings that are paths
+of files with private keys or passwords are not listed, because a path is not secret."""
 
 
 def check(
@@ -356,10 +414,11 @@ def check(
 
     Args:
         given: the values in the configuration, by the names of their settings.
-        context: what references and relative paths refer to.
-        start: the values of the settings that are not given; None: their defaults.
-        origin: the file that was read; None if there is no file.
-        problems: the problems that were already found in that file.
+        context: the environment variables that references refer to, and the folder that relative
+            paths start from.
+        start: the values of the settings that are not in `given`; None means their defaults.
+        origin: the file that the values were read from; None if there is no file.
+        problems: the problems that were already found while the file was read.
 
     Raises:
         ConfigError: there are problems; the error lists all of them.
@@ -368,4 +427,5 @@ def check(
     withheld = frozenset[str]().union(
         *(_SECRETS[name](each.value) for name, each in given.items() if name in _SECRETS)
     )
-    return Config(origin=origin, withheld=withheld, **values)
+    default = start is None and "url" not in given and values["url"].startswith("sqlite")
+    return Config(origin=origin, withheld=withheld, url_is_default=default, **values)

@@ -1,6 +1,7 @@
-"""The kinds of store for the setting ``type``, and the differences that other packages must know.
+"""The kinds of store that the setting ``type`` can select, and how they differ from each other.
 
-The class of ``rdb_compat`` is given as an import path, because no package of psched imports it.
+The store class of ``rdb_compat`` is given by its import path, because no package of psched imports
+that class.
 """
 
 from collections.abc import Mapping
@@ -13,15 +14,17 @@ class StoreKind:
     """A kind of store.
 
     Attributes:
-        class_path: import path ``module:Class`` of a store class that no package of psched imports.
-            It is loaded like a user's own store class. None: `psched.stores` imports the class.
-        cron_reading: how cron lines are read, ``crontab`` or ``perfectsched``; see
+        class_path: the import path ``module:Class`` of the store class, which `psched.stores` then
+            loads like a user's own store class. None if `psched.stores` imports the class itself,
+            or if the setting ``type`` is the import path.
+        cron_reading: how cron lines are interpreted, ``crontab`` or ``perfectsched``; see
             `psched.triggers.cron.parse_cron`.
-        new_trigger_starts_at_cursor: whether a schedule whose trigger was changed while its task
-            ran continues at the occurrence that ran. False: it continues at the time of the change.
-        keeps_status: whether a row has a status. Ended and cancelled rows can be kept only with a
-            status.
-        keeps_options: whether a row can store its own settings, including its label.
+        new_trigger_starts_at_cursor: where a new trigger starts if a schedule's trigger is changed
+            while its task runs. True: after the scheduled time of the occurrence that runs. False:
+            at the time at which the task ends.
+        keeps_status: whether rows have a status. In a store without it, schedules cannot be
+            cancelled, and ended rows are not kept.
+        keeps_options: whether a row can store settings of its own, and a label.
     """
 
     class_path: str | None = None
@@ -44,7 +47,8 @@ STORE_KINDS: Mapping[str, StoreKind] = MappingProxyType(
         "redis": StoreKind(),
     }
 )
-"""The kinds of store by their names, which are values of the setting ``type``."""
+"""The kinds of store by their names. Each name is a value of the setting ``type``."""
 
 USERS_OWN = StoreKind()
-"""The kind of all users' own store classes. ``type`` is the import path of the class then."""
+"""The kind of every store class that a user has written. For such a class, the setting ``type`` is
+its import path."""

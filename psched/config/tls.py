@@ -1,4 +1,4 @@
-"""Encrypted connections: what the settings for TLS mean."""
+"""The settings for TLS (encrypted connections), combined in one `Tls` object."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ SETTINGS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
 """The names of the settings for TLS."""
 
 VERIFY = ("full", "ca", "none")
-"""What is checked about a server. ``full``: its certificate and its name; ``ca``: only its
-certificate; ``none``: nothing."""
+"""The values of the setting ``ssl_verify``. They select what psched checks when it connects to a
+server: the server's certificate and name (``full``), only the certificate (``ca``), or nothing
+(``none``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,12 @@ class Tls:
     """How a connection is encrypted.
 
     Attributes:
-        verify: one of `VERIFY`.
-        ca: the file with the certificates of the trusted authorities; None only if `verify` is
-            ``none``.
+        verify: what psched checks when it connects to the server; one of `VERIFY`.
+        ca: the file with the certificates of the trusted authorities. It can be None only if
+            `verify` is ``none``.
         cert: the file with psched's own certificate, for servers that require client certificates;
-            None: psched has no certificate.
-        key: the file with the private key of `cert`; None exactly if `cert` is None.
+            None if psched has no certificate.
+        key: the file with the private key of `cert`; None if, and only if, `cert` is None.
     """
 
     verify: str
@@ -33,7 +34,7 @@ class Tls:
 
     @property
     def checklist(self) -> str:
-        """Questions that help the operator if psched cannot connect; part of an error text."""
+        """What the operator can check if psched cannot connect, as questions for an error text."""
         questions = ["Does the server offer TLS"]
         match self.verify:
             case "full":
@@ -51,9 +52,10 @@ class Tls:
 
 
 def tls_of(values: Mapping[str, Any]) -> Tls | None:
-    """Return how connections are encrypted according to valid settings.
+    """Convert valid settings to a `Tls` object.
 
-    None: no setting requires encryption, so the url's options or the driver decide.
+    Return None if no setting requires TLS. Then the options in the url decide whether a connection
+    is encrypted, or else the default of the database driver.
     """
     given = {name: values[f"ssl_{name}"] for name in ("ca", "cert", "key")}
     verify = values["ssl_verify"] or ("full" if given["ca"] else None)

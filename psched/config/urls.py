@@ -1,7 +1,8 @@
 """Database urls: this module converts the forms that users write to the form of SQLAlchemy.
 
 In a converted url, the user and password contain none of the characters that separate the parts of
-a url. So no parser mistakes a part of the password for a host or port, and shows it in an error.
+a url. So no parser can mistake a part of the password for a host or port, and then show this part
+in an error.
 """
 
 import re
@@ -25,10 +26,11 @@ _DATABASES = {
 """The schemes that psched supports, each with SQLAlchemy's scheme that includes the driver."""
 
 _ALIASES = {"mysql2": "mysql", "postgres": "postgresql"}
-"""Other names of schemes, from Ruby's PerfectSched (mysql2) and libpq (postgres)."""
+"""Schemes in urls for PerfectSched (mysql2) and libpq (postgres), each with the scheme that psched
+uses instead."""
 
 MEMORY = "memory:"
-"""The url of a store in memory, which is lost when the master exits; see `psched.memory`."""
+"""The url of a store in memory. The store is lost when the master exits; see `psched.memory`."""
 
 _SCHEME = re.compile(r"(?P<database>[a-z][a-z0-9]*) (?: \+ (?P<driver>\w+) )?", re.VERBOSE)
 
@@ -47,9 +49,9 @@ _SERVER = re.compile(
 )
 
 _PASSWORD = re.compile(r"\A((?>(?:[^:/?#]*://)?)[^:/]*:).*(?=@)", re.DOTALL)
-"""Matches the scheme, the user and the password. The password ends before the last @. The pattern
-does not match a text with a slash between the scheme and the next colon, because that text is the
-path of a file."""
+"""Matches the scheme, the user and the password; group 1 is the part before the password. The
+password ends before the last @. The pattern does not match a text with a slash between the scheme
+and the next colon, because such a text is the path of a file."""
 
 _SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
 
@@ -61,8 +63,8 @@ _TLS_OPTIONS = {
     "mariadb+pymysql": _MYSQL_TLS,
     "postgresql+psycopg": re.compile(r"ssl(?:mode|rootcert|cert|key)|requiressl|gssencmode"),
 }
-"""For each scheme that the settings for TLS support, a pattern of the url options that also concern
-TLS."""
+"""For each scheme with which the settings for TLS can be used: a pattern for the names of those
+options in a url that concern TLS."""
 
 
 class Url(Kind):
@@ -78,8 +80,8 @@ class Url(Kind):
 
     @override
     def read(self, value: object, context: Context) -> str:
-        # In the user and password, only the values of references are percent-encoded here, because
-        # users must write all other characters encoded.
+        # Only the values of references are percent-encoded here, and only in the user and password.
+        # Everything else in a url must be percent-encoded by the user who writes it.
         encode = _login(value) if isinstance(value, str) else range(0)
         url = self.text(value, context, encode=encode)
         if url.lower() in {MEMORY, f"{MEMORY}//"}:
@@ -101,12 +103,12 @@ class Url(Kind):
 
 
 def with_absolute_file(url: str, context: Context) -> str:
-    """Return a url from `Url` with the path of its SQLite file made absolute.
+    """Return a url that `Url` has read, with the path of its SQLite file made absolute.
 
-    Urls of other databases are returned unchanged.
+    A url of any other database is returned unchanged.
 
     Raises:
-        InvalidValueError: the file cannot be used.
+        InvalidValueError: the url names no file, or the file's path cannot be used in a url.
     """
     scheme, divider, rest = url.partition("://")
     if not scheme.startswith("sqlite"):
@@ -137,8 +139,7 @@ def default_url(context: Context) -> str:
         InvalidValueError: no environment variable contains a folder for the file, or the path of
             the file cannot be used in a url.
     """
-    # Only the first folder is used. systemd lists all state folders of the unit, separated by
-    # colons.
+    # systemd lists all state folders of the unit, separated by colons. Only the first is used.
     folder, _, _ = context.environ.get("STATE_DIRECTORY", "").partition(":")
     state = Path(folder) if folder else _state_home(context.environ) / "psched"
     return f"sqlite:///{_path(context.cwd / state / 'psched.db')}"
@@ -163,15 +164,16 @@ def each_host(url: str) -> tuple[str, ...]:
 
 
 def without_secrets(url: str) -> str:
-    """Return a url with ``***`` in place of its passwords, so that messages can show it."""
+    """Return a url with ``***`` in place of its passwords, so that messages can show the url."""
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
 
 
 def secret_variables(url: str) -> set[str]:
-    """Return the environment variables in an unexpanded url that may hold a password.
+    """Return the names of those environment variables in a url that can contain a password.
 
-    These are the variables in the password and in the options. Variables with a host, a file or a
-    user name are not secret, and programs may need them.
+    These are the variables that the password and the options of the unexpanded url refer to.
+    Variables for the host, the file or the user are not returned, because they are not secret, and
+    programs can need them.
     """
     form = references.masked(url)
     scheme, divider, _ = form.partition("://")
@@ -244,7 +246,7 @@ def tls_options(url: str) -> tuple[str, ...]:
 
 
 def _login(url: str) -> range:
-    """Return the positions of the user and the password in an unexpanded url."""
+    """Return the range of positions with the user and the password; references are not replaced."""
     form = references.masked(url)
     return range(form.find("://"), form.rfind("@"))
 
@@ -265,9 +267,9 @@ def _absolute_file(rest: str, context: Context) -> str:
     name, question, options = rest.partition("?")
     if "@" in name and not name.startswith("/"):
         raise InvalidValueError("must name only a file: SQLite has no users and no hosts")
-    # One slash is removed, if there is one, to accept both forms of a relative path:
-    # sqlite://FILE (PerfectSched) and sqlite:///FILE (SQLAlchemy). An absolute path, as in
-    # sqlite:////FILE, keeps its second slash.
+    # One slash at the beginning is removed, because a relative path has two forms: sqlite://FILE
+    # (PerfectSched) and sqlite:///FILE (SQLAlchemy). An absolute path begins with two slashes, as
+    # in sqlite:////FILE, so one slash remains.
     name = name.removeprefix("/")
     if name in {"", "/", ":memory:"}:
         raise InvalidValueError(
@@ -294,7 +296,7 @@ def _path(file: Path) -> Path:
 
 def _state_home(environ: Mapping[str, str]) -> Path:
     state = Path(environ.get("XDG_STATE_HOME", ""))
-    if state.is_absolute():  # the XDG specification says to ignore relative paths
+    if state.is_absolute():  # a relative path is ignored, as the XDG specification requires
         return state
     if home := environ.get("HOME"):
         return Path(home, ".local", "state")

@@ -1,4 +1,4 @@
-"""Catch-up: which missed occurrences run.
+"""Catch-up: decides which missed occurrences of a schedule run.
 
 The setting ``catchup`` of a schedule decides:
 
@@ -6,14 +6,15 @@ The setting ``catchup`` of a schedule decides:
 * ``latest``: only the newest one runs;
 * ``skip``: none runs, except one that starts at most ``catchup_grace`` seconds after it was due.
 
-``all`` keeps at most ``catchup_limit`` occurrences, the newest ones. Occurrences that were due more
-than ``catchup_window`` seconds ago are dropped in any case. The settlement's reason always names
-the range that was dropped. The policy applies only to a first attempt: an occurrence that has been
-tried is not dropped.
+``all`` keeps at most ``catchup_limit`` occurrences, the newest ones. ``all`` and ``latest`` drop
+occurrences that were due more than ``catchup_window`` seconds ago. If occurrences are dropped, the
+settlement's reason names their range. The policy applies only before the first attempt: an
+occurrence that has been tried is not dropped.
 
-The policy does not depend on why an occurrence was missed. For example, occurrences may fall due
-while an earlier occurrence of the schedule runs. When the earlier one has ended, they run one after
-another (``all``), only the newest runs (``latest``), or they are dropped (``skip``).
+The policy does not depend on why an occurrence was missed. For example, occurrences can become due
+while an earlier occurrence of the schedule runs. When the earlier occurrence has ended, the missed
+occurrences run one after another (``all``), only the newest of them runs (``latest``), or they are
+dropped (``skip``).
 """
 
 from collections import deque
@@ -26,14 +27,15 @@ _MOST_REMEMBERED = 10_000
 """The largest number of entries in `_passed`."""
 
 _passed: dict[tuple[object, ...], tuple[int, int | None, int]] = {}
-"""The last result of `_exceeds` for each schedule and count.
+"""What the last call of `_exceeds` found for each schedule and count.
 
-A result is the cursor, a later occurrence (None: there is none), and the number of steps between.
+A value holds the row's ``next_time`` (the cursor), the last occurrence that was computed from it
+(None if the trigger has no more occurrences), and the number of steps from the one to the other.
 """
 
 
 def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
-    """The oldest occurrence that the catch-up policy keeps; None: it keeps none.
+    """The oldest occurrence that the catch-up policy keeps; None if it keeps none.
 
     Args:
         trigger: the schedule's trigger.
@@ -45,7 +47,8 @@ def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: floa
         InvalidError: a user's trigger returns an invalid time.
     """
     settings = definition.settings
-    # An occurrence that may still be delayed by jitter is not late.
+    # Only occurrences up to ``ready`` can be late: later ones may still be delayed by the
+    # schedule's delay and jitter.
     ready = int(now) - definition.delay - settings.jitter
     if settings.catchup == "skip":
         if ready - cursor <= settings.catchup_grace:
@@ -65,8 +68,9 @@ def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: floa
 def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> int:
     """The oldest of the last ``count`` occurrences from the cursor to ``until``.
 
-    If the cursor of a minutely schedule is ten years back, there are five million occurrences. So
-    the search begins at the end, in windows that double in size until enough are found.
+    The cursor is the row's ``next_time``. If a schedule runs every minute and its cursor is ten
+    years old, there are five million occurrences. So the search begins at the end, in windows that
+    double in size until ``count`` occurrences are found.
     """
     if not _exceeds(definition, trigger, cursor, until, count):
         return cursor
@@ -89,9 +93,9 @@ def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, c
 def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> bool:
     """Whether there are more than ``count`` occurrences from the cursor to ``until``.
 
-    A long backlog is worked off one occurrence at a time, and each time this function is called. So
-    the occurrence that is ``count`` steps ahead of the cursor is cached: when the cursor moves by
-    one step, the cached occurrence moves by one step.
+    The cursor is the row's ``next_time``. This function is called for each occurrence of a long
+    backlog, and would compute ``count`` occurrences each time. So the last occurrence that it has
+    computed is cached: when the cursor moves by one step, only one more occurrence is computed.
     """
     key = (definition.key, definition.cron, definition.timezone, definition.settings.dst_policy)
     at, ahead, steps = _passed.pop((*key, count), (None, None, 0))
@@ -109,7 +113,10 @@ def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, 
 
 
 def describe_dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
-    """Describe the dropped occurrences in words: from the cursor to the oldest that is kept."""
+    """Describe in words the dropped occurrences: from the cursor to before the oldest kept one.
+
+    If ``oldest`` is None, no occurrence is kept.
+    """
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
     window = definition.settings.catchup_window

@@ -1,7 +1,7 @@
-"""The columns of a row: the checks of their values, and the JSON in ``data`` and ``options``.
+"""Functions that check the columns of a row, and parse the JSON in ``data`` and ``options``.
 
-A row is a documented interface: any client may have written it. An invalid column is refused with
-an error that names the column; psched never guesses a value.
+A row is a documented interface, so any client may have written the row. An invalid column is
+refused with an error that names the column; psched never guesses a value.
 """
 
 import json
@@ -35,7 +35,7 @@ LARGEST_OPTIONS = 2**16
 """The largest size of decompressed ``options``, in bytes."""
 
 MOST_VALUES = 1_000_000
-"""The largest number of values in a JSON object that a shared process reads, such as a worker.
+"""The largest number of values in a JSON object that a process such as a worker reads.
 
 The number is estimated: commas and opening brackets are counted.
 """
@@ -44,10 +44,11 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_name(field: str, name: object) -> str:
-    """A key or a type that every store keeps unchanged.
+    """Check a key or a type, and return it. Every store stores a valid name unchanged.
 
     Raises:
-        InvalidError: it is empty, too long, not printable, or has blanks at its ends.
+        InvalidError: the name is empty, too long, not printable, not a text, or has blanks at its
+            ends.
     """
     if not isinstance(name, str):
         raise InvalidError(field, f"must be a text, not {type(name).__name__}")
@@ -55,7 +56,7 @@ def check_name(field: str, name: object) -> str:
         raise InvalidError(field, "must not be empty")
     if len(name) > NAME_LENGTH:
         raise InvalidError(field, f"must not be longer than {NAME_LENGTH} characters")
-    # U+FFFD is refused, because it replaces bytes of a database that are not text.
+    # We refuse U+FFFD, because it stands for bytes in the database that could not be decoded.
     if name != name.strip() or not name.isprintable() or "\ufffd" in name:
         raise InvalidError(
             field, f"{name!r} must be printable and must not begin or end with a blank"
@@ -64,10 +65,12 @@ def check_name(field: str, name: object) -> str:
 
 
 def check_text(field: str, text: object) -> str:
-    """A text of one or several lines that every store keeps and a terminal can show.
+    """Check a text of one or several lines, and return it.
+
+    Every store can store a valid text, and a terminal can show it.
 
     Raises:
-        InvalidError: it is empty, too long, not printable, or not a text.
+        InvalidError: the text is empty, too long, not printable, or not a text.
     """
     if not isinstance(text, str):
         raise InvalidError(field, f"must be a text, not {type(text).__name__}")
@@ -81,7 +84,7 @@ def check_text(field: str, text: object) -> str:
 
 
 def check_payload_form(field: str, form: object) -> str:
-    """Check the option that tells how ``data`` wraps a payload that is not a JSON object.
+    """Check and return the option that tells how ``data`` wraps a payload that is no JSON object.
 
     Raises:
         InvalidError: the option is not one of the keys of `psched.base.payload.WRAPPED_IN`.
@@ -93,10 +96,10 @@ def check_payload_form(field: str, form: object) -> str:
 
 
 def check_number(field: str, value: object, most: int) -> int:
-    """A whole number from 0 to ``most``.
+    """Check that a value is a whole number from 0 to ``most``, and return it.
 
     Raises:
-        InvalidError: it is something else.
+        InvalidError: the value is something else.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidError(field, f"must be a whole number, not {value!r}")
@@ -109,7 +112,7 @@ def check_length(field: str, stored: str | bytes, most: int, unit: str = "bytes"
     """Refuse a column that is too long to be parsed.
 
     Raises:
-        InvalidError: it is longer than ``most``.
+        InvalidError: the column is longer than ``most``.
     """
     if len(stored) > most:
         raise InvalidError(field, f"has {len(stored)} {unit}, and may have {most}")
@@ -119,12 +122,12 @@ def check_size(field: str, size: int, most: int) -> None:
     """Refuse a payload that is larger than the setting ``data_limit``.
 
     Args:
-        field: its name, for an error.
-        size: its size in bytes as JSON.
-        most: the setting.
+        field: the name of the payload's field, for an error.
+        size: the size of the payload as JSON, in bytes.
+        most: the setting, in bytes.
 
     Raises:
-        InvalidError: it is larger.
+        InvalidError: the payload is larger.
     """
     if size > most:
         raise InvalidError(
@@ -135,27 +138,27 @@ def check_size(field: str, size: int, most: int) -> None:
 
 
 def parse_payload(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
-    """The payload of a row.
+    """Parse the payload of a row.
 
     Args:
         stored: the column ``data``, which any client may have written.
-        data_limit: the setting.
+        data_limit: the setting of this name, in bytes.
 
     Raises:
-        InvalidError: it is not a JSON object, or too large.
+        InvalidError: the payload is not a JSON object, or too large.
     """
     return decode("data", payload_text(stored, data_limit), values=None)
 
 
 def payload_text(stored: str | bytes | None, data_limit: int) -> str:
-    """The payload of a row as text, which is not parsed.
+    """The payload of a row as text, decompressed but not parsed.
 
     Args:
         stored: the column ``data``, which any client may have written.
-        data_limit: the setting.
+        data_limit: the setting of this name, in bytes.
 
     Raises:
-        InvalidError: it is too large, cannot be decompressed, or is not UTF-8.
+        InvalidError: the payload is too large, cannot be decompressed, or is not UTF-8.
     """
     return plain_text("data", stored, most=payload_limit(data_limit)) if stored else "{}"
 
@@ -166,16 +169,16 @@ def payload_limit(data_limit: int) -> int:
 
 
 def parse_options(stored: str | bytes | None) -> dict[str, Any]:
-    """The column ``options``.
+    """Parse the column ``options``; an empty column gives an empty mapping.
 
     Raises:
-        InvalidError: it is not a JSON object, or too large.
+        InvalidError: the column is not a JSON object, or too large.
     """
     return decode("options", stored, most=LARGEST_OPTIONS) if stored else {}
 
 
 def payload_form(options: Mapping[str, Any]) -> str | None:
-    """The option that tells how ``data`` wraps the payload; None: ``data`` is the payload.
+    """The option that tells how ``data`` wraps the payload; None if ``data`` is the payload.
 
     Raises:
         InvalidError: the option is invalid.
@@ -188,7 +191,7 @@ def payload_form(options: Mapping[str, Any]) -> str | None:
 
 
 def annotation(row: Row, name: str) -> str | None:
-    """A row's ``label`` or ``note``; None if it is missing or cannot be read."""
+    """A row's ``label`` or ``note``; None if the row has none, or its options cannot be read."""
     try:
         found = parse_options(row.options).get(name)
     except InvalidError:
@@ -200,7 +203,7 @@ def raw_data(row: Row) -> bytes:
     """A row's payload as it was submitted, byte for byte; see `psched.base.payload`.
 
     Raises:
-        InvalidError: the payload or the options are not a JSON object.
+        InvalidError: ``data`` or ``options`` is not a JSON object, or the option is invalid.
     """
     form = payload_form(parse_options(row.options))
     if not row.data:
@@ -210,15 +213,15 @@ def raw_data(row: Row) -> bytes:
 
 
 def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> str:
-    """A mapping as JSON.
+    """Convert a mapping to JSON text.
 
     Args:
-        field: its name, for an error.
+        field: the name of the field, for an error.
         value: the mapping.
-        most: the setting ``data_limit``; None: any size.
+        most: the setting ``data_limit`` in bytes; None means no limit.
 
     Raises:
-        InvalidError: it is not a mapping that JSON can represent, or too large.
+        InvalidError: the value is not a mapping that JSON can represent, or too large.
     """
     if not isinstance(value, Mapping):
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
@@ -236,16 +239,16 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
 def decode(
     field: str, stored: str | bytes, *, most: int = LARGEST, values: int | None = MOST_VALUES
 ) -> dict[str, Any]:
-    """The JSON object in a column.
+    """Parse the JSON object in a column.
 
     Args:
-        field: its name, for an error.
-        stored: the column; any client may have written it, and it may be compressed.
-        most: the largest size in bytes that is decompressed.
-        values: how many values it may hold, about; None: any number.
+        field: the name of the column, for an error.
+        stored: the value of the column, compressed or not; any client may have written it.
+        most: the largest allowed size in bytes, before and after decompression.
+        values: the largest allowed number of values, see `MOST_VALUES`; None means no limit.
 
     Raises:
-        InvalidError: it is not a JSON object, or too large.
+        InvalidError: the column is not a JSON object, or too large.
     """
     text = plain_text(field, stored, most=most)
     try:
@@ -254,8 +257,8 @@ def decode(
         # Deep nesting is safe to parse: the parser raises RecursionError long before the stack
         # overflows.
         value = _decoder.decode(text)
-        # The pattern is used only if the text has escapes, because its use makes a runner copy
-        # memory pages, and most texts have none.
+        # We search the text for the pattern only if it has escapes, which most texts do not have:
+        # the search makes a runner copy memory pages.
         if "\\u" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # raises unless surrogates come in pairs
     except RecursionError:
@@ -274,12 +277,12 @@ def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
     """A column as text, decompressed if necessary.
 
     Args:
-        field: its name, for an error.
-        stored: the column; any client may have written it.
-        most: the largest size in bytes that is decompressed.
+        field: the name of the column, for an error.
+        stored: the value of the column, which any client may have written.
+        most: the largest allowed size in bytes, before and after decompression.
 
     Raises:
-        InvalidError: it is too large, cannot be decompressed, or is not UTF-8.
+        InvalidError: the column is too large, cannot be decompressed, or is not UTF-8.
     """
     check_length(field, stored, most)
     try:
@@ -298,7 +301,7 @@ def _refuse_many(field: str, text: str, values: int) -> None:
 
 
 def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # of JSON
-    """Refuse a value whose nesting this process can read, but perhaps no other process."""
+    """Refuse a value with more than `DEEPEST` levels, because not every process can read it."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return
     level = [value]
@@ -321,5 +324,6 @@ def _finite(digits: str) -> float:
     return number
 
 
-# The decoder is created once, because json.loads with these arguments creates one in each call.
+# The decoder is created once, because json.loads with these arguments would create one in each
+# call.
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

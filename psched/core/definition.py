@@ -1,7 +1,7 @@
-"""The definition of a schedule, parsed from a row, with all settings that apply to it.
+"""The definition of a schedule, parsed from a row, with all settings that apply to the schedule.
 
-An invalid column is refused with an error that names the column; psched never guesses a value. See
-also `psched.core.columns`.
+An invalid column is refused with an error that names the column; psched never guesses a value.
+`psched.core.columns` contains the checks of single columns.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from psched.triggers.zone import find_zone
 LONGEST_KEY = 1000
 """The largest number of characters in a key that was inserted by plain SQL.
 
-This limit is needed because not every database limits the column.
+psched checks this limit, because not every database limits the length of the column.
 """
 
 LONGEST_DELAY = 366 * 86_400
@@ -41,19 +41,19 @@ LONGEST_CRON = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """The definition of a schedule.
+    """The definition of a schedule. A *one-shot* is a schedule that runs only once.
 
     Attributes:
-        key: unique name.
-        type: the type of its tasks, which chooses the handler.
+        key: the schedule's unique name.
+        type: the type of the schedule's tasks, which selects their handler.
         cron: the trigger's text; None for a one-shot.
-        timezone: the zone in which ``cron`` is read.
+        timezone: the zone in which ``cron`` is interpreted.
         trigger: the parsed trigger; None for a one-shot.
-        delay: seconds.
+        delay: the seconds from an occurrence's scheduled time to its earliest run.
         settings: the installation's settings, overridden by the settings of the schedule's type,
             and then by the schedule's own.
-        payload: how ``data`` wraps the payload, see `psched.base.payload`; None: ``data`` is the
-            payload.
+        payload: how ``data`` wraps the payload, see `psched.base.payload`; None if ``data``
+            is the payload.
     """
 
     key: str
@@ -66,9 +66,10 @@ class Definition:
     payload: str | None = None
 
     def first_run(self, scheduled_time: int) -> int:
-        """When an occurrence may first be run: after ``delay`` and its part of ``jitter``.
+        """The earliest run of an occurrence in Unix seconds, after ``delay`` and jitter.
 
-        That part depends on the occurrence alone, so that all hosts compute the same.
+        The jitter is a part of the setting ``jitter`` that depends only on the occurrence, so that
+        all hosts compute the same time.
         """
         jitter = 0 if self.trigger is None else self.settings.jitter
         part = stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
@@ -76,20 +77,21 @@ class Definition:
 
 
 def parse_row(row: Row, settings: Config) -> Definition:
-    """The definition in a row.
+    """Parse the definition in a row.
 
-    A worker parses every row that it claims, and does nothing else meanwhile. So the payload is
-    only measured here: `psched.core.columns.parse_payload` reads it, in the process that runs the
-    task. Every other column is bounded before it is parsed. The worst row takes less than 0.05 s of
-    CPU time.
+    A worker parses every row that it claims, and can do nothing else meanwhile. So this function
+    must be fast for every row: the worst row takes less than 0.05 s of CPU time. For the payload,
+    only its size is checked; the process that runs the task parses the payload with
+    `psched.core.columns.parse_payload`. The length of every other column is checked before the
+    column is parsed.
 
     Raises:
         NotLoadedError: the trigger is a class that cannot be imported in this process.
-        InvalidError: a column is invalid; the error's ``field`` is its name.
+        InvalidError: a column is invalid; the error's ``field`` is the name of the column.
     """
     if visible(row.key) != row.key:
-        # This check is less strict than that of a new key, because rows that were inserted by SQL
-        # have run with keys that the strict check refuses.
+        # We do not use the stricter `check_name`, which checks new keys, because rows that were
+        # inserted by SQL have already run with keys that it refuses.
         raise InvalidError("key", f"{brief(repr(row.key))} holds characters that cannot be seen")
     check_length("key", row.key, LONGEST_KEY, "characters")
     check_name("type", row.type)

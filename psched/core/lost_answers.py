@@ -1,8 +1,8 @@
 """Detection of writes that were applied although their answers were lost.
 
-The sender of a write repeats it if its outcome is unknown. To apply the write only once, the sender
-remembers what it has sent (`LostAnswers`), reads the row, and compares the two (`were_inserted`,
-`was_replaced`, `was_requeued`).
+If the outcome of a write is unknown, the sender repeats the write. Before that, the sender checks
+whether the write was applied already: the sender remembers what it has sent (`LostAnswers`), reads
+the row, and compares the two (`were_inserted`, `was_replaced`, `was_requeued`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,10 @@ _PAYLOADS = "data", "options"
 
 
 class LostAnswers(Generic[W]):
-    """The writes of one request whose outcome is unknown. The object is true if there are any.
+    """Those writes of one request whose outcome is unknown. The object is true if there are any.
 
-    The sender chooses the form in which a write is kept, such as the old and the new row of a
-    replacement, or the owner of a claim.
+    The sender chooses what is stored for a write (the type `W`), such as the old and the new row of
+    a replacement, or the owner of a claim.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class LostAnswers(Generic[W]):
         """Send a write, and remember it if its answer is lost.
 
         Args:
-            write: what is remembered.
-            request: sends it.
+            write: the value that is remembered for the write.
+            request: sends the write.
 
         Raises:
             UnknownOutcomeError: the answer was lost.
@@ -56,11 +56,12 @@ class LostAnswers(Generic[W]):
 def were_inserted(
     found: Mapping[str, Row], wanted: Sequence[Row], nonce: str, since: float
 ) -> bool:
-    """Whether rows that were to be inserted all together exist, even if they have run since.
+    """Whether an insert was applied, even if its rows have run since.
 
-    A settle overwrites the nonce of the insert. So the rows also count as inserted if they have
-    been settled, equal the wanted rows, and are no older than the request. If another caller has
-    added such rows, both callers still have what they wanted.
+    The insert adds all rows or none. It writes its nonce into the rows, and the first settle of a
+    row overwrites the nonce. So the insert also counts as applied if all rows have been settled,
+    equal the wanted rows, and are no older than the request. If another caller has added such rows,
+    the result is wrong, but this caller has the rows that it wanted.
 
     Args:
         found: the rows by key, as they are stored now.
@@ -83,16 +84,17 @@ def was_replaced(row: Row, seen: Row, written: Row) -> bool:
     """Whether a replacement was applied, even if the new row has run since.
 
     Args:
-        row: the row as it stands.
+        row: the row as it is stored now.
         seen: the row that was to be replaced.
-        written: the row that was to replace it.
+        written: the row that was to replace ``seen``.
     """
     if not _is_alike(row, written):
         return False
     if row.next_time != written.next_time:
-        # The new row may have run since, which changes its times.
+        # The times also differ if the new row has run since, so we compare other columns.
         return row.version > seen.version and row.fence > seen.fence
-    # The version of a row in PerfectSched's table is a checksum, which does not cover its times.
+    # We compare the times too, because the version of a row in PerfectSched's table is a checksum
+    # that does not depend on them.
     times = row.next_run_time, row.status
     return row.version != seen.version or times == (written.next_run_time, written.status)
 
@@ -101,8 +103,8 @@ def was_requeued(row: Row, written: Row) -> bool:
     """Whether a requeue was applied, even if the row has run and ended again since.
 
     Args:
-        row: the row as it stands.
-        written: the row that was to be written; requeueing sets its ``created_at`` anew.
+        row: the row as it is stored now.
+        written: the row that was to be written; its ``created_at`` is the time of the requeue.
     """
     return row.version > written.version and row.created_at == written.created_at
 

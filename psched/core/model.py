@@ -1,43 +1,45 @@
 """Rows, leases, settlements and decisions: the data that the rest of psched works on.
 
-The API, the settings, the columns and the command line use PerfectSched's names. They mean:
+The API, the settings, the columns and the command line use PerfectSched's names, which mean:
 
 ==================  =========================================================================
 schedule            a `Row`: what the store holds under one key; a ``Definition`` once parsed
 occurrence          `Occurrence`: one instant of a schedule's trigger, ``(key, scheduled_time)``
 ``next_time``       scheduled time of the occurrence that is due or running next (Unix seconds)
-``next_run_time``   no worker may claim the row before this; while leased, the end of the lease
+``next_run_time``   no worker can claim the row before this; while leased, the end of the lease
 ``alive_time``      length of a lease in seconds
-``delay``           seconds from an occurrence's scheduled time until it may run
+``delay``           seconds from an occurrence's scheduled time to its earliest run
 task                an occurrence that is leased, as its handler sees it
 one-shot            a schedule with one occurrence; its ``cron`` is NULL
 settle              end a lease: finish, retry or release
 extend              move the end of a lease
 ==================  =========================================================================
 
-A lease's `Token` is a nonce drawn for that claim (``owner``) and a number that grows with
-every claim of the row (``fence``). Every later write compares both, because a database that has
-lost its last commits can grant a number twice, but not a nonce.
+The `Token` of a lease consists of a random text that is unique to the claim (``owner``), and a
+number that grows with every claim of the row (``fence``). Every later write of the lease's holder
+compares both: a database that has lost its last commits can grant a number twice, but not an
+owner.
 """
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-# Values of the column ``status``. A row without a next run (``next_run_time`` is NULL) rests.
-WAITING = "waiting"  # the row waits for its next run; if it has an owner, its task is running
-FINISHED = "finished"  # a one-shot that is done, or a trigger that will never fire again
-CANCELLED = "cancelled"  # by a person or a program
+# Values of the column ``status``. A row *rests* if it has no next run: its ``next_run_time`` is
+# NULL, so no worker claims the row.
+WAITING = "waiting"  # the row waits for its next run; or its task is running, if it has an owner
+FINISHED = "finished"  # a one-shot that has succeeded, or a trigger without a further time
+CANCELLED = "cancelled"  # ended by a person or a program
 EXPIRED = "expired"  # a one-shot that has not succeeded in time
-FAILED = "failed"  # a one-shot that has used up its attempts
-QUARANTINED = "quarantined"  # it is invalid; ``reason`` says why
-PAUSED = "paused"  # reserved; the row rests
-MIGRATING = "migrating"  # a row that `psched migrate` has copied, but not released yet; it rests
+FAILED = "failed"  # a one-shot whose last allowed attempt has failed
+QUARANTINED = "quarantined"  # the row is invalid; ``reason`` says why
+PAUSED = "paused"  # psched never sets this status; such a row does not run
+MIGRATING = "migrating"  # copied by `psched migrate`, but not released yet; the row does not run
 
 ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
-"""Statuses of rows that rest, and run again only if a person or a program requeues them."""
+"""Statuses of rows that run again only if a person or a program requeues them."""
 
 SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
-"""Statuses of rows that rest without having ended; such a row may be put into service again."""
+"""Statuses of rows that have not ended, but have no next run until their status changes."""
 
 # Statuses that tell the holder of a leased row what to do with the row.
 DELETING = "deleting"
@@ -50,13 +52,17 @@ MARKS = {
     FINISHING: FINISHED,
     **{status: status for status in sorted(ENDED)},
 }
-"""For each mark on a leased row: the row's status once its task has stopped; None: it is removed.
+"""The marks: statuses of a leased row that ask its worker to stop the task.
 
-psched itself writes only the first three. A client may set any of them with plain SQL.
+The value is the row's status once the task has stopped; None means that the row is removed. psched
+itself writes only the first three marks. Clients can set any mark with plain SQL.
 """
 
 STATUSES = frozenset({WAITING, *SET_ASIDE, *MARKS})
-"""Every status that a row can have; a row with another one is quarantined."""
+"""Every valid status of a row; a row with any other status is quarantined."""
+
+RUNNING = "running"
+"""The `Row.state` of a leased row whose status is ``waiting``; it is no status."""
 
 DEFAULT_TYPE = "default"
 
@@ -65,8 +71,8 @@ DEFAULT_TYPE = "default"
 class Occurrence:
     """One instant of a schedule's trigger.
 
-    Its text form is the idempotency key that handlers get: the same for all attempts on all
-    workers, and different for each occurrence.
+    The text form of an occurrence is the idempotency key that handlers get: it is equal for all
+    attempts of an occurrence on all workers, and different for each occurrence.
     """
 
     key: str
@@ -78,13 +84,13 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The proof of a lease, which every extend and settle compares."""
+    """The proof of a lease: an extend or a settle is refused if the row has another token."""
 
     owner: str
     fence: int
 
     def __str__(self) -> str:
-        """The token as the column ``settled_by`` stores it."""
+        """The text form of the token, which the column ``settled_by`` stores."""
         return f"{self.owner}#{self.fence}"
 
 
@@ -92,12 +98,11 @@ class Token:
 class Row:
     """A schedule as it is stored, unchecked; its fields are the table's columns.
 
-    ``data`` and ``options`` are the stored text or bytes: a row that an SQL client wrote can hold
-    anything, and it must still be possible to list it, quarantine it and delete it.
+    ``data`` and ``options`` are the stored text or bytes, not parsed: a row that an SQL client
+    wrote can hold anything, and psched must still be able to list, quarantine and delete the row.
 
-    Mypy checks that no field is assigned. The class is not frozen, because an instance of a frozen
-    class with so many fields takes ten times as long to create, which is as long as SQLite takes to
-    find and read the row.
+    Mypy checks that no field is assigned. The class is not frozen, because the creation of an
+    instance would then take ten times as long: as much time as SQLite needs to find and read a row.
     """
 
     key: Final[str]
@@ -123,7 +128,7 @@ class Row:
     @property
     def state(self) -> str:
         """The status for display: ``running`` if the row is waiting and leased, else ``status``."""
-        return "running" if self.status == WAITING and self.owner is not None else self.status
+        return RUNNING if self.status == WAITING and self.owner is not None else self.status
 
     @property
     def token(self) -> Token:
@@ -132,35 +137,39 @@ class Row:
 
     @property
     def known_status(self) -> str | None:
-        """``status``, if it is one of `STATUSES`; else None.
+        """``status`` if it is one of `STATUSES`; None for an unknown status.
 
-        An unknown status must not be compared with the stored one, because some of its characters
-        may have been lost when it was read.
+        An unknown status must not be compared with the status in the store, because some of its
+        characters may have been lost when the row was read.
         """
         return self.status if self.status in STATUSES else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """The end of one lease, and what the row holds afterwards.
+    """The end of one lease, and the new values of the row.
 
     Attributes:
-        key: the row.
-        token: the lease; the write is refused if the row has another.
-        version: the version of the definition that was used; the write is refused if it changed.
-        seen_status: the row's status when it was read; the write is refused if the status has
-            changed. None: any status.
-        next_time: the scheduled time of the occurrence that runs next, in Unix seconds; None: not
-            known yet, or there is none.
-        not_before: the earliest next run that the schedule allows, in Unix seconds; None: any time.
-        wait: the earliest next run after this outcome, in seconds from the store's present time.
-            The later one of ``not_before`` and this instant becomes ``next_run_time``.
-        rest: there is no next run (``next_run_time`` becomes NULL).
-        remove: the row is removed; all other fields are ignored.
-        retain: seconds after which a row at rest may be purged; None: never.
+        key: the key of the row.
+        token: the token of the lease; the store refuses the settlement if the token of the row is
+            different.
+        version: the version of the definition from which the settlement was computed; the store
+            refuses the settlement if the row has another version.
+        seen_status: the row's status when the row was read; the store refuses the settlement if the
+            row has another status. None means any status.
+        next_time: the scheduled time of the occurrence that runs next, in Unix seconds. None means
+            that the time is not known yet, or that there is no next occurrence.
+        not_before: the earliest next run that the schedule allows, in Unix seconds; None means at
+            any time.
+        wait: the seconds from the store's present time to the earliest next run that this outcome
+            allows. The later of this instant and ``not_before`` becomes ``next_run_time``.
+        rest: True if there is no next run (``next_run_time`` becomes NULL).
+        remove: True if the row is removed; then all other fields are ignored.
+        retain: the seconds after which a row without a next run can be purged; None means never.
         attempt: the number of attempts of the occurrence at ``next_time`` so far.
         status: the row's new status.
-        reason: text on why the row rests, or on what was decided about it; None: no text.
+        reason: a text that says why the row has no next run, or what was decided about the row;
+            None for no text.
     """
 
     key: str
@@ -179,7 +188,7 @@ class Settlement:
 
     @classmethod
     def of(cls, row: Row, **decided: Any) -> Self:  # noqa: ANN401  # its fields
-        """The end of a row's lease; the row's cursor stays unless ``next_time`` is given.
+        """Create the settlement of a row's lease; ``next_time`` stays unless it is given.
 
         Args:
             row: the row with its lease, as it is stored now.
@@ -201,11 +210,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The attempt failed: the same occurrence runs again later.
+    """The attempt failed: the occurrence runs again later.
 
     Attributes:
-        wait: seconds until the next attempt; None: ``retry_wait`` and ``retry_backoff`` apply.
-        reason: text on what failed; None: no text.
+        wait: seconds until the next attempt; None means that ``retry_wait`` and ``retry_backoff``
+            apply.
+        reason: a text that says what failed; None for no text.
     """
 
     wait: float | None = None
@@ -214,15 +224,15 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The task was interrupted for an external reason: it runs again at once, on any worker."""
+    """The task was interrupted for an external reason: any worker can run it again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The row's payload is invalid: nothing was run.
+    """The row's payload is invalid, so the handler was not run.
 
     Attributes:
-        reason: text on what is wrong with the payload.
+        reason: a text that says what is wrong with the payload.
     """
 
     reason: str

@@ -1,11 +1,11 @@
 """Decisions about leased rows: pure functions, which use neither a store nor a clock.
 
 `after_claim` decides about a row that has just been claimed: run its occurrence, or settle the
-lease at once. `after_run` decides how to settle the lease after a run. Which missed occurrences
-run is decided in `catchup`, and when to retry or give up in `attempts`.
+lease at once. `after_run` decides how to settle the lease after a run. The module `catchup` decides
+which missed occurrences run, and the module `attempts` decides when to retry or give up.
 
-When an occurrence is given up, its schedule continues with the next one. A one-shot that is given
-up gets the status ``failed`` or ``expired``. A failed one-shot stays in the store until it is
+When an occurrence is given up, its schedule continues with the next occurrence. A one-shot that is
+given up gets the status ``failed`` or ``expired``. A failed one-shot stays in the store until it is
 requeued or deleted.
 """
 
@@ -40,18 +40,21 @@ from psched.core.model import (
 from psched.triggers import trigger as triggers
 
 _SHORTEST_SEARCH = 1
-"""Seconds between two attempts to load a trigger's code, if ``retry_wait`` is 0."""
+"""The shortest time in seconds between two attempts to load a trigger's code.
+
+It applies if ``retry_wait`` is shorter.
+"""
 
 _REASON_LENGTH = 460
-"""The number of characters of a reason that are kept; with the note on the cut, at most 500."""
+"""The number of characters to which a reason is cut; with the note on the cut, at most 500."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the row's occurrence.
+    """The decision to run the row's occurrence.
 
     Attributes:
-        definition: parsed from the row.
+        definition: the schedule's definition, parsed from the row.
         scheduled_time: the occurrence's scheduled time.
     """
 
@@ -60,20 +63,20 @@ class Run:
 
 
 def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
-    """What to do with a row that has just been claimed.
+    """Decide what to do with a row that has just been claimed.
 
     Args:
-        row: as the claim returned it.
+        row: the row as the claim returned it.
         settings: the installation's settings.
         now: the time of the store's clock.
 
     Returns:
         The occurrence to run; or a settlement, if there is nothing to run. There is nothing to run
-        if the row is invalid, has a status other than ``waiting``, was inserted without a time, or
-        if its next occurrences are dropped or not due yet.
+        if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
+        or if the row's next occurrences are dropped or not due yet.
     """
     if row.status != WAITING:
-        # The claim has counted an attempt. The count is reduced by one, because nothing was tried.
+        # The claim has counted an attempt. We subtract it again, because nothing was tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
         definition = parse_row(row, settings)
@@ -81,8 +84,8 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
             return _give_up(row, definition, *given_up)
         return _next_step(row, definition, now)
     except NotLoadedError as error:
-        # This does not count as an attempt, because another host may have the code, or it may be
-        # installed on this host soon.
+        # This is not counted as an attempt, because another host might be able to load the code, or
+        # the code might be installed on this host soon.
         return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
@@ -91,16 +94,17 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
 def after_run(
     leased: Row, current: Row, decision: Decision, settings: Config, now: float = 0.0
 ) -> Settlement:
-    """How to settle a lease after a run.
+    """Decide how to settle a lease after a run.
 
     Args:
         leased: the row as it was claimed and run.
-        current: the row as it is stored now; it differs if its definition was changed meanwhile.
+        current: the row as it is stored now; it differs from ``leased`` if the schedule was changed
+            during the run.
         decision: the result of the run.
         settings: the installation's settings.
         now: the time of the store's clock; needed only if the definition was changed.
     """
-    # A one-shot that has completed is finished, even if it was cancelled meanwhile.
+    # A one-shot that has succeeded becomes finished, even if it was cancelled during the run.
     done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
     if current.known_status is None or (current.status in MARKS and not done):
         return _resting(current, settings)
@@ -108,7 +112,8 @@ def after_run(
         definition = parse_row(current, settings)
     except NotLoadedError as error:
         over = isinstance(decision, Finish)
-        # The row is settled without a time, so that a host that can load the trigger computes it.
+        # After a success the row is settled without a time, so that a host that can load the
+        # trigger computes the next time.
         row = changed(current, next_time=None) if over else current
         return _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
     except InvalidError as error:
@@ -116,8 +121,8 @@ def after_run(
     try:
         end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
-        # The time is cleared, because the trigger is called only if the occurrence has succeeded,
-        # and then the occurrence must not run again.
+        # The trigger raised this error. We call a trigger here only for an occurrence that has
+        # succeeded or was given up. Such an occurrence must not run again, so we clear its time.
         return quarantine(changed(current, next_time=None), str(error))
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
@@ -132,7 +137,7 @@ def _settlement(
         current = changed(current, next_time=leased.next_time)
     moved = leased.version != current.version and leased.next_time != current.next_time
     if moved:
-        # The schedule's next time was changed while this occurrence ran, so the new time is kept.
+        # A client changed the schedule's next time during the run, so we keep the client's time.
         return _at(current, definition, current.next_time)
     if isinstance(decision, Finish):
         return _finished(leased, current, definition, now)
@@ -148,7 +153,7 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
         return _following(current, definition)
     if definition.settings.store_kind.new_trigger_starts_at_cursor:
         return _keep_backlog(leased, current, definition, now)
-    # Times of the new trigger before now are omitted, because they were never scheduled.
+    # We omit the new trigger's times before now, because they were never scheduled.
     following = _following(current, definition, since=math.ceil(now) - 1)
     if (missed := _next_of(leased, definition.settings)) is None or missed > now:
         return following
@@ -157,22 +162,26 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
 
 
 def _next_of(leased: Row, settings: Config) -> int | None:
-    """The occurrence after the one that ran, by the trigger that the row was claimed with."""
+    """The next occurrence after the one that ran, by the trigger that the row had when claimed.
+
+    None if there is none, or if the trigger can no longer be loaded.
+    """
     try:
         trigger = parse_row(leased, settings).trigger
         return trigger.next_after(leased.next_time or 0) if trigger else None
     except InvalidError:
-        return None  # the code of a user's trigger has been removed
+        return None  # for example, the code of a user's trigger was removed during the run
 
 
 def _keep_backlog(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
     """Continue with the next occurrence in PerfectSched's table after a change of the trigger.
 
-    PerfectSched's ``modify`` changes a trigger, but no times. PerfectSched's workers continue from
-    the occurrence that they have run, with the trigger that they had claimed, so that no backlog is
-    dropped. psched also continues from that occurrence, but with the new trigger. If the old
-    trigger has an earlier occurrence that is due by now, that occurrence is next, because the
-    trigger may have been changed after the occurrence was due.
+    PerfectSched's ``modify`` changes the trigger of a row, but not its times. PerfectSched's
+    workers continue from the occurrence that they have run, with the trigger that the row had when
+    it was claimed, so no backlog is dropped. psched also continues from this occurrence, but with
+    the new trigger. There is one exception: if the old trigger has an occurrence before the new
+    trigger's next one, and it is due by now, psched runs the old trigger's occurrence next, because
+    the trigger may have been changed only after that occurrence was due.
     """
     cursor = current.next_time or 0
     before, after = parse_row(leased, definition.settings).trigger, definition.trigger
@@ -201,7 +210,7 @@ def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
 
 
 def _resting(row: Row, settings: Config) -> Settlement:
-    """Settle a row whose status says that it does not run."""
+    """The settlement of a row that must not run because of its status."""
     if row.status == DELETING:
         return removal(row)
     if row.status in SET_ASIDE:
@@ -215,12 +224,12 @@ def _resting(row: Row, settings: Config) -> Settlement:
     try:
         own = parse_row(row, settings).settings
     except InvalidError:
-        own = settings  # the row does not run, so its other columns may be invalid
+        own = settings  # the row does not run, so we ignore that its other columns are invalid
     return _ended(row, own, mark, row.reason if mark == row.status else None)
 
 
 def quarantine(row: Row, reason: str) -> Settlement:
-    """Set aside an invalid row, because nothing runs on guessed data."""
+    """The settlement that quarantines an invalid row: it does not run, and keeps the reason."""
     return Settlement.of(
         row,
         rest=True,
@@ -231,14 +240,17 @@ def quarantine(row: Row, reason: str) -> Settlement:
 
 
 def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
-    """Postpone a row whose trigger cannot be loaded here; another host may be able to load it."""
+    """Postpone a row whose trigger cannot be loaded here, because another host might load it."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
     text = _plain(f"{reason}; tried again every {wait} s")
     return changed(postpone(row, wait), attempt=attempt, reason=text)
 
 
 def postpone(row: Row, wait: int) -> Settlement:
-    """Release a row that no worker may claim for some seconds; it was not an attempt."""
+    """The settlement that releases a row, and lets no worker claim it for ``wait`` seconds.
+
+    The claim does not count as an attempt.
+    """
     return Settlement.of(
         row,
         wait=wait,
@@ -248,7 +260,7 @@ def postpone(row: Row, wait: int) -> Settlement:
 
 
 def removal(row: Row) -> Settlement:
-    """Remove a row that was deleted while it was leased."""
+    """The settlement that removes a row which a client marked for deletion during its lease."""
     return Settlement.of(row, remove=True)
 
 
@@ -257,16 +269,18 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
-        # The row was inserted by plain SQL, or settled, without a time. A time is stored before the
-        # row runs, so that all attempts have the same scheduled time.
+        # The row has no time, because plain SQL inserted it, or a host that could not load the
+        # trigger settled it. We store a time before the row runs, so that all attempts have the
+        # same scheduled time.
         now = math.ceil(now)
         return _at(row, definition, triggers.first(trigger, now) if trigger else now)
     if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Plain SQL inserted the row without a ``next_run_time``, so it was claimed too early.
+        # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+        # We settle the lease, so that the row gets its ``next_run_time``.
         return _at(row, definition, cursor)
     if row.attempt < 1:
-        # The time was set during a lease that was never settled (see `declare`), so the row is
-        # settled with this time.
+        # A client set the row's time during a lease that was never settled (see `declare`). We
+        # settle the row with this time now, as the end of that lease would have done.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
@@ -286,7 +300,7 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
-    """Set the row's next occurrence; if ``next_time`` is None, there is none: the schedule ends."""
+    """The settlement that sets the next occurrence; if ``next_time`` is None, it ends the row."""
     if next_time is None:
         return _ended(row, definition.settings, FINISHED, reason)
     return Settlement.of(
@@ -298,7 +312,7 @@ def _at(
 
 
 def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
-    """Give up the row's occurrence."""
+    """Give up the row's occurrence: a one-shot ends with ``status``, others continue."""
     if definition.trigger is None:
         return _ended(row, definition.settings, status, reason)
     occurrence = iso(row.next_time or 0)
@@ -306,15 +320,16 @@ def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Sett
 
 
 def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Settlement:
-    """End a row: it rests. A one-shot may be purged later, unless it has failed.
+    """The settlement that ends a row, so that it has no next run.
 
-    With a ``retention_time`` of 0 a one-shot does not rest: it is removed at once.
+    A one-shot that has not failed can be purged after its ``retention_time``; if that is 0, the row
+    is removed at once.
 
     Args:
-        row: as it is stored now.
+        row: the row as it is stored now.
         own: the settings of the row's definition.
-        status: its new status.
-        reason: why it rests, for people.
+        status: the row's new status.
+        reason: a text for people that says why the row has ended; None for no text.
     """
     stays = row.cron is not None or status == FAILED
     retain = None if stays else own.retention_time
@@ -330,7 +345,7 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
 
 
 def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -> Settlement:
-    """Run the same occurrence again."""
+    """The settlement after which the row's occurrence runs again, in ``wait`` seconds."""
     return Settlement.of(
         row,
         # The wait is rounded up, so that the occurrence does not run before the wait has ended.

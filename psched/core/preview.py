@@ -1,7 +1,7 @@
 """Preview: the next occurrences of a schedule, and how clock changes affect them.
 
-A clock change affects a cron line (see `triggers.cron`) if one of its times of day does not exist
-on that day, or exists twice. A line that matches every hour just continues through the change.
+A clock change affects a cron line (see `triggers.cron`) if the change skips or repeats a time of
+day that the line matches. But a line that runs every hour still does so, and is not affected.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,12 @@ from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Change, Zone, find_zone
 
 _AROUND = 86_400
-"""The size in seconds that no clock change exceeds."""
+"""Clock changes are searched from this many seconds before a preview to this many after it.
 
-# The effects of a clock change on a time of day.
+No clock change is larger than this.
+"""
+
+# The effects of a clock change on a time that a cron line matches.
 LATE = "runs once, right after the clock change"
 LOST = "skipped"
 ONCE = "runs the first time only"
@@ -53,10 +56,10 @@ class UpcomingTime:
     """An upcoming occurrence, or a time that the schedule omits because of a clock change.
 
     Attributes:
-        time: its scheduled time in Unix seconds; of a skipped time, the instant of the change.
-        run_at: when it may first run, in Unix seconds; None: it is skipped.
-        local: the time in its zone, as ISO 8601.
-        note: a remark for display, for example on a clock change; None: there is no remark.
+        time: the scheduled time in Unix seconds; for a skipped time, the instant of the change.
+        run_at: the earliest run in Unix seconds; None if the time is skipped.
+        local: ``time`` in the schedule's zone, as ISO 8601 text.
+        note: a remark for display, for example on a clock change; None if there is no remark.
     """
 
     time: int
@@ -68,7 +71,7 @@ class UpcomingTime:
 def clock_change_effects(
     trigger: Trigger | None, start: int, end: int
 ) -> Iterator[ClockChangeEffect]:
-    """The effects on a trigger of the clock changes after an instant and up to another."""
+    """The effects on a trigger of the clock changes after ``start``, up to ``end``."""
     if not isinstance(trigger, Cron) or (trigger.hourly and not trigger.fixed):
         return
     for change in trigger.zone.changes(min(start, LATEST), min(end, LATEST)):
@@ -91,13 +94,13 @@ def clock_change_effects(
 def upcoming_times(
     trigger: Trigger | None, timezone: str, after: int, count: int
 ) -> list[UpcomingTime]:
-    """A trigger's first times after an instant, with skipped times between them.
+    """A trigger's first times after an instant, with the skipped times between them.
 
     Args:
-        trigger: the trigger; None has no times.
-        timezone: the zone of `UpcomingTime.local`.
-        after: Unix seconds.
-        count: how many times; skipped ones are not counted.
+        trigger: the trigger; if it is None, the result is empty.
+        timezone: the name of the zone for `UpcomingTime.local`.
+        after: the instant in Unix seconds.
+        count: the number of times; skipped times are not counted.
     """
     times = list(_times(trigger, after, count)) if trigger else []
     return _with_skipped(trigger, find_zone(timezone), times, after)
@@ -109,9 +112,9 @@ def upcoming_occurrences(
     """A schedule's upcoming occurrences, beginning with the one that is due or running.
 
     Args:
-        row: the row as it is stored now; a row at rest has no upcoming occurrences.
-        definition: parsed from the row.
-        count: how many.
+        row: the row as it is stored now; a row without a next run has no upcoming occurrences.
+        definition: the definition parsed from the row.
+        count: the number of occurrences.
         now: the time of the store's clock.
 
     Raises:
@@ -127,7 +130,7 @@ def upcoming_occurrences(
         cursor = triggers.first(trigger, ceil(now)) if trigger else ceil(now)
     oldest, about = cursor, "runs now" if row.owner is not None else None
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
-        # The catch-up policy will be applied when the row is claimed.
+        # We apply the catch-up policy as a worker will apply it when it claims the row.
         oldest = oldest_kept(trigger, cursor, definition, max(now, row.next_run_time))
         about = None if oldest == cursor else describe_dropped(definition, cursor, oldest)
     if oldest is None:
@@ -141,7 +144,7 @@ def upcoming_occurrences(
 def _with_run_time(
     each: UpcomingTime, row: Row, definition: Definition, about: str | None
 ) -> UpcomingTime:
-    """An occurrence with the time at which it may run, and with a note on the schedule."""
+    """Add to an occurrence its earliest run, and the note ``about`` unless it is None."""
     if each.run_at is None:
         return each
     run_at = definition.first_run(each.time)
@@ -163,7 +166,7 @@ def _times(trigger: Trigger, after: int, count: int) -> Iterator[int]:
 def _with_skipped(
     trigger: Trigger | None, zone: Zone, times: list[int], after: int
 ) -> list[UpcomingTime]:
-    """These times and the skipped ones between them, with notes on clock changes."""
+    """Add the skipped times to a trigger's times after an instant, and notes on clock changes."""
     notes: dict[int, str] = {}
     skipped: dict[int, str] = {}
     last = times[-1] if times else after
@@ -187,14 +190,14 @@ def _with_skipped(
 
 
 def _text(wall: int) -> str:
-    """A wall time as text, to the minute."""
+    """A wall time as text, without seconds."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _local(zone: Zone, instant: int) -> str:
     if instant >= LATEST:
-        # In zones ahead of UTC, the local time may be in the year 10000, which datetime cannot
-        # represent.
+        # We return Unix seconds, because in zones ahead of UTC the local time can be in the year
+        # 10000, which datetime cannot represent.
         return str(instant)
     offset = timedelta(seconds=zone.wall(instant) - instant)
     return datetime.fromtimestamp(instant, timezone(offset)).isoformat()

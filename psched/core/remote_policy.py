@@ -1,8 +1,9 @@
 """Application of the policy to rows with users' triggers, in a process other than the worker.
 
-The worker sends a `PolicyRequest`. The process that loads the trigger (`runner.runner`) applies
-`policy` to the row, as the worker itself does for all other rows, and sends the decision back. The
-worker checks that answer (`parse_answer`), because the process has run the user's code.
+The worker sends a `PolicyRequest` to the process that loads the trigger (`runner.runner`). That
+process applies `psched.core.policy` to the row, as the worker itself does for all other rows, and
+sends the decision back. The worker checks the answer (`parse_answer`), because that process has run
+the user's code.
 """
 
 import os
@@ -33,15 +34,15 @@ from psched.core.policy import Run, after_claim, after_run, quarantine
 from psched.triggers.custom import load_here, loading_by
 
 _MEMORY = 2**30
-"""The memory in bytes that a process with users' triggers may use beyond its initial memory."""
+"""The most bytes of memory that a process with users' triggers can add to its initial memory."""
 
 _LARGEST = 10**12
-"""The largest number in an answer, except for the next time; every store can hold it."""
+"""The largest valid number in an answer, except for the next time. Every store can store it."""
 
 _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
     "key", "token", "version", "seen_status",
 }  # fmt: skip
-"""The fields of a settlement that an answer contains; the others come from the lease."""
+"""The fields of a settlement that an answer contains; the worker sets the others itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class PolicyRequest:
     Attributes:
         row: the row as it is stored now.
         now: the time of the store's clock.
-        leased: the row as it was claimed and run; None: it has just been claimed.
-        decision: the result of the run; None: the row has just been claimed.
+        leased: the row as it was claimed and run; None if the row has just been claimed.
+        decision: the result of the run; None if the row has just been claimed.
     """
 
     row: Row
@@ -61,7 +62,7 @@ class PolicyRequest:
     decision: Decision | None = None
 
     def message(self) -> dict[str, Any]:
-        """The request as a message, without fields that do not matter, such as the payload."""
+        """The request as a message, without what the policy does not need, such as the payload."""
         leased = None if self.leased is None else _columns(self.leased)
         decision = self.decision
         return {
@@ -75,8 +76,8 @@ class PolicyRequest:
 
     def quarantine(self, why: str) -> Settlement:
         """The settlement that quarantines the row if its trigger cannot be called."""
-        # After a run, the time is cleared, because the trigger is called only if the occurrence has
-        # succeeded (see `policy.after_run`), and the occurrence must not run again.
+        # After a run, the trigger is called only if the occurrence has succeeded or was given up
+        # (see `policy.after_run`). So we clear the time: the occurrence must not run again.
         row = self.row if self.leased is None else changed(self.row, next_time=None)
         return quarantine(row, why)
 
@@ -96,7 +97,7 @@ def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, An
 
 
 def parse_answer(request: PolicyRequest, message: object) -> Settlement | None:
-    """The settlement in an answer; None: the row's occurrence is run.
+    """The settlement in an answer; None if the answer is to run the row's occurrence.
 
     Raises:
         ValueError: the message is not a valid answer.
@@ -120,7 +121,7 @@ def _decision(message: Mapping[str, Any]) -> Decision:
 
 @cache
 def limit_memory() -> None:
-    """Limit this process's memory, so that a trigger cannot use up the host's."""
+    """Limit this process's memory, so that a trigger cannot use up the memory of the host."""
     with suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + _MEMORY
@@ -128,14 +129,14 @@ def limit_memory() -> None:
         if most == resource.RLIM_INFINITY or limit < most:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with suppress(OSError):
-        # If the host runs out of memory all the same, the kernel kills this process first.
+        # This makes the kernel kill this process first if the host runs out of memory anyway.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _columns(row: Row) -> dict[str, Any]:
     columns = {name: getattr(row, name) for name in Row.__slots__}
     options = encode("options", decode("options", row.options)) if row.options else None
-    # A reason that was written by plain SQL can have any length.
+    # We cut the reason, because a reason that was written by plain SQL can have any length.
     reason = None if row.reason is None else cut(row.reason)
     return columns | {"data": None, "options": options, "settled_by": None, "reason": reason}
 

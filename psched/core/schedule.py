@@ -1,24 +1,29 @@
-"""One schedule in the API for programs: a reference by key, and the data of a schedule when read.
+"""One schedule in the API for programs: a reference by key, and the data that a read returns.
 
-`Schedules` declares what a collection of schedules offers. Handlers get a collection, but the
-layers that hand it to them lie below `psched.client`, which implements it.
+`Schedules` is the interface of a collection of schedules. It is defined here, and not in
+`psched.client`, which implements it, because the modules that pass a collection to handlers must
+not import `psched.client`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
+from psched.base.quantities import Duration
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
 
+ListOrder = Literal["next", "key"]
+"""The order in which schedules are listed: by the time of the next run, or by key."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleMetadata:
-    """A schedule as it stood when it was read.
+    """The data of a schedule at the time when it was read.
 
     Attributes:
         row: all columns of the schedule, in their stored form.
@@ -33,12 +38,12 @@ class ScheduleMetadata:
 
     @property
     def type(self) -> str:
-        """The type, which selects the handler."""
+        """The type of the schedule's tasks, which selects their handler."""
         return self.row.type
 
     @property
     def data(self) -> dict[str, Any]:
-        """The handler's payload.
+        """The payload for the handler.
 
         Raises:
             InvalidError: the stored payload is not a JSON object.
@@ -56,29 +61,32 @@ class ScheduleMetadata:
 
     @property
     def cron(self) -> str | None:
-        """Trigger text; None for a one-shot."""
+        """The trigger's text; None if the schedule runs only once."""
         return self.row.cron
 
     @property
     def timezone(self) -> str | None:
-        """The zone in which ``cron`` is read; None: the installation's."""
+        """The zone in which ``cron`` is interpreted; None means the zone in the settings."""
         return self.row.timezone
 
     @property
     def delay(self) -> int:
-        """Seconds between an occurrence's scheduled time and its earliest run."""
+        """Seconds from an occurrence's scheduled time to its earliest run."""
         return self.row.delay
 
     @property
     def next_time(self) -> int | None:
-        """Scheduled time of the occurrence that is due or running next, Unix seconds."""
+        """The scheduled time in Unix seconds of the occurrence that runs now or next.
+
+        None if there is none, or if no time has been computed yet.
+        """
         return self.row.next_time
 
     @property
     def next_run_time(self) -> int | None:
-        """Earliest instant at which a worker may lease the schedule, in Unix seconds.
+        """The earliest instant in Unix seconds at which a worker can lease the schedule.
 
-        While the task runs, this is the end of its lease. None: the schedule has no next run.
+        While the task runs, this is the end of its lease. None if the schedule has no next run.
         """
         return self.row.next_run_time
 
@@ -86,40 +94,40 @@ class ScheduleMetadata:
     def status(self) -> str:
         """The schedule's status.
 
-        ``waiting`` or ``running``; after its end ``finished``, ``cancelled``, ``expired`` or
-        ``failed``; ``quarantined`` or ``paused`` when it was set aside; ``deleting``,
-        ``cancelling`` or ``finishing`` while its task is being stopped; ``migrating``.
+        ``waiting`` or ``running``; ``finished``, ``cancelled``, ``expired`` or ``failed`` after its
+        end; ``quarantined`` if it is invalid, or ``paused``; ``deleting``, ``cancelling`` or
+        ``finishing`` while its task is being stopped; ``migrating`` during `psched migrate`.
         """
         return self.row.state
 
     @property
     def attempt(self) -> int:
-        """How often the occurrence that is due or running has been tried so far."""
+        """The number of attempts so far for the occurrence that runs now or next."""
         return self.row.attempt
 
     @property
     def created_at(self) -> int | None:
-        """When the schedule was added, Unix seconds; None if plain SQL added it without a time."""
+        """When the schedule was added, in Unix seconds; None if plain SQL inserted no time."""
         return self.row.created_at
 
     @property
     def label(self) -> str | None:
-        """The schedule's owner, see `psched.files`."""
+        """The name of the schedule's owner, see `psched.files`; None if there is none."""
         return annotation(self.row, "label")
 
     @property
     def note(self) -> str | None:
-        """Free text about the schedule; None: there is none."""
+        """Free text about the schedule; None if there is none."""
         return annotation(self.row, "note")
 
     @property
     def reason(self) -> str | None:
-        """Why the schedule rests, or what was decided about it last."""
+        """Why the schedule has no next run, or what was last decided about it; None for no text."""
         return self.row.reason
 
 
 class Schedule:
-    """A reference to the schedule with this key, which need not exist."""
+    """A reference to the schedule with a key. The schedule need not exist."""
 
     __slots__ = ("_collection", "key")
 
@@ -139,7 +147,7 @@ class Schedule:
         return self._collection.read(self.key)
 
     def exists(self) -> bool:
-        """Whether there is such a schedule."""
+        """Whether a schedule with this key exists."""
         try:
             self.metadata()
         except NotFoundError:
@@ -152,7 +160,7 @@ class Schedule:
         The result is empty if the schedule has no next run.
 
         Args:
-            number: how many, from 1 to 1000.
+            number: the number of occurrences, from 1 to 1000.
 
         Raises:
             InvalidError: the number or the schedule is invalid.
@@ -163,8 +171,8 @@ class Schedule:
     def delete(self) -> bool:
         """Delete the schedule.
 
-        A schedule whose task is running is marked instead: its worker stops the task and deletes
-        the row. Until then the key is taken.
+        If the schedule's task is running, the schedule is only marked, and the worker stops the
+        task and then deletes the schedule. Until then no other schedule can have the key.
 
         Returns:
             True if the schedule was deleted, False if it was marked.
@@ -175,40 +183,44 @@ class Schedule:
         return self._collection.delete(self.key)
 
     def cancel(self) -> bool:
-        """Never run the schedule again.
+        """Cancel the schedule, so that it does not run again.
 
-        A schedule whose task is running is marked: its worker stops the task and then cancels the
-        schedule. If the task completes before it is stopped, the schedule is finished.
+        If the schedule's task is running, the schedule is only marked, and the worker stops the
+        task and then cancels the schedule. If the task succeeds before the worker stops it, a
+        schedule that runs only once becomes finished instead of cancelled.
 
         Returns:
             True if the schedule is cancelled, False if it was marked.
 
         Raises:
-            AlreadyFinishedError: it has ended already.
+            AlreadyFinishedError: the schedule has ended already.
             NotFoundError: there is no such schedule.
         """
         return self._collection.cancel(self.key)
 
     def force_finish(self) -> bool:
-        """Mark the schedule as finished, whatever its task has done; a running task is stopped.
+        """Make the schedule finished, whatever its task has done; a running task is stopped.
 
         Returns:
-            True if the schedule is finished, False if it was marked for the worker that runs it.
+            True if the schedule is finished now; False if its task is running, so that the schedule
+            will be finished when the worker has stopped the task.
 
         Raises:
-            AlreadyFinishedError: it has ended already.
+            AlreadyFinishedError: the schedule has ended already.
             NotFoundError: there is no such schedule.
         """
         return self._collection.force_finish(self.key)
 
     def requeue(self, run_at: When | None = None) -> None:
-        """Run a schedule again that has ended, is quarantined or is paused; attempts count from 1.
+        """Run the schedule again after it has ended or was quarantined or paused.
+
+        The attempts are counted from 1 again.
 
         Args:
-            run_at: the earliest start; default: now.
+            run_at: the earliest start; None means now.
 
         Raises:
-            AlreadyExistsError: it is waiting or running already.
+            AlreadyExistsError: the schedule is waiting or running already.
             NotFoundError: there is no such schedule.
         """
         self._collection.requeue(self.key, run_at)
@@ -217,40 +229,59 @@ class Schedule:
         """Wait until a schedule that runs only once has ended.
 
         Args:
-            timeout: seconds; None: without limit.
+            timeout: the longest wait in seconds; None means no limit.
 
         Returns:
             ``finished``, ``cancelled``, ``expired``, ``failed`` or ``quarantined``.
 
         Raises:
-            InvalidError: it has a trigger, so it never ends.
-            NotFoundError: there is no such schedule; or it disappeared during the wait, because it
-                was deleted, or because it has ended and its ``retention_time`` is 0.
-            TimeoutError: it has not ended in time.
+            InvalidError: the schedule has a trigger, so it does not run only once.
+            NotFoundError: there is no such schedule; or it was removed during the wait, because a
+                client deleted it, or because it has ended and its ``retention_time`` is 0.
+            TimeoutError: the schedule has not ended within ``timeout``.
         """
         return self._collection.wait(self.key, timeout)
 
     def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
-        """Change arguments of `ScheduleCollection.add`; see `ScheduleCollection.modify`.
+        """Change the schedule's definition; see `ScheduleCollection.modify`.
+
+        Args:
+            changes: new values for arguments of `ScheduleCollection.add`.
 
         Raises:
             NotFoundError: there is no such schedule.
-            InvalidError: a value is invalid; the error's ``field`` is its name.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the value.
         """
         self._collection.modify(self.key, **changes)
 
 
 class Schedules(Protocol):
-    """The schedules of one store: the type of what `psched.open` returns and handlers get.
+    """The schedules of one store. `psched.open` returns such an object, and handlers get one.
 
-    `psched.ScheduleCollection` implements and documents it; only `poll`, which is for programs
-    without workers, is missing here.
+    `psched.ScheduleCollection` implements this protocol and documents the methods. Its method
+    `poll` is not in the protocol, because only programs without workers need `poll`.
     """
 
     def __getitem__(self, key: str) -> Schedule: ...
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a schedule with this key exists."""
+        ...
+
+    def __iter__(self) -> Iterator[Schedule]:
+        """Every schedule, in the order of `list`."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of schedules."""
+        ...
+
+    def __bool__(self) -> bool:
+        """Always True, also if there is no schedule."""
+        ...
+
     def close(self) -> None:
-        """Close the connection; a later request opens another."""
+        """Close the connection; the next request opens a new one."""
         ...
 
     def add(
@@ -259,7 +290,7 @@ class Schedules(Protocol):
         type: str = DEFAULT_TYPE,  # noqa: A002  # the table's word
         *,
         cron: str | None = None,
-        delay: int = 0,
+        delay: Duration = 0,
         timezone: str | None = None,
         next_time: When | None = None,
         next_run_time: When | None = None,
@@ -276,15 +307,15 @@ class Schedules(Protocol):
     def push(
         self,
         key: str,
-        type: str = DEFAULT_TYPE,  # noqa: A002  # the table's word
+        type: str | None = None,  # noqa: A002  # the table's word
         data: Mapping[str, Any] | None = None,
         *,
         run_at: When | None = None,
-        timeout: int | None = None,
-        connection: Any = None,  # noqa: ANN401  # SQLAlchemy's, which is not loaded for it
+        timeout: Duration | None = None,
+        connection: Any = None,  # noqa: ANN401  # of SQLAlchemy, which we do not import here
         **more: Any,  # noqa: ANN401  # checked by psched.core.declare
     ) -> Schedule:
-        """Submit a task, which runs once."""
+        """Submit a task: a schedule that runs only once."""
         ...
 
     def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
@@ -296,19 +327,29 @@ class Schedules(Protocol):
         ...
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
-        """Read the schedules with these keys; a key without a schedule is missing."""
+        """Read the schedules with these keys; the result omits keys that have no schedule."""
         ...
 
-    def list(self) -> Iterator[ScheduleMetadata]:
-        """Read every schedule."""
+    def list(
+        self,
+        *,
+        status: str | Iterable[str] | None = None,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        label: str | Iterable[str] | None = None,
+        prefix: str | None = None,
+        due: bool = False,
+        limit: int | None = None,
+        order: ListOrder = "next",
+    ) -> Iterator[ScheduleMetadata]:
+        """Read the schedules that fulfil all conditions; without any, every schedule."""
         ...
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
-        """The next occurrences of a schedule."""
+        """The next occurrences of a schedule, beginning with the one that is due or running."""
         ...
 
     def now(self) -> float:
-        """The store's clock, Unix seconds."""
+        """The time of the store's clock, in Unix seconds."""
         ...
 
     def modify(
@@ -322,21 +363,21 @@ class Schedules(Protocol):
         ...
 
     def delete(self, key: str) -> bool:
-        """Delete a schedule, or mark it for the worker that runs it."""
+        """Delete a schedule; False if its task is running, so that it is deleted later."""
         ...
 
     def cancel(self, key: str) -> bool:
-        """Never run a schedule again."""
+        """Cancel a schedule; False if its task is running, so that it is cancelled later."""
         ...
 
     def force_finish(self, key: str) -> bool:
-        """Mark a schedule as finished, whatever its task has done."""
+        """Make a schedule finished; False if its task is running, so that this happens later."""
         ...
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
-        """Run a schedule again that has ended or was set aside."""
+        """Run a schedule again that has ended, is quarantined or is paused."""
         ...
 
     def wait(self, key: str, timeout: float | None = None) -> str:
-        """Wait until a schedule that runs only once has ended."""
+        """Wait until a schedule that runs only once has ended, and return its status."""
         ...

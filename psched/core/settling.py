@@ -1,4 +1,4 @@
-"""The end of leases, even if schedules were redefined during the lease or an answer was lost."""
+"""Ending of leases, also if a schedule was redefined during its lease, or an answer was lost."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,10 @@ from psched.core.store_protocol import Settled, Store
 _log = logging.getLogger("psched.worker")
 
 Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
-"""Computes a lease's settlement, see `psched.core.policy.after_run`; None: not known yet."""
+"""A function that computes a lease's settlement, such as `psched.core.policy.after_run`.
+
+The result is None if the settlement is not known yet.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Ending:
     Attributes:
         leased: the row as it was claimed.
         decision: the result of the task.
-        deadline: D of the lease, see `lease_times`; 0 if the lease is lost or D is not known.
+        deadline: the deadline D of the lease, see `psched.base.lease_times`; 0 if the lease is lost
+            or D is not known.
     """
 
     leased: Row
@@ -35,7 +39,7 @@ class Ending:
 
     @property
     def lease(self) -> tuple[str, Token]:
-        """The lease that ends."""
+        """The key of the row, and the token of the lease that ends."""
         return self.leased.key, self.leased.token
 
 
@@ -43,15 +47,17 @@ class Settler:
     """Ends leases, and recognises a settlement that was applied although its answer was lost.
 
     A store recognises a repeated settlement only until the next lease of the row is settled; after
-    that it answers PREEMPTED. But before D no other worker can have leased the row, unless this
-    settlement had ended the lease. So if a settlement was sent during the lease, its answer was
-    lost, and PREEMPTED arrives before D, then the settlement was applied: the result is DONE.
+    that the store answers PREEMPTED. But before the lease's deadline D, another worker can lease
+    the row only if this settlement has ended the lease. So the settlement was applied, and the
+    result is DONE, if all this is true: the settlement was sent before D, its answer was lost, and
+    the answer to its repetition is PREEMPTED and arrives before D.
 
     There are two exceptions: the lease can also end before D if a person changes or removes the row
-    by hand, or if the store's clock steps by more than a lease allows. If either happens to a row
-    whose settlement never reached the store, a task is reported as finished although it will run
-    again (or its schedule no longer exists). The opposite mistake would be worse: a task whose
-    settlement is reported as PREEMPTED may undo its work, and no worker would repeat it.
+    by hand, or if the store's clock jumps by more than a lease allows. If either happens to a row
+    whose settlement never reached the store, psched reports the task as finished although the task
+    will run again (or the schedule no longer exists). The opposite mistake would be worse: if an
+    applied settlement were reported as PREEMPTED, the task might undo its work, and no worker would
+    do the work again.
 
     Args:
         settings: the installation's settings.
@@ -71,18 +77,18 @@ class Settler:
         self._conclude = conclude
         self._send = send
         self._clock = clock
-        # The leases whose settlement may have been applied, with the D that each had when it was
-        # sent.
+        # The leases whose settlement may have been applied without an answer. The value is the
+        # lease's deadline D when the settlement was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
 
     def settle(self, store: Store, endings: Sequence[Ending]) -> Mapping[str, Settled]:
-        """End leases; may be repeated when the store did not answer.
+        """End leases. If the store does not answer, the call can be repeated.
 
         Returns:
             DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
 
         Raises:
-            TransientStoreError: to be repeated later.
+            TransientStoreError: the store is unavailable; the call must be repeated later.
         """
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
@@ -104,13 +110,13 @@ class Settler:
         return self._judged(endings, results)
 
     def forget(self, ending: Ending) -> bool:
-        """Forget a lease that has ended; return whether the answer to its settlement was lost."""
+        """Forget a lease that has ended. Return whether an answer to its settlement was lost."""
         return self._unanswered.pop(ending.lease, None) is not None
 
     def _judged(
         self, endings: Sequence[Ending], results: Mapping[str, Settled]
     ) -> Mapping[str, Settled]:
-        """The results, with DONE instead of PREEMPTED if the settlement must have been applied."""
+        """The results, with DONE for PREEMPTED if the settlement was applied (see `Settler`)."""
         boot = self._clock.boottime()
         ours = {
             ending.leased.key
@@ -121,7 +127,7 @@ class Settler:
         return {
             key: Settled.DONE if result is Settled.PREEMPTED and key in ours else result
             for key, result in results.items()
-            # A row that is still REDEFINED is settled at the next call.
+            # We omit a row that is still REDEFINED, because the next call settles it.
             if result is not Settled.REDEFINED
         }
 
@@ -135,16 +141,17 @@ def settle(
     conclude: Conclude = after_run,
     send: Send = send_once,
 ) -> Mapping[str, Settled]:
-    """End leases; may be repeated when the store did not answer.
+    """End leases. If the store does not answer, the call can be repeated.
 
-    A schedule that was redefined while its task ran is read again: its next time is computed from
-    the definition that it has now.
+    If a schedule was redefined while its task ran, this function reads the row again, and computes
+    the next time from the new definition.
 
     Args:
-        store: the store.
+        store: the store that holds the rows.
         endings: how each lease ends.
         settings: the installation's settings.
-        results: filled with what is known so far, also if this raises.
+        results: a mapping to which this function adds each result as soon as it is known, so that
+            the caller has the results even if this function raises an error.
         conclude: computes each settlement.
         send: sends each request.
 
@@ -152,13 +159,13 @@ def settle(
         DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
 
     Raises:
-        TransientStoreError: to be repeated later.
+        TransientStoreError: the store is unavailable; the call must be repeated later.
     """
     results = {} if results is None else results
     open_endings = {ending.leased.key: ending for ending in endings}
     current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
     now = 0.0
-    # The loop ends, because it repeats only if somebody has changed a definition meanwhile.
+    # The loop ends, because each repetition requires that a client has changed a row meanwhile.
     while open_endings:
         settlements = [
             conclude(ending.leased, current[key], ending.decision, settings, now)
@@ -188,9 +195,9 @@ def settle(
 
 
 def _log_decision(ending: Ending, reason: str) -> None:
-    """Log what was decided about the occurrences after a finished one.
+    """Log what was decided about the next occurrences after an occurrence has succeeded.
 
-    Failed attempts are not logged here, because their reason is logged when the task ends.
+    After a failed attempt nothing is logged here, because the reason is logged when the task ends.
     """
     if isinstance(ending.decision, Finish):
         _log.warning("%s: %s", ending.leased.key, reason)

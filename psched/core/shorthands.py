@@ -1,13 +1,14 @@
 """Shorthands that define when a schedule runs, and their conversion into columns.
 
-* ``every=3600``, a number of seconds or a `timedelta`: ``@every 3600 +1234``. The offset depends on
-  the key, so that schedules that are declared together do not run together, and that a schedule
-  that is declared again is the same. With ``next_time``, the times are counted from there. With
-  ``align=True`` they are whole multiples of the interval since 1970: ``@every 3600`` is every hour,
-  on the hour.
+* ``every="1h"``, a duration (see `base.quantities`), becomes ``@every 3600 +1234``. The offset is
+  computed from the key: so schedules that are declared together do not run together, and a schedule
+  that is declared again gets the offset that it had. If ``next_time`` is given, the times are
+  counted from ``next_time``. With ``align=True`` the times are whole multiples of the interval
+  since 1970: ``@every 3600`` is every hour, on the hour.
 * ``at=datetime(…)``, or Unix seconds: the schedule runs once, at this instant.
-* ``trigger=("myapp.triggers:Tides", {"port": "Brest"})``: a user's class (`triggers.custom`) or its
-  name, with its arguments if it takes any; or an instance of a dataclass.
+* ``trigger=("myapp.triggers:Tides", {"port": "Brest"})`` becomes ``@call …``. The value is a user's
+  class (`triggers.custom`) or the name of the class; or a pair of this and the arguments of the
+  class; or an instance, if the class is a dataclass.
 """
 
 import inspect
@@ -15,14 +16,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import ceil
 from typing import Any
 
 from psched.base.errors import InvalidError
+from psched.base.quantities import DURATIONS, as_seconds
 from psched.base.stable_hash import stable_hash
 from psched.core.columns import LATEST_TIME, check_number
-from psched.triggers.trigger import LONGEST_INTERVAL
+from psched.triggers.trigger import LONGEST_INTERVAL, in_seconds
 
 When = int | datetime
 """An instant: Unix seconds, or an aware datetime."""
@@ -33,14 +35,15 @@ _WAYS = ("cron", "every", "at", "trigger")
 
 
 def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a schedule with columns instead of shorthands.
+    """Replace the shorthands in the fields of a schedule by columns.
 
     Args:
         key: the schedule's key.
         fields: the fields that were given; a shorthand that is None counts as not given.
 
     Raises:
-        InvalidError: a value is invalid, or contradicts another; ``field`` is its name.
+        InvalidError: a value is invalid, or contradicts another value; the error's ``field`` is the
+            name of the value.
     """
     columns = {name: value for name, value in fields.items() if name not in SHORTHANDS}
     given = {name: fields[name] for name in SHORTHANDS if fields.get(name) is not None}
@@ -55,6 +58,8 @@ def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidError("align", "is for every, which is not given; leave it out")
     if align and start is not None:
         raise InvalidError("align", "and next_time both say where the times of every lie; omit one")
+    if isinstance(columns.get("cron"), str):
+        columns["cron"] = in_seconds(columns["cron"])
     if "every" in given:
         columns["cron"] = _every(key, given["every"], start, align=align)
     if "trigger" in given:
@@ -67,10 +72,14 @@ def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def instant(name: str, when: When) -> int:
-    """Unix seconds, rounded up so that nothing runs early.
+    """Convert an instant to Unix seconds, rounded up so that nothing runs early.
+
+    Args:
+        name: the name of the value, which becomes the ``field`` of an error.
+        when: the instant.
 
     Raises:
-        InvalidError: it is not an instant; ``field`` is ``name``.
+        InvalidError: ``when`` is not an instant.
     """
     if isinstance(when, datetime):
         if when.tzinfo is None:
@@ -82,15 +91,13 @@ def instant(name: str, when: When) -> int:
 
 
 def _every(key: str, interval: object, start: When | None, *, align: bool) -> str:
-    seconds = interval
-    if isinstance(interval, timedelta) and not interval.microseconds:
-        seconds = interval.days * 86_400 + interval.seconds
+    seconds = as_seconds(interval)
     number = isinstance(seconds, int) and not isinstance(seconds, bool)
     if not number or not 1 <= seconds <= LONGEST_INTERVAL:  # type: ignore[operator]
         raise InvalidError(
             "every",
-            f"must be whole seconds, from 1 to {LONGEST_INTERVAL}, or a timedelta of as many,"
-            f" not {interval!r}",
+            f"must be whole seconds from 1 to {LONGEST_INTERVAL}, a text with a unit"
+            f" ({DURATIONS}) or a timedelta, not {interval!r}",
         )
     gap = int(seconds)  # type: ignore[call-overload]
     if align:
@@ -100,13 +107,13 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
 
 
 def name_main_class(trigger: object) -> object:
-    """A trigger whose class is defined in ``__main__``, with the class's import path instead.
+    """Replace the class in a trigger by its import path, if ``__main__`` defines the class.
 
-    The path is valid in the workers of a program, because they run the same ``__main__``. Other
-    triggers are returned unchanged.
+    The path is valid in the workers that a program starts, because they run the program's
+    ``__main__``. Other triggers are returned unchanged.
 
     Raises:
-        InvalidError: it is not a trigger.
+        InvalidError: the trigger is a tuple or a list that does not have two items.
     """
     named, arguments = _parts(trigger)
     if inspect.isclass(named) and named.__module__ == "__main__" and "<" not in named.__qualname__:
@@ -115,7 +122,7 @@ def name_main_class(trigger: object) -> object:
 
 
 def _parts(trigger: object) -> tuple[object, object]:
-    """A class or its name, and its arguments; None if none were given."""
+    """Split a trigger into the class or its name, and its arguments (None: none were given)."""
     if isinstance(trigger, tuple | list):
         if len(trigger) != 2:  # noqa: PLR2004
             raise InvalidError("trigger", "must be a class and its arguments, as (Tides, {...})")
@@ -127,7 +134,7 @@ def _parts(trigger: object) -> tuple[object, object]:
 
 
 def _call(trigger: object) -> str:
-    """The text of a user's trigger."""
+    """Convert a user's trigger to its text ``@call …``."""
     named, arguments = _parts(trigger)
     name = named if isinstance(named, str) else _path_of(named)
     if arguments is None or arguments == {}:
@@ -138,7 +145,7 @@ def _call(trigger: object) -> str:
 
 
 def _json(arguments: Mapping[str, Any]) -> str:
-    """Arguments as JSON; equal arguments always give equal text."""
+    """Convert arguments to JSON; equal arguments always give equal text."""
     try:
         text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:

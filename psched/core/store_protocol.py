@@ -10,36 +10,41 @@
      │                             └─ rest      finished, quarantined; or the row is deleted
      └── lease expires: nobody writes anything; any worker may claim
 
-**The cursor.** A row's ``next_time`` is the occurrence that is due or running. It moves only in
-a settle, or when a person modifies the schedule. That is why no occurrence can be lost.
+**The cursor.** A row's ``next_time``, the cursor, is the scheduled time of the occurrence that is
+due or running. Only a settle, or a client that modifies the schedule, changes the cursor. That is
+why no occurrence can be lost.
 
 **Time.** The store's clock alone decides whether a row is due and when a lease ends. In the store,
-a lease ends at floor(now) + alive_time + 1; its holder counts ``alive_time`` from *before* the
-request was sent (see `psched.base.lease_times`). So the lease always ends for its holder before it
-ends in the store, whatever the network and the hosts' clocks do.
+a lease ends at floor(now) + alive_time + 1; its holder counts ``alive_time`` from the instant
+*before* the request was sent (see `psched.base.lease_times`). So the lease always ends for its
+holder before it ends in the store, whatever the network and the hosts' clocks do.
 
-**The token.** Every claim writes an owner that was never used before, and raises the fence. Every
-later write is conditional on both. If it changes no row, the lease was lost: preempted.
+**The token.** Every claim writes an ``owner`` that was never used before, and increases ``fence``.
+Every later write is conditional on both. If such a write changes no row, the lease was lost: its
+holder was preempted.
 
 **Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or its
 outcome is unknown (`UnknownOutcomeError`). After an unknown outcome, an extend or a settle can be
-repeated; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
+repeated. But ``settled_by`` stores only the token of the last settle. So the store recognises a
 repeated settle until the next lease of the row is settled, and answers PREEMPTED after that
-(`psched.core.settling.Settler` can tell more). After an unknown claim, `Store.held` returns what
-was claimed; it must be asked more than once, because the claim may be applied late.
+(`psched.core.settling.Settler` can still recognise some of these settles). After a claim with an
+unknown outcome, `Store.held` returns the rows that were claimed. `Store.held` must be called more
+than once, because the database may apply the claim late.
 
-**Redefinition.** ``version`` grows with every change of the definition, the payload included. A
-settle names the version from which its times were computed, and the status that the row had then;
-if either has changed, the holder reads the row again and computes anew. (A client that sets the
-status by plain SQL need not raise the version.)
+**Redefinition.** ``version`` grows with every change of the definition, which includes the payload.
+A settle contains the version from which its times were computed, and the status that the row had
+then. If the version or the status has changed, the store refuses the settle, and the holder reads
+the row again and computes a new one. (The status is compared, because a client that sets it by
+plain SQL need not increase the version.)
 
-**Deleting** a leased row only marks it. Cancelling or force-finishing a leased row also marks it,
-and so can any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the
-mark (`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until
-then the key is taken.
+**Marks.** To delete, cancel or force-finish a leased row only marks the row: its status becomes one
+of `psched.core.model.MARKS`. Any client can also set such a status. The holder of the lease sees
+the mark (`Store.marked`), stops the task while it still holds the lease, and then deletes the row
+or settles it without a next run. Until then no other row can have the key.
 
-**Capabilities.** `Store` is what every store must do. Each capability that only some stores have is
-a protocol of its own (`JoinsTransactions`); a store has the capability if it has the methods.
+**Capabilities.** `Store` contains what every store must do. Each capability that only some stores
+have is a separate protocol, such as `JoinsTransactions`. A store has the capability if it has the
+methods of the protocol.
 
 The test suite in `psched.testing` checks psched's own stores, and can check others.
 """
@@ -51,6 +56,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from psched.base.errors import UnknownOutcomeError
 from psched.core.model import Row, Settlement, Token
+from psched.core.selection import EVERY_ROW, Selection
 
 
 class Settled(Enum):
@@ -58,7 +64,10 @@ class Settled(Enum):
 
     DONE = "done"
     REDEFINED = "redefined"
-    """The lease is held, but the row was changed: read the row and compute the settlement anew."""
+    """The lease is still held, but the row was changed, so nothing was applied.
+
+    The caller must read the row again, and compute a new settlement.
+    """
     PREEMPTED = "preempted"
 
 
@@ -68,12 +77,13 @@ class Claimed:
 
     Attributes:
         rows: the rows that are now leased, with their new tokens, in the order in which they were
-            due; their ``next_run_time`` need not be the lease's end.
-        expired: keys of those rows whose last lease ended without a settle.
-        now: the store's clock when the due rows were read; None if no row was due within the
-            horizon.
-        next_due: the earliest ``next_run_time`` after now, if it is within the horizon.
-        more: whether rows that this claim has not leased may be due.
+            due. Their ``next_run_time`` need not be the end of the lease.
+        expired: the keys of those ``rows`` whose last lease ended without a settle.
+        now: the time of the store's clock when the due rows were read; None if no row is due within
+            the horizon of the claim.
+        next_due: the earliest ``next_run_time`` after ``now``, in Unix seconds; None if there is
+            none within the horizon of the claim.
+        more: True if there might be more due rows, which this claim has not leased.
     """
 
     rows: Sequence[Row] = ()
@@ -84,11 +94,11 @@ class Claimed:
 
 
 class ClaimUnknownError(UnknownOutcomeError):
-    """A claim may have been applied; `Store.held` with these arguments returns what was claimed.
+    """A claim may have been applied. `Store.held` with these attributes returns its rows.
 
     Attributes:
         owner: the owner that the claim wrote.
-        keys: the rows that it may have leased; empty if they are not known.
+        keys: the keys of the rows that the claim may have leased; empty if they are not known.
     """
 
     def __init__(self, owner: str, keys: Sequence[str]) -> None:
@@ -101,33 +111,35 @@ class ClaimUnknownError(UnknownOutcomeError):
 
 
 class Store(Protocol):
-    """A store, used by one process in one thread, with one connection, opened when needed.
+    """A store, used by one thread of one process. It opens its only connection when needed.
 
-    Besides the errors named below, every method may raise `StoreUnavailableError` (nothing was
-    applied), `SchemaError` and `StoreError`; those that write may raise `UnknownOutcomeError` (the
-    write may have been applied).
+    Besides the errors that a method lists, every method can raise `StoreUnavailableError` (nothing
+    was applied), `SchemaError` and `StoreError`. Methods that write can also raise
+    `UnknownOutcomeError` (the write may have been applied).
     """
 
     def init(self) -> Sequence[str]:
-        """Create or upgrade what the store needs; may be repeated.
+        """Create or upgrade the table and whatever else the store needs.
+
+        The call can be repeated.
 
         Returns:
-            One line for each thing that was done, for people.
+            One line for people about each change that was made.
         """
         ...
 
     def now(self) -> float:
-        """The store's clock, Unix seconds."""
+        """The time of the store's clock, in Unix seconds."""
         ...
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        """Insert rows, all or none.
+        """Insert all rows, or none if an error is raised.
 
         Args:
-            rows: their definition, times, ``alive_time`` and ``options`` are stored; the other
-                columns are those of a new row.
-            nonce: stored in ``settled_by``, so that the rows of an insert of unknown outcome can
-                be recognised.
+            rows: the new rows. Their definition, times, ``alive_time`` and ``options`` are stored;
+                the other columns get the values of a new row.
+            nonce: a unique text, which is stored in ``settled_by``. If the outcome of the insert is
+                unknown, the caller recognises its rows by the nonce.
 
         Raises:
             AlreadyExistsError: one of the keys exists.
@@ -135,38 +147,42 @@ class Store(Protocol):
         ...
 
     def get(self, key: str) -> Row | None:
-        """The row with this key; None: there is none."""
+        """The row with this key; None if there is none."""
         ...
 
-    def rows(self) -> Iterator[Row]:
-        """Every row in the order of ``next_run_time``; rows without a next run are last.
+    def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
+        """The rows of a selection, in its order.
 
-        The rows are read in chunks: a row that is claimed or settled meanwhile may be returned
-        twice, or not at all. After a `StoreUnavailableError`, ``next`` can be called again and
-        continues with the row that failed (so the iterator cannot be a generator).
+        A store that cannot search its rows can use `psched.core.selection.SelectedRows`.
+
+        The rows are read in chunks, so a row that is claimed or settled meanwhile can be returned
+        twice, or not at all. After a `StoreUnavailableError`, the caller can call ``next`` again,
+        which continues with the row that could not be read. So the iterator cannot be a generator.
         """
         ...
 
     def try_rights(self) -> None:
-        """Check that the database user may read and write; nothing is changed.
+        """Check that the database user has the rights to read and write; nothing is changed.
 
         Raises:
-            StoreError: the user may not; the text names the missing rights.
+            StoreError: a right is missing; the text names the missing rights.
         """
         ...
 
     def replace(self, seen: Row, new: Row) -> bool:
-        """Change a row's definition, status and times if the row is still as it was seen.
+        """Change a row's definition, status and times, and increase its version.
 
-        The version grows.
+        Args:
+            seen: the row as the caller has read it.
+            new: the row with the new values.
 
         Returns:
-            False if the row was changed or deleted meanwhile: nothing was applied.
+            False if the row was changed or deleted after it was read: nothing was applied.
         """
         ...
 
     def delete(self, key: str) -> bool:
-        """Delete a row; a leased row is marked for its holder instead.
+        """Delete a row. A leased row is only marked, so that the holder of the lease deletes it.
 
         Returns:
             True if the row was deleted, False if it was marked.
@@ -181,15 +197,16 @@ class Store(Protocol):
     ) -> Claimed:
         """Lease up to ``limit`` due rows, those that have been due longest first.
 
-        A row that cannot be leased, whatever it holds, is quarantined, so that it does not stop the
-        others.
+        If a row cannot be leased because of an invalid value in it, the store quarantines the row,
+        so that the claim can lease the other rows.
 
         Args:
             owner: a text that was never used before.
-            limit: how many rows to lease at most.
-            alive_time: length of the leases in seconds; a row's own ``alive_time`` overrides it.
-            shortest: no lease is shorter than this, whatever ``alive_time`` says.
-            horizon: how many seconds ahead to look for the next due row.
+            limit: the largest number of rows to lease.
+            alive_time: the length of the leases in seconds, for rows that have no ``alive_time``.
+            shortest: the shortest length of a lease in seconds; it replaces any shorter
+                ``alive_time``.
+            horizon: the seconds after the present time in which the next due row is searched.
 
         Raises:
             ClaimUnknownError: the connection broke; rows may have been leased to ``owner``.
@@ -197,11 +214,11 @@ class Store(Protocol):
         ...
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """The rows that this owner holds; this tells what a claim of unknown outcome did.
+        """The rows that an owner holds now: those that a claim of unknown outcome has leased.
 
         Args:
             owner: the owner that the claim wrote.
-            keys: the rows that it may have leased; empty if they are not known.
+            keys: the keys of the rows that the claim may have leased; empty if they are not known.
         """
         ...
 
@@ -210,25 +227,33 @@ class Store(Protocol):
     ) -> frozenset[str]:
         """Move the end of leases to now + alive_time.
 
+        Args:
+            leases: the token of each lease, by key.
+            alive_time: see `claim`.
+            shortest: see `claim`.
+
         Returns:
-            The keys whose lease was still held and was extended. The others are preempted.
+            The keys of the leases that were extended. All other leases are lost (preempted).
         """
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         """End leases.
 
-        Repeating a settlement that was applied answers DONE again, at least until the next lease
-        of the row is settled.
+        If a settlement that was applied is repeated, the answer is DONE again, at least until the
+        next lease of the row is settled.
 
-        ``next_run_time`` becomes the later of ``not_before`` and floor(now) + wait + 1, or
-        floor(now) if there is no wait. A store that tells two leases of an occurrence apart by
-        their seconds alone may write floor(now) + 1 instead of floor(now).
+        ``next_run_time`` becomes the later of ``not_before`` and floor(now) + wait + 1. Without a
+        wait, it becomes the later of ``not_before`` and floor(now). A store that distinguishes two
+        leases of an occurrence only by their seconds can use floor(now) + 1 instead of floor(now).
         """
         ...
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """Replace a leased row's payload and raise its version; False if the lease was lost.
+        """Replace the payload of a leased row, and increase its version.
+
+        Returns:
+            False if the lease was lost: nothing was applied.
 
         Raises:
             InvalidError: the store cannot hold this payload; nothing was applied.
@@ -236,40 +261,41 @@ class Store(Protocol):
         ...
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """The marks (see `psched.core.model.MARKS`) of those rows that have one, by key."""
+        """The marks (see `psched.core.model.MARKS`) by key; rows without a mark are omitted."""
         ...
 
     def purge(self, limit: int) -> int:
         """Delete up to ``limit`` rows whose ``retain_until`` has passed.
 
         Returns:
-            How many were deleted.
+            The number of deleted rows.
         """
         ...
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        """The rows with these keys, by key; keys without a row are missing."""
+        """Read the rows with these keys; keys that have no row are missing in the result."""
         ...
 
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """Release the leases of a dead worker, whose processes must be gone.
+        """Release the leases of a dead worker. All processes of its tasks must have ended.
 
-        An occurrence that was in its second or a later attempt waits ``retry_wait`` seconds,
-        because it may be what killed the worker.
+        An occurrence that was in its second or a later attempt runs again only after ``retry_wait``
+        seconds, because the occurrence itself may have killed the worker.
 
         Args:
-            nonce: the dead worker's nonce; its owners all begin with the nonce and a dot.
-            alive_time: seconds; leases that end later than this from now (a row's own
-                ``alive_time`` can be longer) are left to expire.
-            retry_wait: seconds.
+            nonce: the dead worker's nonce. Each owner that the worker has written begins with the
+                nonce and a dot.
+            alive_time: the length of a lease in seconds. Leases that end more than this after now,
+                because a row has a longer ``alive_time``, are not released, but expire.
+            retry_wait: the wait in seconds.
 
         Returns:
-            The keys that were released.
+            The keys of the rows whose leases were released.
         """
         ...
 
     def examine(self) -> Sequence[tuple[str, str]]:
-        """Facts about the store, for display: pairs of a name and a value in words.
+        """Facts about the store, for display: for each fact, its name and its value as text.
 
         Raises:
             StoreError: the store cannot be used; the text says why.
@@ -277,35 +303,68 @@ class Store(Protocol):
         ...
 
     def disconnect(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection; the next request opens a new one."""
         ...
 
 
 class CallersTransaction(Protocol):
-    """A transaction that a program has begun on a connection of its own.
+    """A transaction that a program has begun on its own connection.
 
-    The methods open no other connection, do not sleep, and repeat nothing, because the transaction
-    may hold locks. Their writes take effect if the program commits.
+    The methods use only this connection. They never sleep and never repeat a request,
+    because the transaction may hold locks. Their writes take effect when the program commits.
     """
 
     def now(self) -> float:
-        """The store's clock, Unix seconds."""
+        """The time of the store's clock, in Unix seconds."""
         ...
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        """Insert rows, all or none; see `Store.add`.
+        """Insert all rows, or none if an error is raised; see `Store.add`.
 
         Raises:
-            AlreadyExistsError: one of the keys exists; the transaction is as it was before.
+            AlreadyExistsError: one of the keys exists; the transaction is as it was before, and can
+                continue.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """The due rows that no worker has claimed yet.
+
+    Attributes:
+        due: the number of these rows; if it is the limit of the request, there may be more.
+        late: the seconds by which the oldest of these rows is late; 0 if there is no such row.
+    """
+
+    due: int = 0
+    late: float = 0.0
+
+
+@runtime_checkable
+class CountsBacklog(Protocol):
+    """A capability of a `Store`: it can count the due rows without leasing them.
+
+    A worker without a free slot needs this capability to report how many rows wait for a slot.
+    """
+
+    def backlog(self, limit: int) -> Backlog:
+        """Count the rows that a claim could lease now, and say how late the oldest of them is.
+
+        The cost must not grow with the number of due rows above ``limit``. A store may leave out
+        rows whose leases have expired.
+
+        Args:
+            limit: the largest number of rows to count.
         """
         ...
 
 
 @runtime_checkable
 class JoinsTransactions(Protocol):
-    """A capability of a `Store`: it can insert rows in a transaction of the caller's.
+    """A capability of a `Store`: it can insert rows in a transaction of the calling program.
 
-    `ScheduleCollection.push` needs it when it is given a ``connection``.
+    `ScheduleCollection.push` needs this capability if its argument ``connection`` is set.
     """
 
     def join_transaction(self, connection: Any) -> CallersTransaction:  # noqa: ANN401
@@ -315,6 +374,41 @@ class JoinsTransactions(Protocol):
             connection: the program's connection, of a type that this store knows.
 
         Raises:
-            InvalidError: it is no connection of that type.
+            InvalidError: ``connection`` is not of such a type.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsRows(Protocol):
+    """A capability of a `Store`: it can count its rows without reading them.
+
+    ``len`` of a `ScheduleCollection` uses this capability, and otherwise reads every row.
+    """
+
+    def count(self) -> int:
+        """The number of rows, whatever their status is."""
+        ...
+
+
+@runtime_checkable
+class ReplacesMany(Protocol):
+    """A capability of a `Store`: it can replace many rows in one transaction.
+
+    `psched apply` uses this capability. Without it, the rows are replaced one by one.
+    """
+
+    def replace_many(self, changes: Sequence[tuple[Row, Row]]) -> Sequence[bool]:
+        """Replace each row that was not changed or deleted after it was read; see `Store.replace`.
+
+        If an error is raised, none of the rows was replaced; after an `UnknownOutcomeError`, all or
+        none of those that were unchanged.
+
+        Args:
+            changes: for each row, the row as the caller has read it, and the row with the new
+                values.
+
+        Returns:
+            For each row, whether it was replaced.
         """
         ...

@@ -12,7 +12,9 @@ A file holds one or several documents. Each document has a label, the owner of i
 At the top of a document, psched ignores keys that begin with ``x-``: they may hold YAML anchors.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,6 +27,8 @@ from psched.config import Config
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.config.kinds import RawValue
 from psched.core.declare import FIELDS, declare
+from psched.core.model import Row
+from psched.files.track import Track, untracked
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")
 """The fields of a schedule in a file, without ``label``, which belongs to the whole document."""
@@ -32,7 +36,8 @@ _FIELDS = tuple(name for name in FIELDS if name != "label")
 _SUFFIXES = (".yml", ".yaml")
 
 _LEVELS = 3
-"""The depth to which line numbers are kept: the document, its schedules, the schedules' fields."""
+"""The levels of a document for which line numbers are stored: the document, its schedules, and the
+schedules' fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,14 @@ class Document:
     """The schedules that files declare for one label.
 
     Attributes:
-        label: the label of the schedules; None: they have no label.
+        label: the label of the schedules; None means that the schedules have no label.
         schedules: the ``key`` and the fields of each schedule.
+        rows: the rows that `psched.core.declare.declare` has made of ``schedules``, by key.
     """
 
     label: str | None
     schedules: list[dict[str, Any]] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
 
 
 class Reader:
@@ -54,12 +61,16 @@ class Reader:
     Args:
         settings: the settings that declarations are checked against.
         label: the label of documents without a label; a document with another label is a mistake.
-            None: each document must have a label.
+            None means that each document must have a label.
+        track: shows how many schedules have been read.
     """
 
-    def __init__(self, settings: Config, label: str | None = None) -> None:
+    def __init__(
+        self, settings: Config, label: str | None = None, *, track: Track = untracked
+    ) -> None:
         self._settings = settings
         self._label = label
+        self._track = track
         self._documents: dict[str | None, Document] = {}
         self._places: dict[str, str] = {}
         self._problems: list[tuple[str, int, str]] = []
@@ -86,9 +97,9 @@ class Reader:
         return self.documents()
 
     def read_text(self, content: str, origin: Path) -> None:
-        """Read the content of one file; `documents` returns the result."""
+        """Read the content of one file; a later call of `documents` returns its schedules."""
         try:
-            loader = _SchedulesLoader(content)
+            loader = _loader_of(content)
         except yaml.reader.ReaderError as error:
             problem = unreadable(error, content)
             self._refuse(origin, problem.line, problem.text)
@@ -153,11 +164,11 @@ class Reader:
         if not known:
             return
         document = self._documents.setdefault(label, Document(label))
-        for key, given in schedules.value.items():
+        for key, given in self._track(schedules.value.items(), f"reading {origin.name}"):
             self._read_schedule(document, key, given, origin)
 
     def _label_of(self, given: RawValue | None, origin: Path, line: int) -> tuple[bool, str | None]:
-        """Whether a document's label is known, and the label; an unknown label is a mistake."""
+        """Return whether a document's label is known, and the label; note mistakes in the label."""
         if given is None:
             if self._label is None:
                 text = "label: is missing; write the owner's name, or null for none; or use --label"
@@ -197,6 +208,7 @@ class Reader:
             text = f"{key}: cron: is missing; to run something only once, use push"
             self._refuse(origin, given.line, text)
         document.schedules.append({"key": key, **fields})
+        document.rows[key] = row
 
     def _refuse(self, origin: Path, line: int | None, text: str) -> None:
         place = f"{origin}" if line is None else f"{origin}:{line}"
@@ -225,6 +237,46 @@ class _SchedulesLoader(Loader):
         if ":" in node.value:
             raise ValueError(node.value)
         return float(super().construct_yaml_float(node))
+
+
+class _ParsedLoader(_SchedulesLoader):
+    """A `_SchedulesLoader` whose text libyaml has parsed, which is ten times as fast as PyYAML.
+
+    libyaml only parses the text. PyYAML builds the nodes, because libyaml builds them recursively
+    and would crash on a text that is nested too deeply.
+    """
+
+    def __init__(self, events: Iterable[yaml.Event]) -> None:
+        super().__init__("")
+        self._events = deque(events)
+
+    def check_event(self, *kinds: Any) -> bool:  # noqa: ANN401  # as PyYAML declares it
+        """Whether there is another event, of one of these kinds if any are given."""
+        return bool(self._events) and (not kinds or isinstance(self._events[0], kinds))
+
+    def peek_event(self) -> yaml.Event | None:
+        """The next event; None if there is none."""
+        return self._events[0] if self._events else None
+
+    def get_event(self) -> yaml.Event | None:
+        """Remove the next event, and return it; None if there is none."""
+        return self._events.popleft() if self._events else None
+
+
+def _loader_of(content: str) -> _SchedulesLoader:
+    """Return a loader of a text: the fast one if libyaml is installed and finds no mistake.
+
+    libyaml accepts tabs where PyYAML refuses them. A text with tabs is left to PyYAML, so that all
+    hosts accept the same files.
+
+    Raises:
+        ReaderError: the text contains a character that YAML does not allow.
+    """
+    with suppress(AttributeError, yaml.YAMLError):
+        if "\t" in content:
+            return _SchedulesLoader(content)
+        return _ParsedLoader(yaml.parse(content, yaml.CSafeLoader))
+    return _SchedulesLoader(content)  # finds the mistake again, and describes it better
 
 
 for _kind in ("int", "float"):

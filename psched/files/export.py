@@ -73,7 +73,7 @@ def to_yaml(documents: Documents) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, but it writes multi-line texts as blocks, and no aliases."""
+    """PyYAML's safe dumper, changed to write multi-line texts as blocks and to write no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Ignore aliases: an object that occurs twice is written in full both times."""

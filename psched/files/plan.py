@@ -1,8 +1,9 @@
-"""Compares declared schedules with existing ones, field by field. Pure: no store, no clock."""
+"""Compares declared schedules with existing ones, field by field, without a store or a clock."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from psched.base.errors import InvalidError
@@ -24,8 +25,8 @@ class Change:
 
     Attributes:
         field: one of `psched.core.declare.FIELDS`; or ``next_time``, if the schedule runs once.
-        old: the present value; None: the default, or no value.
-        new: the declared value; None: the default, or no value.
+        old: the present value; None means the default, or no value.
+        new: the declared value; None means the default, or no value.
     """
 
     field: str
@@ -39,10 +40,10 @@ class Item:
 
     Attributes:
         key: the key of the schedule.
-        wanted: the row that the declaration describes; None: the schedule is no longer declared.
-        found: the row in the store; None: the schedule is to be added.
+        wanted: the row that the declaration describes; None if the schedule is no longer declared.
+        found: the row in the store; None if the schedule is to be added.
         changes: the differences between ``found`` and ``wanted``.
-        fields: the declared fields and the label; empty: the schedule is no longer declared.
+        fields: the declared fields and the label; empty if the schedule is no longer declared.
     """
 
     key: str
@@ -57,7 +58,7 @@ class Plan:
     """The steps that make the schedules of one label equal to their declarations.
 
     Attributes:
-        label: the owner of the schedules; None: they have no label.
+        label: the owner of the schedules; None means that the schedules have no label.
         added: declared schedules that do not exist yet.
         changed: schedules that differ from their declarations.
         unchanged: schedules that equal their declarations.
@@ -87,6 +88,7 @@ def plan(
     *,
     settings: Config,
     adopt: bool = False,
+    declared: Mapping[str, Row] = MappingProxyType({}),
 ) -> Plan:
     """Compare declared schedules with existing ones.
 
@@ -96,9 +98,11 @@ def plan(
             added; the ``next_time`` of a schedule that runs once always applies.
         existing: every schedule with a declared key, and every schedule of this label; other
             schedules are ignored.
-        label: the label of the declared schedules; None: they have no label.
+        label: the label of the declared schedules; None means that they have no label.
         settings: the settings that declarations are checked against.
         adopt: whether to take over schedules that have another label, or no label.
+        declared: rows of repeating schedules that `declare` has already made of their declarations,
+            by key. They are not made again.
 
     Raises:
         InvalidError: a value is not valid, or a key is declared twice. The error's ``field`` is the
@@ -109,7 +113,7 @@ def plan(
     refused: dict[str, str] = {}
     keys = set[str]()
     for declaration in wanted:
-        item = _item(declaration, rows, label, settings)
+        item = _item(declaration, rows, label, settings, declared)
         if item.key in keys:
             raise InvalidError(item.key, "is declared twice")
         keys.add(item.key)
@@ -136,7 +140,7 @@ def has_label(row: Row, label: str | None) -> bool:
 
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
-    """The reason why a schedule of this label must not replace a row; None: it may."""
+    """The reason why a declaration with this label must not change a row; None if it can."""
     if row.status == DELETING:
         return "is being deleted; apply again when it has been deleted"
     if row.status == MIGRATING:
@@ -149,12 +153,12 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
 
 
 def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]:
-    """The fields in which a row differs from the wanted one."""
+    """The changes that make the row ``found`` equal to the row ``wanted``; empty if they agree."""
     old, new = fields_of(found, settings), fields_of(wanted, settings)
     names = FIELDS
     if wanted.cron is None and wanted.next_time:
-        # next_time is compared only for a schedule that runs once, because every run of a repeating
-        # schedule changes it.
+        # Compare next_time only for a schedule that runs once, because every run of a repeating
+        # schedule changes next_time.
         old["next_time"], new["next_time"] = found.next_time, wanted.next_time
         names += ("next_time",)
     return tuple(
@@ -163,9 +167,9 @@ def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]
 
 
 def fields_of(row: Row, settings: Config) -> dict[str, Any]:
-    """All fields of a row, with the defaults filled in.
+    """All fields of a row; a field without a value has its default.
 
-    Data that cannot be decoded are returned as stored.
+    Data that cannot be decoded are returned as they are stored.
     """
     options = _options(row)
     fields = {name: getattr(row, name, options.get(name)) for name in FIELDS}
@@ -191,6 +195,7 @@ def _item(
     rows: Mapping[str, Row],
     label: str | None,
     settings: Config,
+    declared: Mapping[str, Row],
 ) -> Item:
     fields = {name: value for name, value in declaration.items() if value is not None}
     key = fields.pop("key", None)
@@ -198,17 +203,21 @@ def _item(
         raise InvalidError("key", "is missing, or not a text")
     if fields.setdefault("label", label) != label:
         raise InvalidError(f"{key}.label", f"is not {_named(label)}")
-    ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
-    given = {name: value for name, value in fields.items() if name not in ignored}
-    try:
-        # The clock is 0 here, to check only that the trigger has any time; whether it has one in
-        # the future is checked when the schedule is added.
-        wanted = declare(key, given, settings, lambda: 0)
-    except InvalidError as error:
-        raise InvalidError(f"{key}.{error.field}", error.problem) from None
+    wanted = declared.get(key) or _declare(key, fields, settings)
     found = rows.get(key)
     changes = differences(found, wanted, settings) if found is not None else ()
     return Item(key, wanted, found, changes, fields)
+
+
+def _declare(key: str, fields: Mapping[str, Any], settings: Config) -> Row:
+    ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
+    given = {name: value for name, value in fields.items() if name not in ignored}
+    try:
+        # Pass 0 as the present time, to check only that the trigger has any time at all. That it
+        # has a time in the future is checked when the schedule is added.
+        return declare(key, given, settings, lambda: 0)
+    except InvalidError as error:
+        raise InvalidError(f"{key}.{error.field}", error.problem) from None
 
 
 def _options(row: Row) -> Mapping[str, Any]:
@@ -226,7 +235,7 @@ def _readable(name: str, stored: str | bytes | None) -> dict[str, Any] | str | b
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are equal as JSON. Python's == does not do, because True equals 1."""
+    """Whether two values are equal as JSON. Python's == is not used, because True == 1 there."""
     return _canonical(one) == _canonical(other)
 
 

@@ -1,4 +1,4 @@
-"""The next runs of a schedule, before and after a change. Pure: the time is an argument."""
+"""Computes the next runs of a schedule, before and after a change. Reads no clock."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ COUNT = 3
 """The number of runs that are shown."""
 
 _RESTARTING = frozenset({"cron", "timezone", "dst_policy"})
-"""Fields of which a change recomputes the next run; see `psched.core.declare.redeclare`."""
+"""Changing one of these fields recomputes the next run; see `psched.core.declare.redeclare`."""
 
 
 class NextRuns(NamedTuple):
@@ -35,7 +35,7 @@ class NextRuns(NamedTuple):
 
 
 def before(item: Item, settings: Config) -> NextRuns | None:
-    """The next runs of an existing schedule; None: the schedule does not exist yet."""
+    """The next runs of an existing schedule; None if the schedule does not exist yet."""
     row = item.found
     if row is None:
         return None
@@ -45,7 +45,7 @@ def before(item: Item, settings: Config) -> NextRuns | None:
 
 
 def after(item: Item, settings: Config, now: float) -> NextRuns | None:
-    """The next runs after a plan has been applied; None: the schedule is no longer declared.
+    """The next runs after a plan has been applied; None if the schedule is no longer declared.
 
     Args:
         item: the schedule in the plan.
@@ -58,7 +58,8 @@ def after(item: Item, settings: Config, now: float) -> NextRuns | None:
     restarts = not _RESTARTING.isdisjoint(change.field for change in item.changes)
     if found is not None and not restarts:
         if found.status == QUARANTINED and item.changes and found.next_time is not None:
-            return _next_runs(wanted, found.next_time, settings)  # the change ends the quarantine
+            # Show runs from the stored time on, because the change ends the quarantine.
+            return _next_runs(wanted, found.next_time, settings)
         return before(item, settings)
     start = item.fields.get("next_time", ceil(now)) if found is None else ceil(now)
     if not isinstance(start, int):
@@ -67,7 +68,7 @@ def after(item: Item, settings: Config, now: float) -> NextRuns | None:
 
 
 def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
-    """The next runs at or after an instant."""
+    """The next runs at or after ``start``, in Unix seconds; at most `COUNT` runs."""
     try:
         definition = parse_row(row, settings)
     except InvalidError as error:

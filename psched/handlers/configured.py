@@ -47,7 +47,7 @@ class SingleHandler(Dispatch):
 
 
 def load_handlers(settings: Config) -> Dispatch | None:
-    """Import the handlers that the settings name; None: they name none.
+    """Import the handlers that the settings name; None if the settings name no handler.
 
     Raises:
         LoadError: a module, program or class is missing, or the user's code has raised; the error's

@@ -3,20 +3,23 @@
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
 
 from psched.application.task import Task
-from psched.base.errors import CommandError, InvalidError, ProcessStopError
+from psched.base.errors import CommandError, ProcessStopError
+from psched.base.exec_data import check_exec
 from psched.handlers.permissions import check_enabled, check_fields, find_listed
 from psched.process import kernel, tree
 
+_OK_EXIT = (0,)
+
 
 class Program:
-    """Runs a program; exit status 0 finishes the task.
+    """Runs a program; exit status 0, or another that counts as success, finishes the task.
 
     The program reads the task's payload from its standard input, byte for byte. The payload is a
     JSON object, unless the client has submitted other text or bytes. These environment variables
@@ -27,8 +30,9 @@ class Program:
         task: the task that the program runs for.
         arguments: the program and its arguments.
         env: environment variables, added to those of the worker.
-        cwd: the program's working folder; None: the worker's.
-        stdin: a text for the program's standard input; None: the payload.
+        cwd: the program's working folder; None means the worker's working folder.
+        stdin: a text for the program's standard input; None means the payload.
+        ok_exit: the exit statuses that count as success.
 
     Attributes:
         finishes_by_returning: True: a return from ``run`` finishes the task for every value of the
@@ -45,19 +49,21 @@ class Program:
         env: Mapping[str, str] = MappingProxyType({}),
         cwd: str | None = None,
         stdin: str | None = None,
+        ok_exit: Collection[int] = _OK_EXIT,
     ) -> None:
         self._task = task
         self._arguments = arguments
         self._env = env
         self._cwd = cwd
         self._stdin = stdin
+        self._ok_exit = ok_exit
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         """Run the program until it exits.
 
         Raises:
-            CommandError: the program's exit status is not 0.
+            CommandError: a signal killed the program, or its exit status does not count as success.
             OSError: the program cannot be started.
         """
         self._process = subprocess.Popen(
@@ -65,21 +71,21 @@ class Program:
             stdin=subprocess.PIPE,
             env={**os.environ, **_environment(self._task), **self._env},
             cwd=self._cwd,
-            # The program gets a process group of its own, so that a signal reaches it and its
-            # children, but not this process.
+            # Create a process group for the program, so that `kill` can signal the program and its
+            # children without signalling this process.
             process_group=0,
-            # The kernel kills the program when its runner dies, because the worker that would kill
-            # it may have died, too.
+            # Let the kernel kill the program when its runner dies. The worker would do this, but
+            # the worker might be dead as well.
             preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
         )
         if self._process.stdin is not None:
-            # A broken pipe is no error, because a program need not read its standard input.
+            # Ignore a broken pipe, because a program need not read its standard input.
             with suppress(BrokenPipeError), self._process.stdin as stream:
                 stream.write(self._input())
         status = _wait(self._process)
-        if status:
+        if status not in self._ok_exit:
             how = (
-                f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
+                f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
             )
             raise CommandError(f"{self._arguments[0]} {how}")
 
@@ -99,10 +105,10 @@ class Program:
 
 
 class Exec(Program):
-    """Type ``exec``: runs the program that the task's data name; exit status 0 finishes the task.
+    """Type ``exec``: runs the program that the task's data name; its success finishes the task.
 
-    The program reads the data from its standard input, as one JSON object. The data may hold
-    further fields for the program beside these:
+    The program reads the task's data from its standard input, as one JSON object. These are its
+    fields:
 
     ===============  ====================================================================
     ``command``      the program and its arguments, a list of texts; or one text with ``shell``
@@ -111,14 +117,19 @@ class Exec(Program):
     ``cwd``          the program's working folder; default: the worker's
     ``append_key``   true: the schedule's key becomes the last argument
     ``stdin``        a text for the program's standard input, in place of the data
+    ``ok_exit``      the exit statuses that count as success, a list; default: ``[0]``
+    ``data``         any value for the program, which psched does not use
     ===============  ====================================================================
+
+    `psched.base.exec_data` has the rules of these fields. psched ignores any other field, which
+    only plain SQL can write.
 
     Args:
         task: the task that the program runs for.
 
     Attributes:
-        allowed: the programs that the setting ``exec_type`` allows: True: any; False: none; or a
-            list of them.
+        allowed: the programs that the setting ``exec_type`` allows: a list of programs, True for
+            all programs, or False for none.
 
     Raises:
         InvalidError: a field of the data is missing or not valid.
@@ -130,16 +141,21 @@ class Exec(Program):
     def __init__(self, task: Task) -> None:
         check_enabled(self.allowed)
         programs = None if isinstance(self.allowed, bool) else self.allowed
+        data = task.data
         if programs is not None:
-            check_fields(task.data)
-        env = _environment_of(task.data.get("env", {}))
-        stdin = task.data.get("stdin")
-        if not isinstance(stdin, str | None):
-            raise InvalidError("data", '"stdin" must be a text')
+            check_fields(data)
+        check_exec(data)
         arguments = _arguments(task)
         if programs is not None:
             arguments[0] = find_listed(arguments[0], programs)
-        super().__init__(task, arguments, env=env, cwd=task.data.get("cwd"), stdin=stdin)
+        super().__init__(
+            task,
+            arguments,
+            env=data.get("env") or {},
+            cwd=data.get("cwd"),
+            stdin=data.get("stdin"),
+            ok_exit=data.get("ok_exit") or _OK_EXIT,
+        )
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -152,17 +168,12 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _arguments(task: Task) -> list[str]:
-    command = task.data.get("command")
+    command = task.data["command"]
     last = [task.key] if task.data.get("append_key") else []
     if task.data.get("shell"):
-        if not isinstance(command, str) or not command:
-            raise InvalidError("data", '"command" must be a text when "shell" is true')
-        # sh -c assigns the arguments after the text to $0, $1 …
+        # Pass the name "sh" before the key, because sh -c assigns the first argument after the text
+        # to $0, and the second to $1.
         return ["/bin/sh", "-c", command, "sh", *last]
-    if not isinstance(command, list) or not command or not all(isinstance(c, str) for c in command):
-        raise InvalidError(
-            "data", '"command" must be a list of texts; one text needs "shell": true'
-        )
     return [*command, *last]
 
 
@@ -175,9 +186,3 @@ def _environment(task: Task) -> dict[str, str]:
         "PSCHED_ATTEMPT": str(task.attempt),
         "PSCHED_FENCE": str(task.fence),
     }
-
-
-def _environment_of(values: object) -> dict[str, str]:
-    if isinstance(values, Mapping) and all(isinstance(value, str) for value in values.values()):
-        return dict(values)
-    raise InvalidError("data", '"env" must map names to texts')

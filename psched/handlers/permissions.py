@@ -1,10 +1,10 @@
-"""Checks which programs rows may run, and describes the programs and triggers that they may choose.
+"""Checks whether a row is allowed to run its program; describes what rows are allowed to run.
 
 The setting ``exec_type`` restricts programs, because anybody who can insert a row of type ``exec``
-chooses the program that it runs. If ``exec_type`` is a list of programs, a row chooses only a
-program of the list, its arguments and its standard input. A row chooses no shell, because a shell
-runs any program; and no environment (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH`` and many more) or
-working folder, because they can make a harmless program run another one.
+chooses the program that it runs. If ``exec_type`` is a list of programs, a row can choose
+only a program of the list, its arguments and its standard input. It cannot choose a shell, because
+a shell runs any program. It cannot choose the environment (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH``
+and many more) or the working folder, because either can make a harmless program run another one.
 """
 
 import os
@@ -61,8 +61,8 @@ def find_listed(command: str, programs: Sequence[str]) -> str:
         programs: the listed programs: paths or names, like ``command``.
 
     Returns:
-        The absolute path of the listed program. The row's own path is not run, because another
-        file may be put there after the comparison.
+        The absolute path of the listed program. Run this path and not the row's own path, because
+        somebody could put another file at the row's path after the comparison.
 
     Raises:
         NotAllowedError: the program is not in the list, or not on this host.
@@ -86,12 +86,12 @@ def find_listed(command: str, programs: Sequence[str]) -> str:
 
 
 def find_missing(programs: Sequence[str]) -> list[str]:
-    """The programs of a list that are not on this host, or not executable."""
+    """Those of the listed programs that do not exist on this host or are not executable."""
     return [program for program in programs if _which(program) is None]
 
 
 def describe_programs(settings: Config) -> str:
-    """A line that says which programs rows may run here, for the log and for commands' output."""
+    """Describe in one line which programs rows are allowed to run, for the log and for commands."""
     user, allowed = user_name(), settings.allowed_programs
     if settings.only and "exec" not in settings.only:
         return (
@@ -107,7 +107,7 @@ def describe_programs(settings: Config) -> str:
 
 
 def describe_triggers(settings: Config) -> str:
-    """A line that says which trigger classes rows may choose here, for the log and for commands."""
+    """Describe in one line which trigger classes rows can choose, for the log and for commands."""
     if settings.triggers is not None:
         names, where = settings.triggers, "these modules and their submodules (triggers)"
     else:
@@ -119,7 +119,7 @@ def describe_triggers(settings: Config) -> str:
 
 
 def _which(program: str) -> str | None:
-    """The absolute path of an executable program; None: this host has no such program."""
+    """The absolute path of an executable program; None if this host has no such program."""
     try:
         path = shutil.which(program)
     except ValueError:  # the name contains a NUL

@@ -19,8 +19,8 @@ def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
 
     Args:
         script: the file's path, followed by the script's arguments (``sys.argv[1:]``).
-        class_name: the class's name; None: ``Run``, or the only class with ``run()`` if the script
-            has no ``Run``.
+        class_name: the class's name; None means ``Run``, or, if the script has no ``Run``, the only
+            class with ``run()``.
 
     Raises:
         LoadError: the script cannot be imported, or has no such class.
@@ -57,7 +57,11 @@ def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # the script may
 
 
 def _with_reason(handler: type[Any]) -> type[Any]:
-    """Adapt a class whose ``kill`` has no parameter, as in PerfectQueue; return any other."""
+    """Return a handler class whose ``kill`` accepts a reason.
+
+    If the class's own ``kill`` has no parameter, as in PerfectQueue, return a subclass that ignores
+    the reason; otherwise return the class itself.
+    """
     kill = getattr(handler, "kill", None)
     if not inspect.isfunction(kill) or len(inspect.signature(kill).parameters) != 1:
         return handler

@@ -1,5 +1,6 @@
-"""The master: it forks workers, watches them and replaces them. It knows no schedules.
+"""The master: a process that forks worker processes, watches them and replaces dead ones.
 
-Module `master` contains the loop, `workers` the table of child processes, `worker_child` an entry
-of that table, and `generation_spec` the parameters with which the caller defines the workers.
+The workers read the schedules; the master does not. Module `master` contains the master's loop,
+`workers` the table of its child processes, and `worker_child` one entry of that table.
+`generation_spec` contains the parameters by which the caller defines the workers.
 """

@@ -1,4 +1,7 @@
-"""The definition of a generation of workers; the master knows nothing else about their work."""
+"""The parameters that define a generation of workers.
+
+A generation is a set of workers that use one reading of the configuration and of the handler code.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,23 +12,27 @@ from psched.process.deadman import Deadline
 from psched.process.link import Link
 
 DRAINED = 0
-"""Exit status of a worker that holds no lease; after any other status, it may hold leases."""
+"""Exit status of a worker that has released all its leases.
+
+A worker that ends in any other way might still hold leases, so the master has them released."""
 
 BAD_HANDLERS = 65
-"""Exit status: handlers cannot be loaded (sysexits.h: EX_DATAERR)."""
+"""Exit status: the handlers cannot be loaded (EX_DATAERR in sysexits.h)."""
 
 BAD_CONFIG = 78
-"""Exit status: the configuration cannot be used (sysexits.h: EX_CONFIG)."""
+"""Exit status: the configuration cannot be used (EX_CONFIG in sysexits.h)."""
 
 FATAL = {
     BAD_HANDLERS: "its handlers cannot be loaded",
     BAD_CONFIG: "its configuration cannot be used",
 }
-"""Exit statuses that another try would only repeat, each with its meaning for a log line."""
+"""Exit statuses after which a new worker would fail in the same way, so that none is started.
+
+The values are the reasons, as texts for the log."""
 
 
 CLEANER = -1
-"""The worker number of a cleaner, a process that runs `GenerationSpec.clean_up`."""
+"""The worker number of a cleaner: a process that only releases the leases of dead workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +40,14 @@ class WorkerIdentity:
     """The number of a worker, and the resources that its master created for it before the fork.
 
     Attributes:
-        number: counts from 0; a replacement receives the number of the worker that it replaces.
-        generation: the number of its generation; every restart increases it.
+        number: the worker's number in its generation, from 0; `CLEANER` for a cleaner. A worker
+            that replaces a dead worker receives the dead worker's number.
+        generation: the number of the worker's generation. Each restart increases the number by 1.
         nonce: a random text that no other process uses; the store records it in the worker's
             leases.
-        cgroup: the worker's own cgroup; None: the worker runs in the cgroup of its master.
-        deadline: shared memory in which the worker writes when its lease timer will kill it;
-            None: a cleaner, which has no lease timer.
+        cgroup: the worker's own cgroup. None if the worker runs in the cgroup of its master.
+        deadline: shared memory to which the worker writes the time at which its lease timer will
+            kill it. None for a cleaner, because a cleaner has no lease timer.
     """
 
     number: int
@@ -50,7 +58,7 @@ class WorkerIdentity:
 
     @property
     def name(self) -> str:
-        """The process in a log line: "cleaner", or "worker" and its number."""
+        """The process's name in log lines: "cleaner", or "worker" and the worker's number."""
         return "cleaner" if self.number == CLEANER else f"worker {self.number}"
 
     def __str__(self) -> str:
@@ -58,7 +66,7 @@ class WorkerIdentity:
 
 
 def nothing() -> None:
-    """Do nothing; the default of callbacks."""
+    """Do nothing; the default value of callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +75,21 @@ class GenerationSpec:
 
     Attributes:
         processors: the number of workers.
-        work: the main function of a worker process; returns the exit status.
+        work: the main function of a worker process. It returns the exit status of the process.
         clean_up: the main function of a cleaner, a process that only releases the leases of dead
-            workers. Its last argument is the nonces of those workers. The master forks a cleaner
-            when no living worker can release the leases.
-        start_timeout: seconds until a worker must have reported that it is ready.
-        heartbeat_limit: seconds for which a ready worker may be silent.
-        graceful_timeout: seconds for which running tasks may continue after a shutdown has begun.
-        kill_limit: seconds from the end of ``graceful_timeout`` until all processes of tasks that
-            still run are killed.
-        about: the database and the handlers of the generation, for ``psched status``.
-        adopt: called in the master when the generation begins to serve.
+            workers. The function's last argument is the nonces of the dead workers; it returns the
+            exit status. The master forks a cleaner when no living worker can release the leases.
+        start_timeout: seconds after the fork of a worker within which the worker must report that
+            it is ready. Otherwise, the master kills the worker.
+        heartbeat_limit: the most seconds between two messages of a ready worker. The master kills a
+            worker that is silent for longer.
+        graceful_timeout: seconds for which running tasks are allowed to continue after a shutdown
+            has begun.
+        kill_limit: seconds after the end of ``graceful_timeout`` at which the worker kills all
+            processes of the tasks that still run.
+        about: what ``psched status`` shows about the generation: its database and table, and the
+            programs and triggers that rows of the table can use. Empty if they are not known yet.
+        adopt: a function that the master calls when the generation replaces the one before it.
     """
 
     processors: int
@@ -92,18 +104,20 @@ class GenerationSpec:
 
 
 ReadSpec = Callable[[Mapping[str, Any] | None], GenerationSpec]
-"""Reads the configuration anew and returns the next generation.
+"""A function that reads the configuration and returns the parameters of the next generation.
 
-The argument of the first call is None. A Python program can define the settings, but the master
-does not load it. The first worker loads it and reports the settings before it claims a task. The
-master then calls the function again, with that report."""
+The master calls it with None to start a generation. If a Python program defines the settings, the
+master cannot read them, because it does not run the program. Instead, the generation's first worker
+runs the program and reports the settings before it claims a task. The master then calls the
+function a second time, with the reported settings as the argument."""
 
 
 class SpecError(Exception):
-    """No generation can be started from the configuration; the text is for the log.
+    """No generation can be started from the configuration. The master logs the error's text.
 
     Attributes:
-        status: the master's exit status if there is no earlier generation.
+        status: the exit status with which the master exits if no earlier generation runs. If an
+            earlier generation runs, the master continues.
     """
 
     def __init__(self, text: str, status: int = BAD_CONFIG) -> None:

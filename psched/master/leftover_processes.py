@@ -1,20 +1,23 @@
-"""Kills processes that tasks of dead masters have left running, by a mark in their environment.
+"""Kills processes that tasks of dead masters have left running.
 
 When a master and all its workers are killed at once, no process is left to kill the processes that
 their tasks had started. If the tasks ran in cgroups, the next master finds those processes in the
-cgroups (see `cgroup`). Otherwise it finds only the processes that have executed a program, because
-they have inherited the variable ``PSCHED_MASTER``, which identifies the master by pid, start time,
-pid namespace and user. If a handler has forked a process without executing a program, the kernel
-shows the environment of the dead master for it. That environment does not contain the variable, so
-the process is not found.
+cgroups (see `cgroup`). If the tasks did not run in cgroups, the next master searches the
+environments of all processes for a mark: the variable ``PSCHED_MASTER``. Each master sets this
+variable for the programs that its tasks execute. The variable's value identifies the master by pid,
+start time, pid namespace and user.
 
-A process is killed only if both are true:
+A process that a handler has forked is not found if it has executed no program. For such a process,
+the kernel shows the environment with which the dead master was started. The variable is missing
+from this environment, because the master has set it only later.
+
+A process is killed only if both conditions are true:
 
 - Its mark identifies a dead master of this user and this pid namespace.
-- It is an orphan: its parent is process 1 or one of the ancestors of this master, or the master.
-  This spares processes of a batch system or of ``at``, to which a task may have passed its
-  environment: their parent belongs to that system. It also spares processes that a living worker
-  has to kill: their parent belongs to psched.
+- It is an orphan: its parent is process 1, this master or an ancestor of this master. A task might
+  have passed its environment to a batch system or to ``at``; processes of such a system are not
+  killed, because their parent belongs to that system. Processes of a task whose worker is still
+  alive are not killed either, because their parent belongs to psched and the worker kills them.
 """
 
 import logging
@@ -35,7 +38,7 @@ _VARIABLE = "PSCHED_MASTER"
 _MARK = re.compile(rb"PSCHED_MASTER=([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 _KILL_TIMEOUT = 5.0
-"""Seconds for which a starting master waits until the processes that it has killed have ended."""
+"""The most seconds for which `kill` waits until the killed processes have ended."""
 
 _INTERVAL = 0.005
 """Seconds between two searches of /proc."""
@@ -43,7 +46,7 @@ _INTERVAL = 0.005
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Within the block, mark the processes that this master starts, and all their descendants."""
+    """Within the block, set ``PSCHED_MASTER`` for all processes that this master starts."""
     pid = os.getpid()
     os.environ[_VARIABLE] = f"{pid}.{tree.start_time(pid)}.{_namespace()}.{os.geteuid()}"
     try:
@@ -53,15 +56,16 @@ def marked() -> Iterator[None]:
 
 
 def kill() -> None:
-    """KILL the orphans of dead masters' tasks and all their descendants, and wait until they end.
+    """KILL the orphans that tasks of dead masters have left, and all descendants of the orphans.
 
-    After `_KILL_TIMEOUT` seconds, log those that are still alive and return.
+    Return when all these processes have ended. If some are still alive after `_KILL_TIMEOUT`
+    seconds, log them and return.
     """
-    with suppress(OSError):  # if /proc cannot be read, nothing is killed
+    with suppress(OSError):  # if /proc cannot be read, kill nothing
         above = _above()
         until = time.monotonic() + _KILL_TIMEOUT
         logged: set[int] = set()
-        # Search again after each KILL: the children of a killed process become orphans, too.
+        # Search again after the KILLs, because the children of a killed process become orphans.
         while found := [
             int(name)
             for name in os.listdir("/proc")
@@ -84,7 +88,8 @@ def _kill(pid: int, above: frozenset[int]) -> None:
     with suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
-            # Check again, because the pid may have been reused before the descriptor was opened.
+            # Check again, because another process might have received the pid before the
+            # descriptor was opened.
             if _is_stray(pid, above):
                 below = tree.descendants(pid)
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -98,7 +103,7 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
     try:
         if pid in above or tree.parent(pid) not in above:
             return False
-        # The environment of a zombie is empty, so a zombie is never a stray.
+        # The environment of a zombie is empty, so no mark is found in it below.
         environment = tree.read(f"/proc/{pid}/environ").split(b"\0")
     except OSError:  # the process has ended or belongs to another user
         return False
@@ -110,7 +115,10 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
 
 
 def _above() -> frozenset[int]:
-    """The pids of this process, all its ancestors and process 1: possible parents of an orphan."""
+    """The pids of the processes that can be the parent of an orphan.
+
+    They are this process, all its ancestors and process 1.
+    """
     above = {1}
     pid: int | None = os.getpid()
     while pid:
@@ -120,5 +128,8 @@ def _above() -> frozenset[int]:
 
 
 def _namespace() -> int:
-    """The inode number of this process's pid namespace; pids are valid only inside of it."""
+    """The inode number of this process's pid namespace.
+
+    It is a part of the mark, because a pid identifies a process only within one pid namespace.
+    """
     return Path("/proc/self/ns/pid").stat().st_ino

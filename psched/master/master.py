@@ -1,36 +1,42 @@
 """The master: a loop that acts on signals, on exits of workers and on timeouts.
 
-It owns processes, but neither schedules nor a database connection.
+The master only manages processes. It reads no schedules and has no connection to the database.
 
-::
+A generation is a set of workers that use one reading of the configuration and of the handler code.
+A running process never reloads code. A restart first starts one worker of the next generation, the
+canary. Once the canary is ready, the other workers of the next generation are started, and the old
+workers drain: they claim no more tasks, finish the tasks that they run, and exit. If the canary
+fails, for example because a file is broken, the old generation continues.
+
+The states of a master whose generation has the number g::
 
     booting ─── canary ready ──▶ serving ◀── canary ready: old workers told to drain ──┐
        │                           │  └───── HUP, USR1 ─▶ reloading: a canary of g+1 ──┤
        │ canary fails              │                                                   │
-       ▼                           │                 canary fails: g goes on as it was ┘
+       ▼                           │               canary fails: generation g continues ┘
      exit 65, 78                   ▼
-                  TERM, INT, QUIT ─▶ stopping ── second INT, QUIT ─▶ at once ── all gone ─▶ exit 0
-
-A generation (g) is a set of workers that use one reading of the configuration and of the handler
-code. A running process never reloads code. A restart starts one worker of the next generation
-first, the canary. If a file is broken, only the canary fails. A stop cannot be cancelled.
+                  TERM, INT, QUIT ─▶ stopping ─ second INT, QUIT ─▶ at once ─ all exited ─▶ exit 0
 
 Signals::
 
-    TERM, INT   stop: claim no more, running tasks may finish for ``graceful_timeout``, then the
-                kill ladder, leases released, exit 0. A second INT (1 s later or more): at once
-    QUIT        stop, like TERM; while a stop is under way: at once
-    HUP, USR1   restart: a new generation of workers; the old ones finish what they run
-    USR2        reopen the log, nothing else
-    TTIN, TTOU  one worker more, one fewer
+    TERM, INT   stop: the workers claim no more tasks. Running tasks have ``graceful_timeout``
+                seconds to finish. Then they are stopped and their leases are released. The exit
+                status is 0. A second INT, at least 1 s later, stops the running tasks at once.
+    QUIT        stop, like TERM; if a stop has already begun, stop the running tasks at once
+    HUP, USR1   restart: start a new generation of workers; the old workers drain. HUP stops the
+                master, like TERM, if its terminal was closed (see `psched.master.terminal`)
+    USR2        reopen the log files, without a restart
+    TTIN, TTOU  run one worker more, or one fewer
     WINCH       start no more tasks until the next restart (ignored on a terminal)
 
-CONT has no meaning, because service managers send it after TERM. CHLD is never ignored, because
-the kernel would then discard the exit statuses of the children.
+A stop cannot be cancelled. CONT does not cancel it, because service managers send CONT after TERM.
+The master does not ignore CHLD, because the kernel would then discard the exit statuses of the
+children.
 
-If the master dies, its workers read the end of the stream on their links. They kill their tasks,
-release the leases and exit, and a service manager starts the next master. Every running task is
-lost, so the master survives errors in its own code; see `Master.run`.
+If the master dies, its workers notice that their connections to the master are closed. The workers
+then kill their tasks, release the leases and exit, and a service manager starts the next master.
+Because every running task is killed in this case, an error in the master's own code must not end
+the master; see `Master.run`.
 """
 
 import logging
@@ -42,8 +48,9 @@ from typing import Any
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import FATAL, GenerationSpec, ReadSpec, SpecError
+from psched.master.reports.status import MasterState, Status
 from psched.master.respawn import Respawn
-from psched.master.status import MasterState, Status
+from psched.master.terminal import StopNotice, Terminal
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.signals import SignalInbox
@@ -51,43 +58,40 @@ from psched.process.signals import SignalInbox
 _log = logging.getLogger("psched.master")
 
 CRASHED = 70
-"""Exit status: workers crash repeatedly, or psched has a bug (sysexits.h: EX_SOFTWARE)."""
+"""Exit status: workers crash repeatedly, or psched has a bug (EX_SOFTWARE in sysexits.h)."""
 
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 _RESTART = {signal.SIGHUP, signal.SIGUSR1}
 
 _MOST_DRAINING = 2
-"""The most generations that drain at the same time; a further restart waits for one to end."""
-
-_SAME_KEY_PRESS = 1.0
-"""Seconds after the first INT in which a second one is ignored: one key press may send both."""
+"""The most old generations whose workers are allowed to finish their tasks at the same time. A
+further restart waits until all workers of one of these generations have exited."""
 
 _TICK = 4.0
-"""The most seconds between two ticks."""
+"""The most seconds between two calls of `Master.tick`."""
 
 _KILL_GRACE = 5.0
-"""Seconds after the last KILL. If a fault keeps a worker in the table until then, `run` returns
-and leaves the worker behind."""
+"""If a fault in the master keeps a stop from completing, `Master.run` returns this many seconds
+after the time at which the last worker should have been killed."""
 
 _FAULT_PAUSE = 1.0
-"""Seconds until the next tick after an unforeseen exception."""
+"""Seconds between two calls of `Master.tick` if the first has caught an unforeseen exception."""
 
 
 class Master:
-    """Keeps workers running until it is told to stop.
+    """Starts workers and replaces dead ones until a signal stops the master.
 
-    `run` is the loop of a process. A test or a simulation calls `tick` and `obey` itself; see
-    `psched.testing.MasterDriver`.
+    A master process calls `run`, which loops until the master has stopped. A test or a simulation
+    calls `tick` and `obey` instead; see `psched.testing.MasterDriver`.
 
     Args:
-        read_spec: reads the configuration; called anew at every restart.
-        workers: the table of children.
-        respawn: the pace of replacements.
-        reopen_logs: called on USR2 and at a restart.
-        clock: the time of the loop.
+        read_spec: reads the configuration; called at every restart.
+        workers: the table of the master's child processes.
+        respawn: decides when a dead worker is replaced.
+        reopen_logs: reopens the log files; called on USR2, HUP and USR1.
+        clock: measures the timeouts.
         status: publishes the state of the master, for example to the service manager.
-        on_terminal: the master runs on a terminal, so WINCH is ignored: the terminal sends it when
-            its size changes.
+        terminal: the terminal from which the master was started.
     """
 
     def __init__(
@@ -99,7 +103,7 @@ class Master:
         respawn: Respawn,
         reopen_logs: Callable[[], None],
         status: Status,
-        on_terminal: bool,
+        terminal: Terminal,
     ) -> None:
         self._read_spec = read_spec
         self._workers = workers
@@ -107,7 +111,8 @@ class Master:
         self._respawn = respawn
         self._reopen_logs = reopen_logs
         self._status = status
-        self._on_terminal = on_terminal
+        self._terminal = terminal
+        self._notice = StopNotice(workers, terminal, clock)
 
         self._generation = 0
         self._spec: GenerationSpec | None = None
@@ -125,21 +130,20 @@ class Master:
         self._faults = FaultLog("a fault in the master; it goes on", _log, clock, traceback=True)
 
     def run(self, inbox: SignalInbox) -> int:
-        """Work until told to stop; return the exit status.
+        """Call `tick` and `obey` until a signal has stopped the master; return the exit status.
 
-        An unforeseen exception is a fault in psched; it does not end the master. It ends only the
-        step of the tick that has raised it. All other steps and all later ticks are executed. Each
-        different fault is logged once, with its traceback. After a fault, the next tick follows a
-        second later or when a signal arrives, and messages are not read before that tick. So a
-        fault in every tick neither keeps the processor busy nor fills the log.
+        An unforeseen exception is a fault in psched, but it does not end the master. It ends only
+        that step of `tick` which has raised it; all other steps and all later ticks are executed.
+        Each different fault is logged once, with its traceback. After a fault, the master sleeps
+        for a second or until a signal arrives; messages do not wake it. So a fault in every tick
+        neither keeps the processor busy nor fills the log.
 
-        A stop continues after a fault, too. If a fault keeps the stop from completing, the master
-        exits with `CRASHED` shortly after the time at which the last worker should have been
-        killed. The remaining workers then read the end of the stream on their links, release their
-        leases and exit.
+        If a fault keeps a stop from completing, `run` returns `CRASHED` shortly after the time at
+        which the last worker should have been killed. The master then exits. The remaining workers
+        read the end of the stream on their links, release their leases and exit.
 
         A fault during the start of a generation is treated like a broken configuration: the old
-        generation continues. If there is none, the master exits with `CRASHED`.
+        generation continues. If there is no old generation, `run` returns `CRASHED`.
 
         Args:
             inbox: this process's signals.
@@ -151,7 +155,11 @@ class Master:
             self.obey(self._wait(inbox, timeout))
 
     def tick(self) -> float:
-        """Execute all steps that are due; return the seconds until the next one is due."""
+        """Read messages of workers, and reap, kill, drain and start workers if that is due.
+
+        Returns:
+            Seconds until `tick` must be called again.
+        """
         self._fault = False
         self._try(self._receive)
         self._try(self._reap)
@@ -162,6 +170,7 @@ class Master:
             self._try(self._fill)
         self._try(self._clean_up)
         self._try(self._show)
+        self._try(self._terminal.look if self._stopping_since is None else self._notice.step)
         if not self._fault:
             self._faults.passed()
         now = self._clock.monotonic()
@@ -171,7 +180,11 @@ class Master:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop is complete: no worker is left, or a fault has used up the time limit."""
+        """Whether a stop has been requested and `run` must return.
+
+        It must return when no worker is left, or when a fault in the master still keeps the stop
+        from completing `_KILL_GRACE` seconds after the last worker should have been killed.
+        """
         if self._stopping_since is None:
             return False
         if not self._workers:
@@ -179,7 +192,7 @@ class Master:
         return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
 
     def close(self) -> int:
-        """Remove the status socket of a master that has stopped; return the exit status."""
+        """Remove the status socket after a stop; return the exit status of the master."""
         self._try(self._status.close)
         if self._workers:
             _log.critical("a fault has kept the stop from completing: workers are left behind")
@@ -188,7 +201,12 @@ class Master:
         return self._exit_status
 
     def obey(self, arrived: Collection[signal.Signals]) -> None:
-        """Act on the signals; a stop takes precedence over everything else."""
+        """Act on the signals that have arrived.
+
+        After a stop has begun, only the signals that stop the master and that reopen the logs have
+        an effect.
+        """
+        arrived = self._terminal.translate(arrived)
         if not _STOP.isdisjoint(arrived):
             self._try(self._stop, arrived)
         if signal.SIGUSR2 in arrived or not _RESTART.isdisjoint(arrived):
@@ -199,19 +217,22 @@ class Master:
             _log.info("restart asked for")
             self._restart_wanted = True
         self._more += (signal.SIGTTIN in arrived) - (signal.SIGTTOU in arrived)
-        if signal.SIGWINCH in arrived and not self._on_terminal:
+        if signal.SIGWINCH in arrived and not self._terminal.has_window:
             self._try(self._pause)
 
     def _try(self, step: Callable[..., object], *arguments: object) -> None:
-        """Call a step, and log an exception that it raises; see `run`."""
+        """Call ``step``. If it raises an exception, log the exception and return."""
         try:
             step(*arguments)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the workers live on
+        except Exception as error:  # noqa: BLE001  # no exception is allowed to end the master
             self._fault = True
             self._faults.failed(error)
 
     def _wait(self, inbox: SignalInbox, timeout: float) -> Collection[signal.Signals]:
-        """Sleep until a signal or message arrives or the time is up; return the signals."""
+        """Sleep until a signal or message arrives or ``timeout`` seconds pass; return the signals.
+
+        After a fault, messages do not wake the master; see `run`.
+        """
         try:
             if self._fault:
                 return inbox.wait(timeout)
@@ -225,8 +246,9 @@ class Master:
 
     def _receive(self) -> None:
         for worker in self._workers:
-            # Each worker is read on its own, so that a fault in one worker's messages does not keep
-            # the others' messages unread: a worker that seems silent is killed.
+            # Catch exceptions for each worker separately. Otherwise, an exception at one worker's
+            # messages would leave the messages of other workers unread, and the master would kill
+            # those workers because they seem silent.
             self._try(self._receive_from, worker)
 
     def _receive_from(self, worker: WorkerChild) -> None:
@@ -249,11 +271,13 @@ class Master:
     def _handle(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
         """Act on a worker's message."""
         worker.heard_from(message, self._clock.monotonic())
-        # A "ready" from a worker that has died after sending it is ignored.
+        # Ignore "ready" if the worker has died after sending it.
         if "ready" in message and not worker.ready and worker.exit is None:
-            # An exception while the nonce is recorded must not keep the worker from working.
+            # Log an exception and continue: the worker must work even if its nonce cannot be
+            # recorded.
             self._try(self._workers.became_ready, worker)
-            # The worker waits for this answer. It obeys earlier messages, such as a stop, first.
+            # The worker waits for this answer before it claims tasks. If the master has already
+            # told it to stop, it reads that message before this answer and claims no task.
             if worker is not self._canary or self._promote(worker, message["ready"]):
                 worker.admit()
             else:
@@ -267,7 +291,11 @@ class Master:
             self._workers.recovered(worker, message["recovered"])
 
     def _ended(self, worker: WorkerChild) -> None:
-        """Act on the exit of a worker that was reaped."""
+        """Act on the exit of a worker, unless the master stops.
+
+        If the worker was the canary, its generation could not be started. If another worker has
+        failed, the failure is counted.
+        """
         exit_, now = worker.exit, self._clock.monotonic()
         if exit_ is None or self._stopping_since is not None:
             return
@@ -275,6 +303,7 @@ class Master:
             self._canary = None
             meaning = FATAL.get(exit_.status) if exit_.status is not None else None
             why = f"its first worker {exit_}" + (f": {meaning}" if meaning else "")
+            why += f": {worker.failure}" if worker.failure else ""
             self._not_started(why, exit_.status if meaning else None)
         elif worker.failed and worker.identity.generation == self._generation:
             lived = now - worker.started if worker.ready else 0.0
@@ -287,7 +316,10 @@ class Master:
             worker.tell(reopen=True)
 
     def _clean_up(self) -> None:
-        """Release the leases of dead workers by a cleaner, if no further worker will be started."""
+        """Fork a cleaner for the leases of dead workers if no worker is alive and none will follow.
+
+        A cleaner is a process that only releases leases.
+        """
         no_followers = self._stopping_since is not None or self._paused
         if no_followers and not self._workers and self._spec is not None:
             self._workers.clean_up(self._generation, self._spec)
@@ -295,7 +327,11 @@ class Master:
     # --- generations -----------------------------------------------------------------
 
     def _restart(self) -> None:
-        """Start the next generation's canary, if a restart is wanted and few generations drain."""
+        """Start the next generation's canary if a restart was requested and can begin now.
+
+        It cannot begin while a canary is starting, while the pause after a failed start lasts, or
+        while `_MOST_DRAINING` generations drain.
+        """
         now = self._clock.monotonic()
         if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
             return
@@ -310,7 +346,7 @@ class Master:
         self._canary = self._workers.spawn(0, self._generation + 1, spec)
 
     def _can_start(self, step: Callable[[], object]) -> bool:
-        """Call a function that starts a generation; return whether it succeeded."""
+        """Call ``step``, which starts a generation; return False if it has raised an exception."""
         try:
             step()
         except SpecError as error:
@@ -325,10 +361,11 @@ class Master:
         return False
 
     def _promote(self, canary: WorkerChild, reported: Mapping[str, Any] | None) -> bool:
-        """Make the canary's generation the present one, and drain the workers of older ones.
+        """Make the canary's generation the present one, and drain the workers of older generations.
 
         Returns:
-            False if the settings that the canary has reported cannot be used.
+            Whether this has succeeded; False if the settings that the canary has reported cannot
+            be used.
         """
         self._canary = None
         if reported and not self._can_start(lambda: canary.belongs_to(self._read_spec(reported))):
@@ -347,13 +384,16 @@ class Master:
     def _not_started(self, why: str, status: int | None) -> None:
         """Log that a generation could not be started. The generation before it continues.
 
-        If there is no earlier generation, try again later or give up.
+        If there is no earlier generation, try again later, or stop the master if another try would
+        fail for the same reason.
 
         Args:
             why: the reason, for the log and for ``psched status``.
-            status: the exit status if another try would fail, too; None: another try may succeed.
+            status: the exit status of the master if another try would fail for the same reason;
+                None if another try can succeed.
         """
-        # End a pause that was requested for this generation: the next try is not paused.
+        # End a pause that WINCH has begun for the failed generation, so that the next try is not
+        # paused.
         self._paused_until = min(self._paused_until, self._generation)
         if self._spec is not None:
             _log.error(
@@ -363,6 +403,7 @@ class Master:
             self._status.problem = why
         elif status is not None:
             _log.error("cannot start: %s", why)
+            self._status.failure = why
             self._give_up(status)
         else:
             _log.error("cannot start yet: %s", why)
@@ -370,14 +411,14 @@ class Master:
             self._restart_wanted = True
             self._give_up_on_crash_loop()
 
-    # --- a pause ---------------------------------------------------------------------
+    # --- the pause of WINCH ----------------------------------------------------------
 
     @property
     def _paused(self) -> bool:
         return self._generation <= self._paused_until
 
     def _pause(self) -> None:
-        """Stop the start of tasks in this generation and in a canary's that will replace it."""
+        """Let no more tasks start in this generation, nor in that of a canary that is starting."""
         _log.info("paused: no task is started until the next restart")
         self._paused_until = self._generation + (self._canary is not None)
         for worker in self._workers:
@@ -390,7 +431,7 @@ class Master:
         return 0 if self._spec is None else max(0, self._spec.processors + self._more)
 
     def _fill(self) -> None:
-        """Start or drain workers to reach the wanted number; during a pause, start none."""
+        """Start missing workers, unless there is a pause, and drain those that are too many."""
         if self._spec is None:
             return
         self._more = max(self._more, -self._spec.processors)
@@ -411,9 +452,10 @@ class Master:
     def _give_up_on_crash_loop(self) -> None:
         if self._respawn.is_crash_loop(max(1, self._wanted)):
             _log.error("every worker has died again and again: giving up")
+            self._status.failure = "every worker has died again and again; the log says why"
             self._give_up(CRASHED)
 
-    # --- the end ---------------------------------------------------------------------
+    # --- stopping --------------------------------------------------------------------
 
     def _give_up(self, status: int) -> None:
         self._exit_status = status
@@ -423,21 +465,18 @@ class Master:
         now = self._clock.monotonic()
         if self._stopping_since is None:
             self._stopping_since, self._last_kill, self._canary = now, now, None
-            _log.info("stopping: running tasks may finish")
+            self._try(self._notice.begin)
             for worker in self._workers:
                 self._try(worker.shut_down, worker.spec.graceful_timeout, now)
-        elif signal.SIGQUIT in arrived or (
-            signal.SIGINT in arrived and now - self._stopping_since >= _SAME_KEY_PRESS
-        ):
-            _log.info("stopping at once: running tasks are stopped and released")
+        elif self._notice.hurries(arrived):
             for worker in self._workers:
                 self._try(partial(worker.shut_down, 0, now, hurry=True))
         self._last_kill = max((worker.killed_at for worker in self._workers), default=now)
 
-    # --- its status ------------------------------------------------------------------
+    # --- the status ------------------------------------------------------------------
 
     def _show(self) -> None:
-        """Publish the master's status, and note when the next tick is due."""
+        """Publish the master's status, and note when `tick` must be called again."""
         about = {} if self._spec is None else self._spec.about
         shown = self._status.show(
             self._state, self._generation, self._workers, until=self._last_kill, about=about

@@ -1,10 +1,17 @@
-"""The messages between a master and its workers, and the document that ``psched status`` reads."""
+"""The shapes of the messages between a master and its workers, and of a master's status document.
 
+A shape says which fields a message must have, and which values each field can have. The receiver
+rejects a message of any other shape; see `psched.process.message_shapes`. ``psched status``
+receives the status document.
+"""
+
+from psched.base.log_lines import FORMATS
 from psched.process.message_shapes import (
     LONGEST_TIME,
     Shapes,
     any_whole,
     brief_text,
+    extended,
     flag,
     line,
     listed,
@@ -18,7 +25,10 @@ from psched.process.message_shapes import (
 )
 
 _master = whole(1, 2**31 - 1)
-"""A master's pid. It may be 1, because a master may be process 1 of a container."""
+"""A master's pid. 1 is allowed, because a master can be process 1 of a container."""
+
+_LOAD = {"slots": whole(), "free": whole(), "due": whole(), "late": number()}
+"""The fields of `psched.master.reports.load.Load`."""
 
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
@@ -32,7 +42,7 @@ TASK = record(
     lease_left=number(-LONGEST_TIME),
     state=text(20),
 )
-"""A task in a worker's report; see `psched.worker.running_task.RunningTask.report`."""
+"""A running task in a worker's report; see `psched.worker.running_task.RunningTask.report`."""
 
 SETTINGS = record(
     processors=whole(1, 1000),
@@ -41,25 +51,34 @@ SETTINGS = record(
     graceful_timeout=number(),
     graceful_kill_limit=number(),
     log_level=one_of("debug", "info", "warning", "error"),
+    log_format=one_of(*FORMATS),
     cgroup=one_of("auto", "on", "off"),
     log=maybe(text(4096)),
     pid_file=maybe(text(4096)),
-    about=record(url=brief_text, table=line, programs=brief_text, triggers=brief_text),
+    about=record(
+        url=brief_text, table=line, config=brief_text, programs=brief_text, triggers=brief_text
+    ),
 )
-"""The settings that the master needs, in the report of a worker that has loaded them."""
+"""The settings that the master needs, as a worker reports them after it has loaded them."""
 
 FROM_WORKER = Shapes(
     {
         "ready": {"ready": maybe(SETTINGS)},
+        "failed": {"failed": brief_text},
         "looked": {"looked": flag},
         "recovered": {"recovered": _nonces},
-        "tasks": {"tasks": whole(0, _MOST_TASKS), "away": maybe(brief_text), "enough": line},
+        "tasks": {
+            "tasks": whole(0, _MOST_TASKS),
+            "away": maybe(brief_text),
+            "enough": line,
+            **_LOAD,
+        },
         "report": {"report": record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100))},
     },
-    # A report of a thousand tasks with the longest keys fits into this.
+    # The most bytes of a message. A report of a thousand tasks with the longest keys is shorter.
     longest=16 * 2**20,
 )
-"""What a master accepts from a worker."""
+"""The messages that a master accepts from a worker."""
 
 FROM_MASTER = Shapes(
     {
@@ -72,7 +91,7 @@ FROM_MASTER = Shapes(
     },
     longest=16 * 2**20,
 )
-"""What a worker accepts from its master."""
+"""The messages that a worker accepts from its master."""
 
 STATUS = Shapes(
     {
@@ -84,26 +103,32 @@ STATUS = Shapes(
             "problem": maybe(brief_text),
             "worker_deaths": whole(),
             "workers": listed(
-                record(
-                    pid=pid,
-                    number=whole(-1),
-                    generation=whole(),
-                    state=text(20),
-                    uptime=number(-LONGEST_TIME),
-                    silent_for=number(-LONGEST_TIME),
-                    store_away=maybe(brief_text),
-                    tasks=listed(TASK, _MOST_TASKS),
+                extended(
+                    record(
+                        pid=pid,
+                        number=whole(-1),
+                        generation=whole(),
+                        state=text(20),
+                        uptime=number(-LONGEST_TIME),
+                        silent_for=number(-LONGEST_TIME),
+                        store_away=maybe(brief_text),
+                        tasks=listed(TASK, _MOST_TASKS),
+                    ),
+                    **_LOAD,
                 ),
                 10_000,
             ),
             "errors": listed(line, 100),
         },
-        # The following fields are missing until the master knows them. They are sent in the same
-        # object as the fields above, so each of these kinds also requires "pid".
+        # The master adds the following fields to the object above once it knows them. Each entry
+        # requires "pid", because the fields are never sent without the object above.
         "url": {"pid": _master, "url": brief_text, "table": line},
+        "config": {"pid": _master, "config": brief_text},
         "programs": {"pid": _master, "programs": brief_text},
+        # Masters of older versions do not send these fields.
+        "slots": {"pid": _master, **_LOAD},
         "triggers": {"pid": _master, "triggers": brief_text},
     },
     longest=64 * 2**20,
 )
-"""What ``psched status`` accepts from a master."""
+"""The document that ``psched status`` accepts from a master."""

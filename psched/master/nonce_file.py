@@ -1,24 +1,28 @@
-"""A file with the nonces of a master's workers, read by the next master if all of them are killed.
+"""A file of workers' nonces, for the next master if a master and its workers are killed.
 
-A killed worker does not release its leases, so its master has another worker release them. If the
-master is killed at the same time, for example by ``pkill -9`` or by a service manager, the next
-master on the host has the leases released. It reads the nonces from this file.
+A nonce is a random text that identifies a worker in the leases of its tasks. A killed worker does
+not release its leases, so its master has another worker release them. If the master is killed at
+the same time, for example by ``pkill -9`` or by a service manager, the next master on the host
+reads the nonces of the killed workers from this file and has their leases released.
 
-The next master inherits a nonce only if no process of the worker's tree is left, because inheriting
-a nonce releases its leases. Two conditions must hold:
+Tasks whose leases are released run again, so all processes of the killed worker and of its tasks
+must have ended before. Therefore the next master takes a nonce from the file (it inherits the
+nonce) only if both conditions are true:
 
 - The master that wrote the file is dead.
 - No process is left in the cgroup that the worker was in. If the worker had its own cgroup (see
-  `cgroup`), that cgroup must be empty or removed. A starting master empties the cgroups of dead
-  masters when it creates its own. Otherwise the worker was in the cgroup of its master. The next
-  master must then be the only process in that cgroup, as after a restart by systemd.
+  `cgroup`), that cgroup must be empty or removed. A starting master kills the processes in the
+  cgroups of dead masters when it creates its own cgroup. If the worker had no cgroup of its own, it
+  was in the cgroup of its master. The next master must then be the only process in that cgroup, as
+  after a restart by systemd.
 
-If a condition does not hold or cannot be checked, the nonce stays in the file, and its leases
-expire.
+If a condition is false or cannot be checked, the nonce stays in the file. The worker's leases are
+then not released, but end when they expire.
 
-The first line of a file states where its pids and names of cgroups are valid: the boot, the pid
-namespace, the cgroup namespace and the cgroup. Each other line is a nonce, followed by ``own`` if
-the worker was in its own cgroup.
+The first line of a file identifies the boot, the pid namespace, the cgroup namespace and the cgroup
+of the master that wrote it. A master inherits nonces only from files whose first line equals its
+own, because pids and names of cgroups are not valid elsewhere. Each other line is a nonce, followed
+by ``own`` if the worker was in its own cgroup.
 """
 
 import logging
@@ -31,7 +35,7 @@ from pathlib import Path
 from psched.base import regular_files
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
-from psched.master.runtime_folders import volatile_folders
+from psched.master.runtime_folders import usable_folder
 from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup
 
@@ -44,19 +48,19 @@ _PLACE = re.compile(r"\S+ [0-9]+ [0-9]+ .+")
 _OWN = "own"
 
 _MOST = 5000
-"""The most nonces that one start inherits. There is a limit because a task can write any number
-of them, and a worker needs about a millisecond for each. Three generations of a thousand workers
-leave fewer."""
+"""The most nonces that a starting master inherits. There is a limit because a task can write any
+number of nonces, and a worker needs about a millisecond to release the leases of each. Three
+generations of a thousand workers have fewer nonces."""
 
 
 class NonceFile:
-    """The file of one master. The folder may contain files of other masters.
+    """The nonce file of one master. Its folder can also contain the nonce files of other masters.
 
     Args:
-        folder: the folder; None: no file is written.
+        folder: the folder in which the file is written. None means that no file is written.
         place: the file's first line; see `here`.
-        group: the cgroup that this process is in; None: the cgroup is unknown.
-        clock: measures for how long the file could not be written.
+        group: the cgroup that this process is in. None if it is unknown.
+        clock: measures for how long the file could not be written; the log shows this time.
     """
 
     def __init__(self, folder: Path | None, place: str, group: Cgroup | None, clock: Clock) -> None:
@@ -70,26 +74,28 @@ class NonceFile:
         self._outage = FaultLog(what, _log, clock)
 
     def add(self, nonce: str, *, own_cgroup: bool) -> None:
-        """Record a worker that holds no lease yet.
+        """Add the nonce of a worker that holds no lease yet to the file.
 
         Args:
             nonce: the worker's nonce.
-            own_cgroup: the worker is in its own cgroup, which all its descendants will inherit.
+            own_cgroup: True if the worker is in a cgroup that no other worker uses.
         """
         self._in_own_cgroup[nonce] = own_cgroup
         self._write()
 
     def remove(self, nonces: Iterable[str]) -> None:
-        """Remove the nonces of workers that no longer hold a lease."""
+        """Remove nonces from the file, because their workers no longer hold a lease."""
         for nonce in nonces:
             self._in_own_cgroup.pop(nonce, None)
         self._write()
 
     def inherit(self) -> list[str]:
-        """Move nonces of dead masters' workers that have left no process behind to this file.
+        """Take over each nonce in dead masters' files whose worker has no living process left.
+
+        A dead master's file is removed when all its nonces have been taken over.
 
         Returns:
-            All nonces that are recorded in this file now, sorted.
+            All nonces that this file contains now, sorted.
         """
         is_alone = self._group is not None and self._group.pids == [os.getpid()]
         for path, nonces in self._of_dead_masters():
@@ -97,8 +103,9 @@ class NonceFile:
                 continue
             inherited = [nonce for nonce, own in nonces if (own.is_empty if own else is_alone)]
             # Write the nonces to this master's file before the other file is removed, so that no
-            # nonce is lost if this master is killed in between. Mark them as "own": their cgroups
-            # do not exist any more, so the next master can inherit them.
+            # nonce is lost if this master is killed in between. Mark the nonces as "own". The next
+            # master can then inherit them, because it finds no cgroups for them below this master's
+            # cgroup, and a missing cgroup counts as empty.
             self._in_own_cgroup |= dict.fromkeys(inherited, True)
             if self._write() and len(inherited) == len(nonces):
                 with suppress(OSError):
@@ -106,7 +113,11 @@ class NonceFile:
         return sorted(self._in_own_cgroup)
 
     def _write(self) -> bool:
-        """Write the nonces, or remove the file if there are none. Return False if that failed."""
+        """Write the nonces to the file, or remove the file if there are no nonces.
+
+        Returns:
+            False if the file could not be written or removed.
+        """
         if self._folder is None or self._written == self._in_own_cgroup:
             return True
         path = self._folder / self._name
@@ -125,11 +136,12 @@ class NonceFile:
         return True
 
     def _of_dead_masters(self) -> Iterator[tuple[Path, list[tuple[str, Cgroup | None]]]]:
-        """Yield the file of each dead master with the same first line, and its nonces.
+        """Yield the path and the nonces of each file of a dead master.
 
-        Each nonce is paired with its worker's own cgroup, or with None if the worker had none.
-        Files from before the last boot are removed. So are invalid files, because tasks can write
-        to the folder.
+        Each nonce is paired with its worker's own cgroup, or with None if the worker had no cgroup
+        of its own. Files with another first line than this file are left out. Files that were
+        written before the last boot are removed. Invalid files, which tasks might have written to
+        the folder, are also removed.
         """
         try:
             found = [] if self._folder is None else [*self._folder.glob("nonces.*")]
@@ -147,7 +159,7 @@ class NonceFile:
                     name = cgroup.master_cgroup_name(pid, start)
                     yield path, [(nonce, self._below(name, nonce, own)) for nonce, own in nonces]
             except (FileNotFoundError, PermissionError):
-                continue  # its master has removed it, or it belongs to another user
+                continue  # the file was removed by its master, or belongs to another user
             except (OSError, ValueError) as error:
                 _log.warning("%s: is no file of a master's, and is removed: %s", path, error)
                 with suppress(OSError):
@@ -160,10 +172,11 @@ class NonceFile:
 
 
 def _parse(path: Path) -> tuple[tuple[int, int], str, list[tuple[str, str]]]:
-    """Read a file.
+    """Read a nonce file.
 
     Returns:
-        The pid and start time of its master, its first line, and each nonce with "own" or "".
+        The pid and start time of the master that wrote the file, the file's first line, and each
+        nonce with "own" or "".
 
     Raises:
         OSError: the file cannot be read.
@@ -187,7 +200,10 @@ def _is_dead(pid: int, start: int) -> bool:
 
 
 def here() -> str:
-    """A line of text that states where pids and names of cgroups of this process are valid.
+    """A line of text that identifies this process's boot, pid and cgroup namespaces, and cgroup.
+
+    A pid or a name of a cgroup that another process has written is valid in this process only if
+    this function returns the same line in both processes.
 
     Raises:
         OSError: the boot, the namespaces or the cgroup cannot be read.
@@ -199,24 +215,18 @@ def here() -> str:
 
 
 def make(environ: Mapping[str, str], clock: Clock) -> NonceFile:
-    """The file of this process, which is a master, in the first folder that it can write to.
+    """The nonce file of this master, in the first of the `volatile_folders` that it can write to.
+
+    If the master can write to none of them, its nonces are not written.
 
     Args:
         environ: the environment variables.
         clock: see `NonceFile`.
     """
-    folder = next(filter(_is_usable, volatile_folders(environ)), None)
+    folder = usable_folder(environ)
     try:
         place = here()
     except OSError:
         folder, place = None, ""
     path = cgroup.own_path()
     return NonceFile(folder, place, None if path is None else Cgroup(path), clock)
-
-
-def _is_usable(folder: Path) -> bool:
-    try:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)

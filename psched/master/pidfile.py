@@ -1,4 +1,8 @@
-"""A pid file that is never stale: its lock counts, and the kernel unlocks it if the owner dies."""
+"""A pid file, whose lock keeps a second master from starting.
+
+The kernel releases the lock when the master that holds it dies. So a pid file that a dead master
+has left does not keep the next master from starting.
+"""
 
 import fcntl
 import os
@@ -15,12 +19,12 @@ class AlreadyRunningError(Exception):
 class PidFile:
     """A file that contains the pid of this process and that this process locks until it exits.
 
-    The lock is a POSIX record lock. Unlike a lock of flock(2), it is not inherited by a child, so
-    no orphan can hold it. Closing any descriptor of the file releases the lock, so no other part
-    of this process opens the file.
+    The lock is a POSIX record lock. Child processes do not inherit it, unlike a lock of flock(2),
+    so a child that outlives this process cannot hold the lock. Closing any descriptor of the file
+    releases the lock, so no other part of this process is allowed to open the file.
 
     Args:
-        path: the file.
+        path: the path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,15 +35,16 @@ class PidFile:
         """Lock the file and write the pid.
 
         Raises:
-            AlreadyRunningError: another process has locked the file; the text contains its pid.
+            AlreadyRunningError: another process has locked the file. The error's text contains the
+                pid of that process.
             OSError: the file cannot be written.
         """
         while True:
             try:
                 descriptor = regular_files.open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             except regular_files.NotRegularError:
-                # Remove the other object, because it must not keep the service from starting: a
-                # task may have created it.
+                # The path leads to a folder, a FIFO or another object, which a task might have
+                # created. Remove it, because a task must not keep the service from starting.
                 regular_files.discard(self._path)
                 continue
             try:
@@ -53,15 +58,15 @@ class PidFile:
                 ) from None
             if regular_files.is_same(self._path, descriptor):
                 break
-            # The previous owner removed the file between the opening and the locking. A lock on a
-            # removed file is useless, so try again with a new one.
+            # The previous owner has removed the file after we opened it and before we locked it. A
+            # lock on a removed file is useless, so try again with a new file.
             os.close(descriptor)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Remove the file and unlock it. A different file at the path is not removed."""
+        """Remove the file and release its lock. If another file is at the path now, leave it."""
         if self._descriptor >= 0:
             if regular_files.is_same(self._path, self._descriptor):
                 with suppress(OSError):

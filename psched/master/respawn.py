@@ -1,26 +1,28 @@
-"""When a dead worker is replaced, and when workers have failed too often to try again."""
+"""Decides when a dead worker is replaced, and when the master gives up replacing workers."""
 
 import random
 
 _BACKOFF = (1.0, 60.0)
-"""Seconds: the pause after the second failure in a row, and the longest pause. Each further failure
-doubles the pause."""
+"""Two times in seconds: the pause after the second failure in a row, and the longest pause. Each
+further failure doubles the pause."""
 
 _HEALTHY = 60.0
-"""Seconds of life after which a worker's earlier failures no longer count."""
+"""If a worker fails that has lived for at least this many seconds, the earlier failures of workers
+with its number are not counted any more."""
 
 _CRASH_LOOP = 5
-"""The number of failures in a row that each worker must have for a crash loop."""
+"""The master gives up when every worker number has had this many failures in a row."""
 
 
 class Respawn:
-    """Counts the failures of each worker number, and says when the worker may be replaced.
+    """Counts the failures of each worker number, and decides when a failed worker is replaced.
 
     After its first failure, a worker is replaced at once, because the tasks that it ran wait for
-    another try. After each further failure in a row, the master pauses first.
+    another try. After each further failure in a row, the master waits before it replaces the
+    worker.
 
     Args:
-        rng: randomizes the pauses, so that hosts do not retry at the same instants.
+        rng: randomizes the pauses, so that hosts do not start workers at the same instants.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -29,7 +31,7 @@ class Respawn:
         self._not_before: dict[int, float] = {}
 
     def failed(self, number: int, lived: float, now: float) -> None:
-        """Note that a worker has exited without being told to.
+        """Count a failure of a worker that has exited although the master had not told it to.
 
         Args:
             number: the worker's number.
@@ -43,7 +45,7 @@ class Respawn:
         self._not_before[number] = now + pause * self._rng.uniform(0.8, 1.2)
 
     def refused(self, number: int, now: float) -> None:
-        """Note that the system could not fork a worker. This does not count as a failure.
+        """Begin a pause because the system could not fork a worker. No failure is counted.
 
         Args:
             number: the worker's number.
@@ -52,20 +54,25 @@ class Respawn:
         self._not_before[number] = now + _BACKOFF[0] * self._rng.uniform(0.8, 1.2)
 
     def allowed(self, number: int, now: float) -> bool:
-        """Whether the worker with this number may be forked now."""
+        """Whether a worker with this number can be forked now; False during a pause.
+
+        Args:
+            number: the worker's number.
+            now: seconds of the monotonic clock.
+        """
         return now >= self._not_before.get(number, now)
 
     def wakes(self, now: float) -> float:
-        """When the next pause ends, in seconds of the monotonic clock; infinity: there is none."""
+        """When the next pause ends, in seconds of the monotonic clock; infinity if none is left."""
         return min((at for at in self._not_before.values() if at > now), default=float("inf"))
 
     def forget(self) -> None:
-        """Forget all failures and pauses, because they say nothing about a new generation."""
+        """Forget all failures and pauses; called when a new generation replaces the old one."""
         self._failures.clear()
         self._not_before.clear()
 
     def is_crash_loop(self, count: int) -> bool:
-        """Whether each worker with a number below ``count`` has failed too often in a row."""
+        """Whether every worker number below ``count`` has had `_CRASH_LOOP` failures in a row."""
         return count > 0 and all(
             self._failures.get(number, 0) >= _CRASH_LOOP for number in range(count)
         )

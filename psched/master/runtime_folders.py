@@ -10,18 +10,18 @@ _SOCKET = re.compile(r"master\.([0-9]{1,10})\.sock")
 
 
 def service_folder(environ: Mapping[str, str]) -> Path | None:
-    """The runtime folder that systemd has created for this service; None: it has created none.
+    """The runtime folder that systemd has created for this service; None if there is none.
 
     Args:
         environ: the environment variables.
     """
-    # Use the first folder: systemd lists all folders of the unit, separated by colons.
+    # The variable contains all runtime folders of the unit, separated by colons. Use the first.
     first, _, _ = environ.get("RUNTIME_DIRECTORY", "").partition(":")
     return Path(first) if first else None
 
 
 def socket_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The folders where a master's socket may be, the preferred one first.
+    """The folders in which a master can create its socket, in the order in which it tries them.
 
     Args:
         environ: the environment variables.
@@ -33,7 +33,7 @@ def socket_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def volatile_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The folders of `socket_folders` that no other host shares and that a boot empties.
+    """The `socket_folders` that are local to this host and are emptied at each boot.
 
     Args:
         environ: the environment variables.
@@ -46,13 +46,34 @@ def volatile_folders(environ: Mapping[str, str]) -> list[Path]:
     return folders
 
 
+def usable_folder(environ: Mapping[str, str]) -> Path | None:
+    """The first of the `volatile_folders` that this master can write to; None if there is none.
+
+    The folder is created if it does not exist.
+
+    Args:
+        environ: the environment variables.
+    """
+    return next(filter(_is_usable, volatile_folders(environ)), None)
+
+
+def _is_usable(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
 def socket_name(pid: int) -> str:
-    """The name of the socket of the master with this pid."""
+    """The file name of the socket of the master with this pid."""
     return f"master.{pid}.sock"
 
 
 def sockets(folder: Path) -> list[tuple[int, Path]]:
-    """The pid and path of each socket of a master in a folder; the pid is part of the name.
+    """The sockets of masters in a folder: the pid of each master and the path of its socket.
+
+    The pid is read from the socket's name. The master might be dead.
 
     Raises:
         OSError: the folder cannot be read.
@@ -63,12 +84,12 @@ def sockets(folder: Path) -> list[tuple[int, Path]]:
 
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """A short address for the socket at a path of any length; valid inside the ``with`` block.
+    """Yield a short address of the socket at ``path``; it is valid within the ``with`` block.
 
-    A socket cannot be addressed by a long path, because sockaddr_un has room for only 107 bytes.
+    A long path itself is no valid address, because sockaddr_un has room for only 107 bytes.
 
     Raises:
-        OSError: the folder cannot be opened.
+        OSError: the folder of the socket cannot be opened.
     """
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:

@@ -1,6 +1,6 @@
-"""A worker process as its master sees it.
+"""The master's record of one worker process, and the states of a worker.
 
-::
+The states are::
 
     fork ─▶ starting ── "ready" ─▶ admitted ── drain, shut_down ─▶ draining ── exit ─▶ reaped
                │ not ready in time    │ silent, invalid message        │ too slow
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from psched.master.generation_spec import DRAINED, GenerationSpec, WorkerIdentity
 from psched.master.messages import FROM_WORKER
+from psched.master.reports.load import Load
 from psched.process.child import Child
 from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
@@ -24,38 +25,44 @@ from psched.process.spawner import Spawner
 _log = logging.getLogger("psched.master")
 
 CLEAN_UP_LIMIT = 20.0
-"""Seconds for which a shutdown waits until the leases of dead workers are released."""
+"""Seconds. A shutdown waits at most this long for the processes that a dead worker has left, and
+then at most this long for the process that releases the leases of dead workers."""
 
 _ABORT_GRACE = 2.0
-"""Seconds between ABRT, which makes a silent worker log its stack, and KILL."""
+"""Seconds between two signals to a silent worker: ABRT, on which it logs its stack, and KILL."""
 
 _KILL_INTERVAL = 1.0
-"""Seconds between two KILLs."""
+"""Seconds between two KILLs to a worker that is still alive."""
 
 
 class WorkerChild(Child):
     """The master's record of a worker or a cleaner.
 
-    Any code may read the attributes, but only the methods write them. Each method is named after an
-    event in the worker's life, or after an order to the worker.
+    Other classes read the attributes, but only the methods write them. A method either records an
+    event, for example `became_ready`, or sends the worker an order, for example `drain`.
 
     Args:
         pid: the worker's pid.
-        link: the master's end of the link.
+        link: the master's end of the connection to the worker.
         now: seconds of the monotonic clock.
         identity: the worker's number, generation and resources.
         spec: the parameters of the worker's generation.
         spawner: sends signals to the worker.
 
     Attributes:
-        draining: the worker has been told to claim nothing more and to exit.
-        recovering: nonces of dead workers whose leases this worker has been told to release.
-        tasks: how many tasks the worker runs.
-        store_fault: why the worker's store does not answer; None: the store answers.
-        report: the worker's last answer to a request for a report; empty: there was none.
-        reported: when that answer arrived, in seconds of the monotonic clock; 0: never.
-        killed_at: when a draining worker with a time limit is killed if it has not exited, in
-            seconds of the monotonic clock.
+        draining: the worker has been told to claim no more tasks and to exit.
+        recovering: nonces of dead workers. This worker has been told to release their leases, and
+            has not yet reported that it has done so.
+        tasks: how many tasks the worker runs, according to its last message.
+        store_fault: why the worker's store does not answer. None if the store answers.
+        load: how busy the worker is, according to its last message. Without slots if it has sent
+            none.
+        failure: why the worker could not start, according to its last message. None if it has not
+            said so.
+        report: the last report that the worker has sent. Empty if it has sent no report.
+        reported: when ``report`` arrived, in seconds of the monotonic clock. 0 if none has arrived.
+        killed_at: the time at which the master kills the draining worker if it has not exited, in
+            seconds of the monotonic clock. As long as no such time is set, the time of the fork.
         aborted: the worker is being killed, because it was silent, was not ready in time, or has
             sent an invalid message.
     """
@@ -78,6 +85,8 @@ class WorkerChild(Child):
         self.recovering: list[str] = []
         self.tasks = 0
         self.store_fault: str | None = None
+        self.failure: str | None = None
+        self.load = Load()
         self.report: Mapping[str, Any] = {}
         self.reported = 0.0
         self.killed_at = now
@@ -90,32 +99,32 @@ class WorkerChild(Child):
             self._spawner.send(self.pid, number)
 
     def tell(self, **message: object) -> None:
-        """Send the worker a message."""
+        """Send the worker a message that consists of these fields."""
         self.link.send(message)
 
-    # --- its start -------------------------------------------------------------------
+    # --- the start of the worker -----------------------------------------------------
 
     def became_ready(self) -> None:
-        """Note that the worker has loaded its handlers, and waits for `admit` or `refuse`."""
+        """Note that the worker has loaded its handlers and waits for `admit` or `refuse`."""
         self.ready = True
 
     def admit(self) -> None:
-        """Let the worker begin to claim."""
+        """Tell the worker that it is allowed to claim tasks from now on."""
         self.tell(go=True)
 
     def refuse(self) -> None:
-        """Tell the worker to exit before it claims anything."""
+        """Tell the worker to exit without having claimed a task."""
         self.draining = True
         self.tell(go=False)
 
     def belongs_to(self, spec: GenerationSpec) -> None:
-        """Replace the generation's parameters by those that follow from this worker's report."""
+        """Replace ``self.spec``, because the worker has reported the settings of its generation."""
         self.spec = spec
 
-    # --- what it says ----------------------------------------------------------------
+    # --- messages of the worker ------------------------------------------------------
 
     def heard_from(self, message: Mapping[str, Any], now: float) -> None:
-        """Note that the worker is alive, and note what it reports about itself.
+        """Note that the worker is alive, and note what its message says about its tasks and store.
 
         Args:
             message: the worker's message.
@@ -124,10 +133,13 @@ class WorkerChild(Child):
         self.heard = now
         if "tasks" in message:
             self.tasks, self.store_fault = message["tasks"], message["away"]
+            self.load = Load(*(message[name] for name in Load._fields))
+        if "failed" in message:
+            self.failure = message["failed"]
         if "report" in message:
             self.report, self.reported = message["report"], now
 
-    # --- what dead workers held ------------------------------------------------------
+    # --- leases of dead workers ------------------------------------------------------
 
     def recover(self, nonces: Sequence[str]) -> None:
         """Tell the worker to release the leases of the dead workers with these nonces."""
@@ -135,43 +147,48 @@ class WorkerChild(Child):
         self.recovering += nonces
 
     def recovered(self, nonces: Collection[str]) -> set[str]:
-        """Note the worker's report that leases of dead workers are released.
+        """Note the worker's report that it has released the leases of dead workers.
+
+        Args:
+            nonces: the nonces of the dead workers.
 
         Returns:
-            The reported nonces, without any that the worker had not been told to recover.
+            Those of the nonces whose leases the worker had been told to release.
         """
         done = {*nonces}.intersection(self.recovering)
         self.recovering = [nonce for nonce in self.recovering if nonce not in done]
         return done
 
     def has_only_to_clean_up(self, nonces: Sequence[str]) -> None:
-        """Mark this process as a cleaner, which is killed if it takes too long.
+        """Mark this process as a cleaner, which is killed `CLEAN_UP_LIMIT` seconds after its fork.
 
         Args:
-            nonces: the dead workers whose leases the cleaner releases.
+            nonces: the nonces of the dead workers whose leases the cleaner releases.
         """
         self.draining, self.recovering = True, [*nonces]
         self._kill_at(self.started, self.started + CLEAN_UP_LIMIT)
 
-    # --- its end ---------------------------------------------------------------------
+    # --- the end of the worker -------------------------------------------------------
 
     def drain(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
-        """Tell the worker to claim nothing more, and to exit when its tasks are done.
+        """Tell the worker to claim no more tasks, and to exit when its tasks have ended.
 
         Args:
-            timeout: seconds until the worker stops its tasks; None: it waits until they are done.
+            timeout: seconds until the worker stops its tasks. None if the worker waits until its
+                tasks have finished.
             now: seconds of the monotonic clock.
-            hurry: the worker's tasks get no time to clean up when they are stopped.
+            hurry: True if tasks that are stopped have almost no time to clean up before they are
+                killed.
         """
         self.draining = True
         if timeout is not None:
-            # The worker enforces these limits itself. The master enforces a later one, in case the
-            # worker fails to.
+            # The worker itself stops its tasks in time. In case that fails, the master kills the
+            # worker at a later time.
             self._kill_at(now, now + timeout + self.spec.kill_limit + CLEAN_UP_LIMIT)
         self.tell(stop=timeout, hurry=hurry)
 
     def shut_down(self, timeout: float, now: float, *, hurry: bool = False) -> None:
-        """End the worker because the master stops: `drain` it, or kill it if it is not ready.
+        """End the worker because the master stops: `drain` a ready worker, kill any other worker.
 
         Args:
             timeout: see `drain`.
@@ -181,25 +198,27 @@ class WorkerChild(Child):
         if self.ready:
             self.drain(timeout, now, hurry=hurry)
         else:
-            # Kill a worker that is not ready: it holds no lease, and an import may keep it from
-            # exiting for a long time.
+            # A worker that is not ready holds no lease. Kill it, because an import could keep it
+            # from exiting for a long time.
             self.draining = True
             self.send(signal.SIGKILL)
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """Extend the worker's time limits by a time in which the master could not listen.
+        """Extend the worker's time limits, because the master could not read messages for a time.
 
         Args:
-            seconds: that time, plus the time that the worker may need for its next message.
+            seconds: the length of that time, plus the time that the worker might need to send its
+                next message.
             now: seconds of the monotonic clock.
         """
         self.started = min(now, self.started + seconds)
         self.heard = min(now, self.heard + seconds)
 
     def watch(self, now: float) -> None:
-        """Send the worker the signal that is due, if it hangs, is invalid or drains too slowly.
+        """Kill the worker if it hangs, has sent an invalid message or has passed a time limit.
 
-        A worker is invalid once it has sent an invalid message.
+        This takes several calls: a worker that hangs receives ABRT before KILL, and KILL is sent
+        repeatedly until the worker has exited.
 
         Args:
             now: seconds of the monotonic clock.
@@ -221,47 +240,54 @@ class WorkerChild(Child):
 
     @property
     def wakes(self) -> float:
-        """When `watch` is to be called again, seconds of the monotonic clock."""
+        """When `watch` must be called again, in seconds of the monotonic clock."""
         silent = float("inf") if self.aborted else self.expected
         return silent if self.ladder is None else min(silent, self.ladder.wakes)
 
     @property
     def limit(self) -> float:
-        """The most seconds between two messages of a ready worker, or until a worker is ready."""
+        """The most seconds between two messages of a ready worker.
+
+        For a worker that is not ready, the most seconds from its fork until it must be ready.
+        """
         return self.spec.heartbeat_limit if self.ready else self.spec.start_timeout
 
     @property
     def expected(self) -> float:
-        """When the worker must have sent its next message, or must be ready, at the latest.
+        """The latest time at which a ready worker must send its next message.
 
-        In seconds of the monotonic clock.
+        For a worker that is not ready, the latest time at which it must be ready. Both are in
+        seconds of the monotonic clock.
         """
         return (self.heard if self.ready else self.started) + self.limit
 
-    # --- after its exit ---------------------------------------------------------------
+    # --- after the exit of the worker -------------------------------------------------
 
     @property
     def failed(self) -> bool:
-        """Whether the worker has exited with an error, or before it was ready or told to exit."""
+        """Whether the worker has exited with another status than `DRAINED`, or too early.
+
+        It has exited too early if it was neither ready nor told to exit.
+        """
         if self.exit is None:
             return False
         return self.exit.status != DRAINED or not (self.ready or self.draining)
 
     @property
     def may_hold_leases(self) -> bool:
-        """Whether the worker has exited and possibly still holds leases."""
+        """Whether the worker has exited and might still hold leases, which must be released."""
         return self.ready and self.exit is not None and self.exit.status != DRAINED
 
     def describe_exit(self, now: float) -> str:
         """How the worker ended, for a log line.
 
         Args:
-            now: the time right after the worker's end, in seconds of the boot-time clock.
+            now: the present time, right after the worker's end, in seconds of the boot-time clock.
         """
         killed = self.exit is not None and self.exit.signal == signal.SIGKILL
         deadline = self.identity.deadline
-        # Do not blame the lease timer if the worker is on the kill ladder, because the master may
-        # have sent the KILL.
+        # If the master was stopping the worker (it has a ladder), do not blame the lease timer,
+        # because the master might have sent the KILL.
         if killed and self.ladder is None and deadline is not None and deadline.has_passed(now):
             return "was killed by its lease timer: it could not extend a lease in time"
         return str(self.exit)

@@ -1,4 +1,4 @@
-"""The table of the master's children, and the processes and leases that dead ones have left."""
+"""The table of the master's workers, and what dead workers have left: processes and leases."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,34 +18,37 @@ _log = logging.getLogger("psched.master")
 
 _STANDSTILL = 1.0
 """Seconds. If `excuse_standstill` is called later than `Workers.due` by more than this, the master
-was stopped or had no processor."""
+has stood still: it was stopped, or the kernel gave it no processor time."""
 
 _RECOVERY = 2.0
-"""Seconds that are added to such a standstill, because the workers may have been stopped with the
-master and need time to send their next message."""
+"""Seconds. After the master has stood still, the workers' time limits are extended by the length of
+the standstill and these seconds, because the workers might have stood still, too, and need time to
+send a message."""
 
 
 class Workers:
     """All living workers of all generations, and the nonces of dead workers.
 
-    Once no process of a dead worker's tree is left, the master sends the worker's nonce to a living
-    worker, which releases the dead worker's leases. The nonce file contains a worker's nonce from
-    before its first claim until its leases are released, for the next master.
+    A nonce is a random text that identifies a worker in its leases. Once a dead worker and its
+    tasks have no process left, the master sends the dead worker's nonce to a living worker, which
+    releases the leases. The nonce file contains each nonce from before the worker's first claim
+    until its leases are released. If this master is killed, the next master reads that file.
 
     Args:
-        clock: the time of the limits.
-        spawner: forks and signals the workers.
+        clock: measures the time limits.
+        spawner: forks the workers and sends them signals.
         draw_nonce: returns a random text that is never returned again.
-        keep: returns the descriptors that workers need: open log files.
-        cgroup: the master's cgroup, in which each worker's cgroup is created; None: workers have
+        keep: returns the file descriptors of open log files, which workers need.
+        cgroup: the master's cgroup, in which each worker's cgroup is created. None if workers have
             no cgroups of their own.
         nonce_file: the file that the nonces are written to.
-        inherited: nonces of workers of earlier masters; no process of those workers is left.
+        inherited: nonces of workers of earlier masters. No process of those workers is left, so
+            their leases can be released.
 
     Attributes:
         deaths: how many ready workers have exited unexpectedly.
         due: when `excuse_standstill` should be called next, in seconds of the monotonic clock. The
-            caller of `excuse_standstill` sets it.
+            caller of `excuse_standstill` sets this attribute.
     """
 
     def __init__(
@@ -70,8 +73,8 @@ class Workers:
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
         self._nonce_file = nonce_file
         self._to_recover = [*inherited]
-        # Spare the children that exist already: they were started before this process executed
-        # psched, so they belong to no task.
+        # Children that exist already were started before this process executed psched, so they
+        # belong to no task. Remember them, so that they are not killed as orphans.
         self._not_ours = spawner.children()
         self.due = clock.monotonic()
         self.deaths = 0
@@ -83,11 +86,11 @@ class Workers:
         return len(self._by_pid)
 
     def __bool__(self) -> bool:
-        """Whether a worker is alive, or a recently dead worker has left processes running."""
+        """Whether a worker is alive, or a worker that died recently has left living processes."""
         return bool(self._by_pid) or self._orphan_reaper.younger_than(CLEAN_UP_LIMIT)
 
     def serving(self, generation: int) -> Mapping[int, WorkerChild]:
-        """The workers of a generation that are not draining, by their numbers."""
+        """The workers of a generation that are not draining; the keys are the worker numbers."""
         return {
             worker.identity.number: worker
             for worker in self
@@ -95,7 +98,11 @@ class Workers:
         }
 
     def may_be_replaced(self, worker: WorkerChild) -> bool:
-        """Whether a second worker with the number of this one may be started: two are the limit."""
+        """Whether a successor with this worker's number can be started while this worker drains.
+
+        False if this worker is draining already. Also False if another worker of its generation has
+        its number, because at most two workers are allowed to have the same number.
+        """
         same = worker.identity.number, worker.identity.generation
         found = [w for w in self if (w.identity.number, w.identity.generation) == same]
         return found == [worker] and not worker.draining
@@ -104,7 +111,7 @@ class Workers:
         """Fork a worker.
 
         Raises:
-            OSError: the system has no process or memory left.
+            OSError: the system's limit of processes or of memory is reached.
         """
         nonce = self._draw_nonce()
         identity = WorkerIdentity(number, generation, nonce, self._make_cgroup(nonce), Deadline())
@@ -118,7 +125,11 @@ class Workers:
         return worker
 
     def clean_up(self, generation: int, spec: GenerationSpec) -> None:
-        """Fork a cleaner if leases must be released; to be called when no worker is left."""
+        """Fork a cleaner if leases of dead workers must be released.
+
+        A cleaner is a process that only releases leases. Call this only if no worker is alive,
+        because otherwise `recover` can tell a worker to release the leases.
+        """
         nonces, self._to_recover = self._to_recover, []
         if not nonces:
             return
@@ -141,7 +152,7 @@ class Workers:
         return worker
 
     def _make_cgroup(self, nonce: str) -> Cgroup | None:
-        """Create a worker's cgroup; None: there is none, so its processes are found by walks."""
+        """Create a cgroup for a worker; return None if the worker must run without a cgroup."""
         if self._cgroup is None:
             return None
         try:
@@ -153,25 +164,26 @@ class Workers:
         return made
 
     def became_ready(self, worker: WorkerChild) -> None:
-        """Record the nonce of a ready worker; call this before `WorkerChild.admit`.
+        """Mark a worker as ready, and write its nonce to the nonce file.
 
-        A worker holds no lease before it is admitted.
+        Call this before `WorkerChild.admit`, because a worker takes leases only after that, and its
+        nonce must be in the file before.
         """
         worker.became_ready()
         cgroup = worker.identity.cgroup
-        # Check whether the worker is in its cgroup: it enters the cgroup by itself before it is
-        # ready, and this may have failed.
+        # Check whether the worker is in its cgroup, because the worker itself has to enter the
+        # cgroup before it is ready, and this might have failed.
         own_cgroup = cgroup is not None and worker.pid in cgroup.members
         self._nonce_file.add(worker.identity.nonce, own_cgroup=own_cgroup)
 
     def reap(self) -> list[WorkerChild]:
-        """Collect the workers that have exited, and KILL the processes that they have left."""
+        """Return the workers that have exited, and KILL the processes that they have left."""
         for exit_ in self._spawner.reap():
-            # Forget the pid, because the kernel may give it to another process.
+            # Forget the pid, because the kernel can give it to another process from now on.
             self._not_ours -= {exit_.pid}
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
-                continue  # an orphan of a worker that died earlier
+                continue  # not a worker, but an orphan that a dead worker has left
             # Record the worker before anything can fail, so that the next call returns it if an
             # exception ends this call.
             self._ended.append(worker)
@@ -187,8 +199,8 @@ class Workers:
             how = worker.describe_exit(self._clock.boottime())
             _log.log(level, "%s, pid %d, %s", worker.identity, exit_.pid, how)
         if self._ended or self._orphan_reaper.due:
-            # A worker's fork server and runners die with the worker. The processes that they have
-            # forked become the master's children and must be killed.
+            # A worker's fork server and runners die with the worker. The processes that the fork
+            # server and the runners have forked become the master's children and must be killed.
             self._kill_orphans()
         ended, self._ended = self._ended, []
         return ended
@@ -207,20 +219,24 @@ class Workers:
         self._orphan_reaper.late.clear()
 
     def recover(self) -> None:
-        """Tell a living worker to release the leases of dead workers."""
+        """Tell a living worker to release the leases of dead workers, if there are any."""
         ready = [worker for worker in self if worker.ready]
         if self._to_recover and ready:
-            # Prefer a worker that is not draining, because it is more likely to complete the work.
+            # Prefer a worker that is not draining, because a draining worker might exit before it
+            # has released all leases.
             worker = min(ready, key=lambda worker: (worker.draining, len(worker.recovering)))
             worker.recover(self._to_recover)
             self._to_recover = []
 
     def recovered(self, worker: WorkerChild, nonces: Sequence[str]) -> None:
-        """Note a worker's report that the leases of dead workers are released."""
+        """Note that a worker has released the leases of the dead workers with these nonces."""
         self._nonce_file.remove(worker.recovered(nonces))
 
     def excuse_standstill(self, now: float) -> None:
-        """Extend the workers' time limits if this is called much later than `due`.
+        """Extend the workers' time limits if the master has stood still.
+
+        The master has stood still if this method is called much later than `due`. It could not
+        read the workers' messages meanwhile, so the workers only seem silent.
 
         Args:
             now: seconds of the monotonic clock.
@@ -228,11 +244,11 @@ class Workers:
         late = now - self.due
         if late > _STANDSTILL:
             for worker in self:
-                # Extend by no more than this, so that a hang is found even on a host where every
-                # call is late.
+                # Extend the limits, but do not reset them, so that a worker that hangs is found
+                # even on a host where every call is late.
                 worker.stood_still(late + _RECOVERY, now)
 
     @property
     def wakes(self) -> float:
-        """When `reap` or `WorkerChild.watch` is next due, seconds of the monotonic clock."""
+        """When `reap` or `WorkerChild.watch` is due next, in seconds of the monotonic clock."""
         return min([self._orphan_reaper.wakes, *(worker.wakes for worker in self)])

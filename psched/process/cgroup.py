@@ -4,8 +4,8 @@
 
     the cgroup that the master is in/
     └─ psched.PID.START/    created by the master, which does not enter this cgroup
-       └─ NONCE/            a worker
-          └─ run-7/         a runner, and whatever its task forks
+       └─ NONCE/            a worker, which is identified by its nonce
+          └─ run-7/         a runner, and the processes that its task forks
 
 A process cannot leave its cgroup by forking. The kernel kills all processes of a cgroup at once,
 including those that are being forked. No controllers are enabled, so the cgroups limit no resource.
@@ -30,28 +30,30 @@ from psched.process import tree
 _log = logging.getLogger("psched.master")
 
 _RELEASE_TIMEOUT = 3.0
-"""Seconds for which a start waits until a dead master's workers release their leases and exit."""
+"""Seconds for which a starting master waits for the workers of a dead master, which release their
+leases and exit."""
 
 _KILL_TIMEOUT = 5.0
-"""Seconds for which a start waits until the processes that it has killed have ended."""
+"""Seconds for which a starting master waits until processes that it has killed have ended."""
 
 _MASTERS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
 
 _NONCE = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""A worker's nonce. Messages accept 64 characters at the most; see `psched.master.messages`."""
+"""The form of a worker's nonce, the text that identifies the worker. It has at most 64 characters,
+because messages accept no longer nonce; see `psched.master.messages`."""
 
 _LINKS_WITHOUT_CHILDREN = 2
 
 
 class UnavailableError(Exception):
-    """No cgroups can be created on this host; the text says why."""
+    """No cgroups can be created on this host; the error's text is the reason."""
 
 
 class Cgroup:
-    """A cgroup, which may or may not exist.
+    """A cgroup, identified by its directory. Creating this object does not create the cgroup.
 
     Args:
-        path: its directory.
+        path: the cgroup's directory, which need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,21 +70,28 @@ class Cgroup:
         return made
 
     def add(self, pid: int) -> None:
-        """Move a process into the cgroup; 0 is this process.
+        """Move a process into the cgroup.
+
+        Args:
+            pid: the process's pid; 0 means the calling process.
 
         Raises:
-            OSError: the process cannot be moved, or is gone (ProcessLookupError).
+            ProcessLookupError: the process has ended.
+            OSError: the process cannot be moved.
         """
         _write(f"{self.path}/cgroup.procs", b"%d" % pid)
 
     def kill(self) -> None:
-        """KILL all processes in this cgroup and below it; do nothing if the kernel refuses."""
+        """KILL all processes in this cgroup and in the cgroups below; ignore errors."""
         with suppress(OSError):
             _write(f"{self.path}/cgroup.kill", b"1")
 
     @property
     def populated(self) -> bool:
-        """Whether a process that is no zombie is in this cgroup or below; false if unknown."""
+        """Whether this cgroup, or one below, contains a process that is no zombie.
+
+        False if the cgroup does not exist or cannot be read; see also `is_empty`.
+        """
         try:
             return b"populated 1" in tree.read(f"{self.path}/cgroup.events")
         except OSError:
@@ -90,26 +99,30 @@ class Cgroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no process is in this cgroup or below, or it does not exist; false if unknown."""
+        """Whether this cgroup and those below contain only zombies, or no process at all.
+
+        True if the cgroup does not exist; False if it cannot be read.
+        """
         try:
             return b"populated 0" in tree.read(f"{self.path}/cgroup.events")
         except OSError as error:
-            # ENODEV: the cgroup was removed after the file had been opened.
+            # A removed cgroup counts as empty. The error is ENODEV if the cgroup was removed after
+            # its file had been opened.
             return error.errno in {errno.ENOENT, errno.ENODEV}
 
     @property
     def has_children(self) -> bool:
-        """Whether there are cgroups below this one.
+        """Whether this cgroup contains other cgroups.
 
         Raises:
-            OSError: the cgroup cannot be examined.
+            OSError: the cgroup's directory cannot be examined.
         """
-        # The kernel counts the directories in a directory as links to it.
+        # Count links, because each directory within a directory adds one link to the outer one.
         return self.path.stat().st_nlink > _LINKS_WITHOUT_CHILDREN
 
     @property
     def members(self) -> list[int]:
-        """The processes in this cgroup, without those in cgroups below it."""
+        """The pids in this cgroup, without the cgroups below; empty if it cannot be read."""
         try:
             return [int(pid) for pid in tree.read(f"{self.path}/cgroup.procs").split()]
         except OSError:
@@ -117,11 +130,14 @@ class Cgroup:
 
     @property
     def pids(self) -> list[int]:
-        """The processes in this cgroup and below it."""
+        """The pids in this cgroup and in all cgroups below; unreadable cgroups are skipped."""
         return [pid for folder in _tree(self.path) for pid in Cgroup(folder).members]
 
     def remove(self) -> None:
-        """Remove this empty cgroup and all cgroups that a task may have created below it."""
+        """Remove this cgroup and all cgroups below, if they are empty; ignore errors.
+
+        The cgroups below are those that a task has created.
+        """
         try:
             self.path.rmdir()
         except OSError:
@@ -130,10 +146,11 @@ class Cgroup:
                     folder.rmdir()
 
     def wait_until_empty(self, seconds: float) -> bool:
-        """Wait until no process is in this cgroup or below it.
+        """Wait until this cgroup and those below contain only zombies, or no process at all.
 
         Returns:
-            False if a process is still there after this number of seconds.
+            False if a living process is left after this number of seconds; otherwise True, also
+            if the cgroup does not exist.
         """
         until = time.monotonic() + seconds
         with suppress(OSError), (self.path / "cgroup.events").open("rb", buffering=0) as events:
@@ -152,7 +169,7 @@ class RunnerCgroups:
 
     Args:
         above: the worker's cgroup.
-        clock: measures for how long no cgroup could be created.
+        clock: measures how long the failure to create cgroups lasts, for the log.
     """
 
     def __init__(self, above: Cgroup, clock: Clock) -> None:
@@ -162,7 +179,10 @@ class RunnerCgroups:
         self._outage = FaultLog("runners have no cgroups of their own", _log, clock)
 
     def acquire(self, pid: int) -> Cgroup | None:
-        """Move a runner into its own cgroup, and return the cgroup; None if that fails."""
+        """Move a runner into a cgroup of its own, and return this cgroup.
+
+        None if no cgroup can be created or the runner cannot be moved; the failure is logged.
+        """
         cgroup: Cgroup | None = None
         try:
             if self._free:
@@ -180,12 +200,12 @@ class RunnerCgroups:
         return cgroup
 
     def release(self, cgroup: Cgroup, *, reusable: bool) -> None:
-        """Keep an empty cgroup for the next runner, or remove it.
+        """Store an empty cgroup for the next runner, or remove the cgroup.
 
         Args:
             cgroup: a cgroup that `acquire` has returned.
-            reusable: the runner has exited by itself. If a runner was killed, the reason may be
-                that its cgroup was frozen, so that cgroup is not used again.
+            reusable: True if the runner has exited by itself. The cgroup of a killed runner is
+                removed, because it might be frozen, and a frozen cgroup would stop the next runner.
         """
         with suppress(OSError):
             if reusable and not cgroup.has_children:
@@ -197,7 +217,8 @@ class RunnerCgroups:
 class MasterCgroup(Cgroup):
     """The cgroup that a master creates for its workers and locks until it exits.
 
-    The constructor also kills the processes in cgroups of dead masters, and removes those cgroups.
+    The constructor also kills the processes in the cgroups of dead masters, and then removes the
+    cgroups of dead masters.
 
     Raises:
         UnavailableError: the cgroup cannot be created.
@@ -218,14 +239,15 @@ class MasterCgroup(Cgroup):
         if not (self.path / "cgroup.kill").exists():
             self.close()
             raise UnavailableError("cgroup.kill is not there: Linux is older than 5.14")
-        # Use one time limit for all cgroups together, because a task can create any number.
+        # Use one time limit for all old cgroups together, because a task can create any number of
+        # cgroups with such names, and a limit for each could delay this start without end.
         until = time.monotonic() + _RELEASE_TIMEOUT
         for path in own.iterdir():
             if _MASTERS.fullmatch(path.name) and path != self.path:
                 _clear(path, until)
 
     def close(self) -> None:
-        """Remove the cgroup after the workers have exited."""
+        """Remove the cgroup and release its lock; call this when the workers have exited."""
         self.remove()
         os.close(self._lock)
 
@@ -236,7 +258,7 @@ def master_cgroup_name(pid: int, start: int | None) -> str:
 
 
 def own_path() -> Path | None:
-    """The directory of the cgroup that this process is in; None: it cannot be found."""
+    """The directory of the cgroup that this process is in; None if it cannot be found."""
     try:
         return _own()
     except (UnavailableError, OSError):
@@ -244,15 +266,19 @@ def own_path() -> Path | None:
 
 
 def is_nonce(name: str) -> bool:
-    """Whether a name has the form of a nonce: tasks can create files and cgroups of any name."""
+    """Whether a name has the form of a nonce.
+
+    Check this for each name found in a directory, because tasks can create files and cgroups with
+    any name.
+    """
     return _NONCE.fullmatch(name) is not None
 
 
 def _tree(top: Path) -> list[Path]:
     """A directory and all directories below it; each directory is listed after its parent.
 
-    `os.walk` is not used, because it is recursive before Python 3.12, and a task can create any
-    number of levels.
+    The function does not use `os.walk`, because `os.walk` is recursive before Python 3.12, and a
+    task can create more levels than the recursion limit allows.
     """
     found = [top]
     for folder in found:
@@ -272,24 +298,32 @@ def _write(path: str, text: bytes) -> None:
 
 
 def _own() -> Path:
-    """The directory of the cgroup that this process is in."""
+    """The directory of the cgroup that this process is in.
+
+    Raises:
+        UnavailableError: no such directory is visible to this process.
+        OSError: /proc cannot be read.
+    """
     names = own_names()
     mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     for mount in mounts:
-        # proc(5): the fourth field is the root within the file system, the fifth the mount point.
+        # A line of mountinfo, see proc(5): the fourth field is the directory of the file system
+        # that is mounted, the fifth field is the mount point.
         fields, _, kind = mount.partition(" - ")
         root, point = (text.replace(r"\040", " ") for text in fields.split()[3:5])
         for name in names if kind.startswith("cgroup2 ") else ():
             path = Path(point, os.path.relpath(name, root))
             # Check that this process is in the cgroup at this path, because in a container the
-            # path may lead to another cgroup.
+            # path might lead to a different cgroup.
             if os.getpid() in Cgroup(path).members:
                 return path
     raise UnavailableError("this process is in no cgroup of version 2 that can be seen from here")
 
 
 def own_names() -> list[str]:
-    """The kernel's name of this process's version 2 cgroup, in a list; empty: there is none.
+    """A list with the kernel's name of this process's cgroup of version 2.
+
+    The list is empty if the process is in no such cgroup.
 
     Raises:
         OSError: the name cannot be read.
@@ -299,13 +333,20 @@ def own_names() -> list[str]:
 
 
 def _delegated(path: Path) -> bool:
-    """Whether systemd lets this process create cgroups below: ``Delegate=`` in systemd's unit."""
+    """Whether systemd lets this process create cgroups below this directory.
+
+    An administrator allows this by ``Delegate=`` in the unit.
+    """
     marks = {"user.delegate", "trusted.delegate"}.intersection(os.listxattr(path))
     return any(os.getxattr(path, mark) == b"1" for mark in marks)
 
 
 def _lock(path: Path) -> int:
-    """Lock a directory while the descriptor is open; OSError: another process has locked it."""
+    """Lock a directory, and return the descriptor; the lock lasts until the descriptor is closed.
+
+    Raises:
+        OSError: another process has locked the directory, or it cannot be opened.
+    """
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -318,25 +359,30 @@ def _lock(path: Path) -> int:
 def _clear(path: Path, until: float) -> None:
     """Kill the processes that a dead master has left in its cgroups, and remove the cgroups.
 
+    If the master is alive, do nothing.
+
     Args:
-        path: the directory of a `MasterCgroup`, whose master may be dead or alive.
-        until: how long to wait for workers that are releasing their leases before they are killed,
+        path: the directory of a `MasterCgroup`, whose master is dead or alive.
+        until: when to stop waiting for workers that are releasing their leases, and to kill them,
             in seconds of the monotonic clock.
     """
     pid, start = map(int, path.name.split(".")[1:])
-    # Check this besides the lock, because a living master may not have locked its cgroup yet.
+    # Check the process before trying the lock, because a living master that has just created its
+    # cgroup has not locked it yet.
     if tree.lives(pid, start):
         return
     try:
         lock = _lock(path)
     except OSError:
-        return  # its master lives in another pid namespace, or another master is clearing it
+        # The owner of the lock is alive: either this cgroup's master, in another pid namespace,
+        # or a master that is clearing this cgroup. So leave the cgroup alone.
+        return
     left = Cgroup(path)
     if left.populated:
         _log.warning("%s: left by a master that is dead; killing all that is in it", path)
     _, names, _ = next(os.walk(path), (path, [], []))
-    # Wait for living workers, because they notice their master's death and release their leases.
-    # A cgroup whose name is no nonce does not count, because a task has created it.
+    # Wait if there are workers, because workers notice their master's death and release their
+    # leases. Ignore a cgroup whose name is no nonce, because a task has created that cgroup.
     if any(Cgroup(path / name).members for name in names if is_nonce(name)):
         left.wait_until_empty(until - time.monotonic())
     left.kill()

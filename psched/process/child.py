@@ -2,9 +2,10 @@
 
 ::
 
-    spawn ─▶ starting ── "ready" ─▶ ready ── told to stop, too slow ─▶ on the kill ladder ─▶ reaped
-                 └────────── not ready in time ──────────────────────────▶   TERM … KILL
+    spawn ─▶ starting ── "ready" ─▶ ready ── stops too slowly ─▶ on the kill ladder ─▶ reaped
+                 └────────── not ready in time ────────────────────▶  TERM … KILL
 
+    See `kill_ladder` for the signals that stop a child.
 A worker is a child of its master. A runner is treated as a child of its worker, with other time
 limits, although for the kernel it is a child of the worker's fork server (see
 `psched.runner.fork_server`).
@@ -29,8 +30,8 @@ class Exit:
 
     Attributes:
         pid: the process's pid.
-        status: its exit status; None: a signal killed it.
-        signal: the signal that killed it; None: it exited.
+        status: the process's exit status; None if a signal killed the process.
+        signal: the number of the signal that killed the process; None if the process exited.
     """
 
     pid: int
@@ -49,17 +50,17 @@ class Child:
     Args:
         pid: the child's pid.
         link: the parent's end of the link.
-        now: seconds of the monotonic clock.
+        now: the present time, in seconds of the monotonic clock.
 
     Attributes:
         started: when the child was forked, in seconds of the monotonic clock.
         heard: when the child's last message arrived, in seconds of the monotonic clock.
-        ready: the child has reported that it is ready.
-        ladder: the schedule of the signals that stop the child; None: it is not being stopped.
-        exit: how the child ended; None: it has not been reaped.
-        last_words: the messages of the child that were still unread when it was reaped.
-        stuck: the child has ended and has left a process that survives KILL at present.
-        cut_off: the child is being killed because it has sent an invalid message.
+        ready: whether the child has reported that it is ready.
+        ladder: the schedule of the signals that stop the child; None if no signal is to stop it.
+        exit: how the child ended; None until the child is reaped.
+        last_words: the messages of the child that were still unread when the child was reaped.
+        stuck: True if the child has ended, but one of its descendants has not died by KILL yet.
+        cut_off: True if the child is being killed because it has sent an invalid message.
     """
 
     def __init__(self, pid: int, link: Link, now: float) -> None:
@@ -75,12 +76,15 @@ class Child:
         self.cut_off = False
 
     def send(self, number: signal.Signals) -> None:
-        """Send the child a signal; do nothing once it has been reaped: its pid may be reused."""
+        """Send the child a signal.
+
+        Do nothing if the child has been reaped, because its pid might belong to another process.
+        """
         if self.exit is None:
             tree.send(self.pid, number)
 
     def reaped(self, how: Exit) -> None:
-        """Note how the child ended, and read its last messages into `last_words`."""
+        """Store how the child ended, read its last messages into `last_words`, close the link."""
         self.exit = how
         try:
             self.last_words = self.link.receive_all()
@@ -89,7 +93,7 @@ class Child:
 
 
 def reap() -> Iterator[Exit]:
-    """Collect every child that has exited, including orphans that this process has adopted."""
+    """Reap every child that has exited, including adopted orphans; yield how each one ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

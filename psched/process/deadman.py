@@ -1,12 +1,12 @@
-"""A dead man's switch: the kernel KILLs this process unless it moves a timer in time.
+"""A dead man's switch: the kernel KILLs this process unless the process postpones a timer in time.
 
-A worker that is stopped, hangs in a system call or loops cannot extend its leases. A POSIX timer
-kills it without its cooperation: the timer fires even in a stopped process, and KILL cannot be
-blocked. The worker's fork server and runners die with the worker. The timer's clock also counts
-the time in which the machine is suspended.
+A worker that is stopped, hangs in a system call or loops cannot extend its leases. So a POSIX timer
+kills the worker without its cooperation: the timer fires even in a stopped process, and KILL cannot
+be blocked. The worker's fork server and runners die with the worker. The timer's clock advances
+while the machine is suspended, so leases that end during a suspension are covered.
 
-A forked child does not inherit the timer, and execve(2) deletes it; see timer_create(2). A `Timer`
-sends any signal; a `DeadMan` sends KILL.
+A forked child does not inherit the timer, and execve(2) deletes the timer; see timer_create(2). A
+`Timer` sends a signal of the caller's choice; a `DeadMan` sends KILL.
 """
 
 import ctypes
@@ -46,7 +46,8 @@ class _ITimerSpec(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     # Load the C library by its name, so that preloaded libraries do not override its functions:
     # libfaketime treats every instant as a time of day and would shift the timer by its offset.
-    for name in "libc.so.6", "librt.so.1":  # the second: glibc before 2.34
+    # Before glibc 2.34, the functions are in librt.so.1.
+    for name in "libc.so.6", "librt.so.1":
         with suppress(OSError):
             library = ctypes.CDLL(name, use_errno=True)
             if hasattr(library, "timer_create"):
@@ -57,8 +58,9 @@ def _library() -> ctypes.CDLL:
 class Deadline:
     """The instant at which a child's switch fires, in memory that the child shares with its parent.
 
-    The parent uses it to tell who has killed the child, because the exit status does not show that.
-    Create the object before the fork.
+    When a child has died by KILL, the parent compares the instant with the time of death to find
+    out whether the switch has killed the child: the exit status does not tell who sent KILL. Create
+    the object before the fork.
     """
 
     _FORM = struct.Struct("d")
@@ -68,28 +70,28 @@ class Deadline:
         self.write(None)
 
     def write(self, at: float | None) -> None:
-        """Note when the switch fires; called by the child.
+        """Store when the switch fires; the child calls this.
 
         Args:
-            at: seconds of the boot-time clock; None: the switch does not fire.
+            at: seconds of the boot-time clock; None if the switch does not fire.
         """
         self._FORM.pack_into(self._page, 0, inf if at is None else at)
 
     def has_passed(self, now: float) -> bool:
-        """Whether the instant has passed; called by the parent.
+        """Whether the switch should have fired by now; the parent calls this.
 
         Args:
-            now: seconds of the boot-time clock.
+            now: the present time, in seconds of the boot-time clock.
         """
         at: float = self._FORM.unpack_from(self._page)[0]
         return now >= at
 
 
 class Timer:
-    """Sends this process a signal at an instant that is set later.
+    """Sends this process a signal at the instant that `set` sets; before that, it sends nothing.
 
     Args:
-        number: the signal.
+        number: the number of the signal.
 
     Raises:
         OSError: the kernel cannot create another timer.
@@ -108,11 +110,12 @@ class Timer:
         """Send the signal at an instant. A later call replaces the instant.
 
         Args:
-            at: seconds of the boot-time clock; None: do not send the signal.
+            at: seconds of the boot-time clock; None to send no signal.
         """
         if at == self._at:
             return
-        # Pass 0 only to disarm the timer. With an instant in the past, the timer fires at once.
+        # Pass 0 only if there is no instant, because the kernel then disarms the timer. For an
+        # instant at or before 0, pass 1: that is in the past, so the timer fires at once.
         nanoseconds = 0 if at is None else max(1, int(at * _NANO))
         value = _TimeSpec(*divmod(nanoseconds, _NANO))
         spec = _ITimerSpec(it_value=value)
@@ -129,7 +132,8 @@ class DeadMan(Timer):
     """A timer that KILLs this process.
 
     Args:
-        deadline: shared memory in which the instant is noted for the parent.
+        deadline: the shared memory in which `set` stores the instant for the parent; None if the
+            parent does not need the instant.
     """
 
     def __init__(self, deadline: Deadline | None = None) -> None:
@@ -139,11 +143,12 @@ class DeadMan(Timer):
     @override
     def set(self, at: float | None) -> None:
         if self._deadline is not None:
-            # Write the instant first: the next call does not return if the instant has passed.
+            # Store the instant before setting the timer, because the timer kills this process at
+            # once if the instant has passed.
             self._deadline.write(at)
         super().set(at)
 
     def hasten(self, at: float) -> None:
-        """KILL this process at an instant, unless an earlier instant is set."""
+        """Set the instant at which to KILL this process, unless an earlier instant is set."""
         if self._at is None or at < self._at:
             self.set(at)

@@ -1,8 +1,9 @@
-"""Signals to a process that will be a master, while it is loading its modules.
+"""Handles signals to a future master while that process is still loading its modules.
 
-Without handlers, a signal would end it as if it had crashed. As it has no workers to stop yet, it
-exits at once when it is asked to stop. Requests to restart and to reopen the log stay pending until
-it receives signals by a `SignalInbox`. Nothing that takes time is imported here.
+Without handlers, a signal would end the process as if it had crashed. A signal that asks the
+process to stop makes it exit at once with status 0, because it has no workers to stop yet. Signals
+that ask it to restart or to reopen the log stay pending until the process creates a `SignalInbox`.
+This module imports nothing that takes long to load, so that the handlers are set early.
 """
 
 import os
@@ -14,9 +15,9 @@ _LATER = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def receive() -> None:
-    """Exit with status 0 when asked to stop, and keep other signals pending.
+    """Handle TERM, INT and QUIT by exiting with status 0, and keep HUP, USR1 and USR2 pending.
 
-    Call it before everything else. It lasts until a `SignalInbox` takes over.
+    Call this before everything else. The handlers stay set until a `SignalInbox` replaces them.
     """
     for number in _STOP:
         signal.signal(number, _leave)
@@ -24,10 +25,13 @@ def receive() -> None:
 
 
 def hold() -> None:
-    """Keep all signals pending for the program that this process executes; it calls `receive`."""
+    """Block the signals that `receive` handles, before this process executes a program.
+
+    The signals stay pending until that program calls `receive`.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, *_LATER))
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    # No exception is raised, because a module that is being imported could catch it.
+    # Exit without an exception, because a module that is being imported could catch an exception.
     os._exit(0)

@@ -10,7 +10,8 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
 
-# A plain number, because a runner that uses the enumeration copies five pages of memory.
+# Convert the signal to a plain number here, before the fork of runners: a runner that used the
+# enumeration's member would copy five pages of memory.
 _KILL = int(signal.SIGKILL)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -18,12 +19,12 @@ _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 
 def adopt_orphans() -> None:
-    """Become the subreaper of everything below this process: prctl(2)."""
+    """Make this process a subreaper: orphaned descendants become its children. See prctl(2)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def allow_dump(*, allowed: bool) -> None:
-    """Set whether this process may be dumped, and so be read by its own user; see `secrecy`."""
+    """Set whether other processes of its user can read this process's memory; see `secrecy`."""
     _prctl(_PR_SET_DUMPABLE, int(allowed))
 
 
@@ -34,8 +35,8 @@ def die_with_parent(parent: int, number: int = _KILL) -> None:
     thread that has forked ends.
 
     Args:
-        parent: the parent's pid. If the parent has died before this call, the kernel would send
-            nothing; this process is killed here.
+        parent: the parent's pid. If the parent has died before this call, the function KILLs this
+            process, because the kernel would not send the signal any more.
         number: the signal.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
@@ -44,7 +45,7 @@ def die_with_parent(parent: int, number: int = _KILL) -> None:
 
 
 class _Stack(ctypes.Structure):
-    # stack_t of <signal.h>
+    # The fields are those of stack_t in <signal.h>.
     _fields_ = (
         ("ss_sp", ctypes.c_void_p),
         ("ss_flags", ctypes.c_int),
@@ -55,9 +56,12 @@ class _Stack(ctypes.Structure):
 def handle_signals_on_the_stack() -> None:
     """Remove the alternate signal stack: sigaltstack(2).
 
-    Python runs its signal handlers on the alternate stack if there is one, and `faulthandler` sets
-    up one of a few pages. The frames of several signals that arrive at once do not fit there, and
-    the kernel ends the process by SEGV.
+    The kernel runs Python's signal handlers on the alternate stack if there is one, and
+    `faulthandler` sets up an alternate stack of a few pages. If several signals arrive at once,
+    their frames do not fit on that stack, and the kernel ends the process by SEGV.
+
+    Raises:
+        OSError: the kernel refuses.
     """
     if _libc.sigaltstack(ctypes.byref(_Stack(ss_flags=_SS_DISABLE)), None) != 0:
         number = ctypes.get_errno()

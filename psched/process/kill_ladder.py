@@ -1,23 +1,23 @@
-"""The kill ladder as a function of time: which signal is sent at which second."""
+"""The kill ladder: the signals that stop a process, TERM first and KILL later, and their times."""
 
 import signal
 from dataclasses import dataclass, field
 
 _AGAIN = 1.0
-"""Seconds between two KILLs: a process in uninterruptible sleep dies late."""
+"""Seconds between two KILLs. KILL is repeated while the process has not died yet."""
 
 
 @dataclass(slots=True)
 class KillLadder:
-    """TERM, TERM again …, then KILL until the process is dead.
+    """Says when to send TERM, which is repeated, and when to send KILL, which is repeated, too.
 
     Args:
-        started: when the first signal is due, seconds of the monotonic clock.
+        started: when the first signal is due, in seconds of the monotonic clock.
         interval: seconds between two TERMs.
-        limit: seconds from the start to the first KILL.
+        limit: seconds from ``started`` to the first KILL.
 
     Attributes:
-        killing: the last signal was KILL.
+        killing: whether `due` has returned KILL.
     """
 
     started: float
@@ -31,11 +31,11 @@ class KillLadder:
 
     @property
     def wakes(self) -> float:
-        """When the next signal is due."""
+        """When the next signal is due, in seconds of the monotonic clock."""
         return self._next if self.killing else min(self._next, self.started + self.limit)
 
     def due(self, now: float) -> signal.Signals | None:
-        """The signal to send now, if one is due."""
+        """The signal to send now; None if none is due. The next one is due an interval later."""
         if now < self.wakes:
             return None
         self.killing = now >= self.started + self.limit
@@ -43,5 +43,5 @@ class KillLadder:
         return signal.SIGKILL if self.killing else signal.SIGTERM
 
     def hasten(self, now: float, limit: float) -> None:
-        """Bring the KILL forward to ``limit`` seconds from now, if that is earlier."""
+        """Send the first KILL ``limit`` seconds after ``now``, unless it is due earlier anyway."""
         self.limit = min(self.limit, now + limit - self.started)

@@ -1,12 +1,13 @@
 """The link between a process and its parent: it carries messages and shows when one side dies.
 
-Each child has one socketpair. A message is a JSON object, optionally followed by bytes; the lengths
-of both precede it. The end of the stream means that the other side is dead, whatever killed it,
-because no other process holds that end.
+Each child has one socketpair. A message begins with two numbers: the length of a JSON object and
+the length of the data, in bytes. The object and the data follow; the data can be empty. A process
+that reads the end of the stream knows that the other side is dead, because no third process holds
+the other end.
 
-A receiver trusts nothing that arrives. It checks the lengths before it keeps anything, and compares
-each message with the shapes that it has declared. After anything else it receives no more: the link
-counts as closed, and `Link.fault` says why.
+A receiver does not trust the sender. It checks the lengths of each message, and compares the
+message with the shapes that it has declared. After an invalid message the receiver reads nothing
+more: it treats the link as closed, and `Link.fault` describes the invalid message.
 """
 
 import json
@@ -24,17 +25,19 @@ _LENGTHS = struct.Struct("!II")
 _CHUNK = 1 << 16
 
 _MOST_AT_ONCE = 16 * _CHUNK
-"""Bytes that one call of `Link.receive` reads, so that an endless sender does not hold us up."""
+"""The most bytes that one call of `Link.receive` reads. Without this limit, the call would not
+return while the other side sends without a pause."""
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 _decoded = json.JSONDecoder().raw_decode
 
 Message = Mapping[str, Any] | bytes
-"""A JSON object, or its bytes: `packed` once, before the processes that send it are forked."""
+"""A JSON object, or the result of `packed` for it. Pack a message that many processes send once,
+before these processes are forked."""
 
 
 def packed(message: Mapping[str, Any], data: bytes = b"") -> bytes:
-    """A message as it is sent."""
+    """The bytes to send for a message and its data: two lengths, the JSON object, the data."""
     text = _encoded(message).encode()
     return _LENGTHS.pack(len(text), len(data)) + text + data
 
@@ -42,19 +45,21 @@ def packed(message: Mapping[str, Any], data: bytes = b"") -> bytes:
 class Link:
     """One end of the link.
 
-    A parent never waits for a child: `send` keeps what the socket does not accept, `flush` sends
-    it when the socket is writable again, and `receive` returns what has arrived. Only a child
-    waits for its parent, in `wait` and `deliver`.
+    A parent never waits for a child: `send` stores the bytes that the socket does not accept,
+    `flush` sends them when the socket is writable again, and `receive` returns the messages that
+    have arrived. Only a child waits for its parent, in `wait` and `deliver`.
 
     Args:
-        end: a stream's socket, not its number. A handler may close all descriptors and then open
-            a file that gets the number: send(2) refuses that file, write(2) would write into it.
+        end: the socket object, not the number of its descriptor. A user's handler can close all
+            descriptors and then open a file that gets this number. send(2) on the socket object
+            then fails, whereas write(2) to the number would write into that file.
 
     Attributes:
         expects: the messages that this side accepts.
-        data_limit: the most bytes of data that a message may carry.
-        closed: the other side is dead, or nothing is received from it any more.
-        fault: the invalid message that the other side has sent; None: it has sent none.
+        data_limit: the most bytes of data that a received message can carry.
+        closed: True if the other side is dead, has sent an invalid message, or `close` was called.
+        fault: a description of the invalid message that the other side has sent; None if it has
+            sent no invalid message.
     """
 
     def __init__(self, end: socket.SocketType) -> None:
@@ -75,13 +80,13 @@ class Link:
 
     @classmethod
     def pairs(cls, count: int) -> list[tuple[Self, Self]]:
-        """Make ``count`` links, or fewer if there are not enough descriptors.
+        """Create ``count`` links, or fewer if there are not enough descriptors.
 
-        In that case, half of the links that could be made are returned, because the processes at
-        the other ends need descriptors of their own.
+        If descriptors run out, the method closes about half of the links that it has created, and
+        returns the rest, because the processes at the other ends need descriptors, too.
 
         Raises:
-            OSError: not even one could be made.
+            OSError: not even one link could be created.
         """
         pairs: list[tuple[Self, Self]] = []
         try:
@@ -96,47 +101,49 @@ class Link:
         return pairs
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The number of the socket's descriptor, for select.poll."""
         return self._socket.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether data wait until the socket accepts them."""
+        """Whether bytes are stored that the socket has not accepted yet; `flush` sends them."""
         return bool(self._outgoing) and not self.closed
 
     @property
     def halfway(self) -> bool:
-        """Whether part of a message has arrived."""
+        """Whether a message has arrived in part, but not yet completely."""
         return bool(self._incoming)
 
     def send(self, message: Message, data: bytes = b"") -> None:
         """Send a message, now or by later calls of `flush`. If the other side is dead, do nothing.
 
         Args:
-            message: one that the other side accepts.
-            data: the other side finds it in the message's field ``data``.
+            message: a message that the other side accepts.
+            data: bytes; the other side receives them as the message's field ``data``. If the
+                message is already packed, they are ignored.
         """
         self._outgoing += message if isinstance(message, bytes) else packed(message, data)
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket accepts."""
+        """Send the stored bytes, as far as the socket accepts them now."""
         while self._outgoing and not self.closed:
             try:
                 sent = self._socket.send(self._outgoing)
             except BlockingIOError:
                 return
             except OSError:
-                # The other side is dead. What it had sent before can still be read.
+                # The other side is dead. Do not close the link here, because the messages that the
+                # other side sent before its death can still be read.
                 self._outgoing.clear()
                 return
             del self._outgoing[:sent]
 
     def receive(self, *, at_most: int = _MOST_AT_ONCE) -> list[Any]:
-        """The messages that have arrived; at the end of the stream, `closed` is set.
+        """The messages that have arrived; this also sets `closed` at the end of the stream.
 
         Args:
-            at_most: bytes to read; the next call reads the rest.
+            at_most: how many bytes this call reads at most; the next call reads the rest.
         """
         self._fill(at_most)
         messages = []
@@ -145,19 +152,26 @@ class Link:
         return messages
 
     def receive_all(self) -> list[Any]:
-        """The messages that a dead side had sent."""
-        # This reads one message of the greatest length, which is enough for every caller.
+        """The messages that the other side sent before its death and that are still unread."""
+        # Let the limit allow one message of the greatest length.
         return self.receive(at_most=_MOST_AT_ONCE + self.expects.longest + self.data_limit)
 
     def cut(self, fault: str) -> None:
-        """Receive nothing more, because of what the other side has sent."""
+        """Close the link for messages in both directions after an invalid message.
+
+        Args:
+            fault: the description of the invalid message; becomes `fault`.
+        """
         self._incoming.clear()
         self._outgoing.clear()
         self.fault = self.fault or fault
         self.closed = True
 
     def wait(self) -> Any | None:  # noqa: ANN401  # a JSON value
-        """Wait for one message; None at the end of the stream. Only for a child."""
+        """Wait for one message, and return it; None if the link is closed.
+
+        Call this only in a child, because a parent must not wait for a child.
+        """
         waiter = select.poll()
         while (message := self._next()) is None and not self.closed:
             waiter.register(self, select.POLLIN | (select.POLLOUT if self.unsent else 0))
@@ -167,7 +181,10 @@ class Link:
         return message
 
     def deliver(self, message: Message) -> None:
-        """Send a message and wait until it is sent. Only for a child, which exits after that."""
+        """Send a message, and wait until the socket has accepted all of it.
+
+        Call this only in a child that exits afterwards.
+        """
         self.send(message)
         while self.unsent:
             waiter = select.poll()
@@ -176,7 +193,7 @@ class Link:
             self.flush()
 
     def close(self) -> None:
-        """Close this end: the other side reads the end of the stream."""
+        """Close this end, so that the other side reads the end of the stream."""
         self.closed = True
         self._socket.close()
 
@@ -192,7 +209,8 @@ class Link:
                 self.closed = True
             self._incoming += chunk
             if len(chunk) < _CHUNK:
-                return  # nothing more has arrived; another call would only cost time
+                # Do not call recv again, because a short chunk means that nothing more has arrived.
+                return
             at_most -= len(chunk)
 
     def _next(self) -> Any | None:  # noqa: ANN401
@@ -208,7 +226,8 @@ class Link:
             return None
         try:
             text = incoming[_LENGTHS.size : middle].decode()
-            # JSONDecoder.decode would cost more: it also skips spaces, by regular expressions.
+            # Use raw_decode, because JSONDecoder.decode takes longer: it also skips spaces, by
+            # regular expressions.
             message, end = _decoded(text)
         except (ValueError, RecursionError):
             text, message, end = "", None, -1

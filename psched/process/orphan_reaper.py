@@ -1,10 +1,10 @@
 """Kills processes that exited children have left running, repeatedly until none is left.
 
-A child's descendants may survive its exit. The child's tree is gone when a walk (see `tree`) finds
-no process of the tree, and the child's cgroup (see `cgroup`), if it had one, is empty. Usually the
-first sweep achieves this. More sweeps are needed if a process cannot be killed now, for example in
-uninterruptible sleep on an unavailable file server. `OrphanReaper.sweep` does not wait for such a
-process; the caller calls it again later.
+A child's descendants can survive the child's exit. The descendants are all dead when a walk (see
+`tree`) finds none of them, and the child's cgroup (see `cgroup`), if it had one, is empty. Usually
+the first sweep kills them all. More sweeps are needed if a process cannot be killed now, for
+example in uninterruptible sleep on an unavailable file server. `OrphanReaper.sweep` does not wait
+for such a process; the caller calls `sweep` again later.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ from psched.process.spawner import ProcessTable, SystemSpawner
 
 _SOON = 0.05
 _LATER = 0.25
-"""Seconds between two sweeps while a process does not die: first `_SOON`, then `_LATER`."""
+"""Seconds between two sweeps while a process survives KILL: `_SOON` after the first sweep that
+finds such a process, `_LATER` after each further sweep."""
 
 _NEVER = float("inf")
 
 _LONG = 2.0
-"""Seconds after which a tree with processes that do not die is reported."""
+"""Seconds after a child's exit at which its surviving descendants are reported as `late`."""
 
 C = TypeVar("C", bound=Child)
 
@@ -33,11 +34,11 @@ class _Tree(Generic[C]):
 
     Attributes:
         child: the child, which has exited.
-        cgroup: the child's own cgroup, with its tree; None: the child had none.
-        others: processes that are known to belong to another child.
-        since: when the child's exit was noted, in seconds of the monotonic clock.
-        late: the tree has been reported because it takes long to die.
-        populated: a process was in the cgroup when the cgroup was last examined.
+        cgroup: the child's own cgroup; None if the child had none.
+        others: pids of orphans that are not this child's, because they are older than this child.
+        since: when `OrphanReaper.add` was called, in seconds of the monotonic clock.
+        late: whether the surviving processes have been reported, because they take long to die.
+        populated: whether a process was in the cgroup when the cgroup was last examined.
     """
 
     child: C
@@ -48,21 +49,22 @@ class _Tree(Generic[C]):
     populated: bool = False
 
     def is_populated(self) -> bool:
-        """Examine the cgroup: whether a process is in it."""
+        """Examine whether a living process is in the cgroup; store the result in `populated`."""
         self.populated = self.cgroup is not None and self.cgroup.populated
         return self.populated
 
 
 class OrphanReaper(Generic[C]):
-    """The trees of those children of this process that have exited.
+    """Kills the processes that exited children of this process have left running.
 
     Args:
-        clock: says when to sweep again.
-        processes: those below this process; None: the kernel's.
+        clock: the clock by which `due` and `younger_than` measure time.
+        processes: finds and kills the processes below this one; None means the kernel's processes,
+            and tests pass simulated ones.
 
     Attributes:
-        late: children whose trees take long to die, each with a description of what is left. The
-            owner reports them and empties the list.
+        late: exited children whose descendants take long to die, each with a description of these
+            descendants. The owner of this object reports the children and empties the list.
     """
 
     def __init__(self, clock: Clock, processes: ProcessTable | None = None) -> None:
@@ -73,17 +75,20 @@ class OrphanReaper(Generic[C]):
         self._wakes = _NEVER
         self._pause = 0.0
         self._left: frozenset[int] = frozenset()
-        # By the pid of each living child: the orphans that were there before it was forked, so that
-        # they belong to the trees of other children.
+        # The keys are the pids of living children. The values are the orphans that are known to
+        # be of other children, so that they do not count when the child's own orphans are killed.
         self._not_theirs: dict[int, frozenset[int]] = {}
 
     def born(self, child: C) -> None:
-        """Note that a child was forked: orphans that exist already cannot be of its tree."""
+        """Note that a child was forked; call this at once after the fork.
+
+        Orphans that exist already cannot be this child's descendants.
+        """
         self._not_theirs[child.pid] = self._left
 
     @property
     def wakes(self) -> float:
-        """When to call `sweep` again, in seconds of the monotonic clock."""
+        """When to call `sweep` again, in seconds of the monotonic clock; infinity means never."""
         return self._wakes
 
     @property
@@ -92,7 +97,7 @@ class OrphanReaper(Generic[C]):
         return self._clock.monotonic() >= self._wakes
 
     def younger_than(self, seconds: float) -> bool:
-        """Whether something is left of a child that exited less than so many seconds ago."""
+        """Whether a child that exited less than ``seconds`` ago might have living descendants."""
         since = self._clock.monotonic() - seconds
         return any(tree.since > since for tree in self._trees)
 
@@ -101,19 +106,19 @@ class OrphanReaper(Generic[C]):
 
         Args:
             child: the child.
-            cgroup: the one that it was in.
+            cgroup: the child's own cgroup; None if it had none.
         """
         others = self._not_theirs.pop(child.pid, frozenset())
         self._trees.append(_Tree(child, cgroup, others, self._clock.monotonic()))
 
     def sweep(self, spare: frozenset[int]) -> list[C]:
-        """KILL everything below this process.
+        """KILL all descendants of this process, except some children and their descendants.
 
         Args:
-            spare: children that are left alone, with everything below them.
+            spare: the pids of the children that are not killed, nor are their descendants.
 
         Returns:
-            The children that have exited and of whose trees nothing is left, each once.
+            The exited children whose descendants are all dead; each child is returned only once.
         """
         before = self._left
         for tree in self._trees:
@@ -121,7 +126,8 @@ class OrphanReaper(Generic[C]):
                 tree.cgroup.kill()
         clean = self._processes.kill_all(spare)
         left = frozenset() if clean else self._processes.living_below(spare)
-        # Leave out dead children that are not reaped: some of these orphans may be theirs.
+        # Store the orphans only for living children. A child that is dead but not yet reaped might
+        # have left some of these orphans itself.
         alive = filter(self._processes.is_alive, spare if left else ())
         self._not_theirs = dict.fromkeys(alive, left)
         self._left = left
@@ -131,7 +137,7 @@ class OrphanReaper(Generic[C]):
         if clean and not self._trees:
             self._pause, self._wakes = 0.0, _NEVER
         else:
-            # If new processes keep appearing, the next sweep follows without a pause.
+            # Sweep again without a pause if new processes have appeared since the last sweep.
             storm = not clean and not (left and left <= before)
             self._pause = 0.0 if storm else _LATER if self._pause else _SOON
             self._wakes = now + self._pause
@@ -145,9 +151,10 @@ class OrphanReaper(Generic[C]):
         return [tree.child for tree in gone]
 
     def _is_gone(self, tree: _Tree[C], spare: frozenset[int], *, clean: bool) -> bool:
-        # A cgroup that was populated has just been killed; it is examined again.
+        # Examine a populated cgroup again, because `sweep` has just killed its processes.
         if tree.populated and tree.is_populated():
             return False
-        # Processes that another child has left, and that cannot be killed, do not count.
+        # If processes survive, ignore those that other children have left: this child's
+        # descendants are dead if everything else is.
         others = tree.others
         return clean or bool(others and self._processes.kill_all(spare | others))

@@ -1,9 +1,9 @@
-"""Keeping secrets in this process, such as a database's password, from others of the same user.
+"""Hides secrets in this process, such as a database's password, from other processes of its user.
 
-A task runs as the same user as its master. It could read the master's memory, environment
-(``/proc/PID/environ``) and descriptors, or attach a debugger. The kernel refuses all of that for a
-process that must not be dumped: prctl(2), PR_SET_DUMPABLE. Forked processes inherit this, executed
-programs do not. Root, or more exactly CAP_SYS_PTRACE, is refused nothing.
+A task runs as the same user as its master. So the task could read the master's memory, environment
+(``/proc/PID/environ``) and descriptors, or attach a debugger to the master. The kernel refuses all
+of that if the master is marked as not dumpable: prctl(2), PR_SET_DUMPABLE. Forked processes inherit
+the mark; executed programs do not. Processes with CAP_SYS_PTRACE, such as root's, are not refused.
 """
 
 import os
@@ -14,11 +14,11 @@ from psched.process.spawn import launch
 
 
 def hide() -> bool:
-    """Let nobody but root read this process, and those that are forked from it.
+    """Let nobody but root read this process and the processes that are forked from it.
 
-    Where ``/proc`` is mounted with ``hidepid``, which hides from users the processes that they may
-    not read, psched could no longer see its own processes, and could not kill what tasks leave
-    behind. On such a host, this function changes nothing.
+    This function changes nothing if ``/proc`` is mounted with ``hidepid``. This mount option hides
+    processes from users who must not read them, so psched could not see its own hidden processes,
+    and could not kill the processes that tasks leave behind.
 
     Returns:
         Whether this process is hidden now.
@@ -34,12 +34,12 @@ def hide() -> bool:
 
 
 def _is_seen_by_its_parent() -> bool:
-    """Whether this process finds a child of its own in /proc; false if it cannot fork one."""
+    """Fork a child, and return whether this process sees it in /proc; False if the fork fails."""
     parent = os.getpid()
 
     def stay() -> int:
         kernel.die_with_parent(parent)
-        # All signals but KILL are blocked in the child, so it lives until it is killed.
+        # `launch` has blocked all signals that can be blocked, so the child sleeps until KILL.
         signal.pause()
         return 0
 

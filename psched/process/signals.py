@@ -1,4 +1,8 @@
-"""Signals as data: the handler notes them and wakes the loop, which takes them as a set."""
+"""Receives signals for a process's main loop.
+
+A signal handler stores each signal and wakes the loop; the loop then takes the stored signals as a
+set.
+"""
 
 import select
 import signal
@@ -10,30 +14,32 @@ from types import FrameType
 from typing import Protocol
 
 _SHORT = 0.02
-"""Seconds. A sleep that is not longer than this ends exactly in time."""
+"""Seconds. Sleeps up to this length end exactly in time; longer ones can end a little late."""
 
 _receive: Callable[[int], object] = int
 
 
 def _arrived(number: int, _frame: FrameType | None) -> None:
-    """The handler of all signals that psched receives; it passes them to the last receiver.
+    """Handle a signal: pass it to the function that was last given to `receive`.
 
-    A forked child keeps the handler and only changes the receiver. To set the handlers again in
-    each child would copy much of its parent's memory, for calls that change nothing.
+    A forked child changes only the receiving function and leaves this handler set, because setting
+    handlers again in each child would copy much of the parent's memory.
     """
     _receive(number)
 
 
 def receive(receiver: Callable[[int], object]) -> None:
-    """Have this process's signals passed to another receiver from now on.
+    """Pass this process's signals to a function from now on.
 
-    For a child that was forked with the handlers of an inbox.
+    A child calls this if it was forked by a process with a `SignalInbox`, whose handlers the child
+    has inherited.
 
     Args:
-        receiver: called with the signal's number, between two bytecodes.
+        receiver: called with the signal's number, between two bytecodes of the main thread.
     """
     global _receive  # noqa: PLW0603  # signals belong to the process, not to an object
-    # Without this, a signal to the child would write into the pipe that wakes the parent.
+    # Clear the wakeup descriptor that a child has inherited, because a signal to the child would
+    # otherwise write into the pipe that wakes the parent.
     signal.set_wakeup_fd(-1)
     _receive = receiver
 
@@ -55,32 +61,34 @@ SIGNALS = (
     signal.SIGWINCH,
     signal.SIGCHLD,
 )
-"""Signals that masters and workers receive; not CONT: service managers send it after TERM."""
+"""Signals that masters and workers receive. CONT has no meaning here, because service managers send
+CONT after TERM."""
 
 
 class Waitable(Protocol):
-    """Something with a descriptor to wait on."""
+    """An object with a descriptor that a `SignalInbox` can wait for, such as a `Link`."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """The number of the descriptor."""
         ...
 
     @property
     def unsent(self) -> bool:
-        """Whether it has something to send, and waits until the descriptor is writable."""
+        """Whether the object has bytes to send as soon as the descriptor is writable."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether the other side is gone, so that there is nothing to wait for."""
+        """Whether the object is closed; a `SignalInbox` does not wait for closed objects."""
         ...
 
 
 class SignalInbox:
     """Receives signals for a loop and lets it sleep until something happens.
 
-    Signals that a process has no use for are received, too, and dropped by its loop. If the kernel
-    ignored them, every program that a task executes would inherit that.
+    The inbox also receives signals that its process does not use, and the process's loop drops
+    them. They are not set to be ignored, because programs that a task executes would inherit this
+    setting.
 
     Args:
         wanted: the signals to receive.
@@ -91,20 +99,22 @@ class SignalInbox:
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.setblocking(False)  # noqa: FBT003  # its parameter has no name
-        # The C handler writes a byte at once; the Python handler runs between two bytecodes. If
-        # the pipe is full, no signal is lost: the loop is about to wake up anyway.
+        # Python's C handler writes a byte into this pipe at once and so ends a sleep; `_add`, which
+        # stores the signal, runs a little later. If the pipe is full, the byte is not needed,
+        # because the bytes in the pipe end the sleep.
         self._wanted = tuple(wanted)
         self.watch(())
         self.take_over()
 
     def take_over(self) -> list[signal.Signals]:
-        """Receive the signals from now on, whoever received them before.
+        """Receive the wanted signals from now on, and replace handlers that other code has set.
 
-        A module that the user's handlers import may have set signal handlers. If it ignores CHLD,
-        the kernel reaps the children whose exit statuses we wait for.
+        Call this after importing a user's module, because the module might have changed signal
+        handlers. For example, if the module ignored CHLD, the kernel would reap our children, and
+        we could not read their exit statuses.
 
         Returns:
-            The signals that somebody else had received.
+            The wanted signals for which psched's handler was not set.
         """
         receive(self._add)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -115,23 +125,23 @@ class SignalInbox:
         return lost
 
     def let_go(self, number: signal.Signals) -> None:
-        """Restore a signal's default action, until `take_over`."""
-        # The signal is blocked meanwhile: if it arrived between two steps, Python would report that
-        # it has no handler.
+        """Restore a signal's default action, until `take_over` is called."""
+        # Block the signal while its handler changes, because Python would report an error if the
+        # signal arrived before the change and were handled after it.
         signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
         signal.signal(number, signal.SIG_DFL)
         unblock()
 
     def _add(self, number: int) -> None:
-        # `signal` keeps this bound method, and thereby the inbox, alive. Otherwise a signal in the
-        # last moments of a process that has dropped its inbox would find the pipe closed.
+        # This is a bound method so that `_receive` refers to the inbox and its pipe stays open.
+        # Otherwise a signal that arrives while a process exits might be written to a closed pipe.
         self._pending.add(number)
 
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
-        """Sleep until a signal arrives, a link is ready, or the time is over.
+        """Sleep until a signal arrives, a link is ready, or the timeout ends.
 
         Args:
-            timeout: seconds.
+            timeout: the longest sleep, in seconds.
             links: see `watch`.
 
         Returns:
@@ -141,11 +151,10 @@ class SignalInbox:
         return self.take() if self.sleep(timeout) else set()
 
     def watch(self, links: Iterable[Waitable]) -> None:
-        """Let these links end later sleeps, as signals do.
+        """Set the links that end later sleeps when they are ready; earlier links are dropped.
 
         Args:
-            links: each is ready when it can be read, or when it has something to send and can be
-                written.
+            links: a link is ready when it can be read, or when it is writable and has unsent bytes.
         """
         self._poller = select.poll()
         self._poller.register(self._reader, select.POLLIN)
@@ -155,21 +164,23 @@ class SignalInbox:
                 self._poller.register(link, events)
 
     def sleep(self, timeout: float) -> bool:
-        """Sleep until a signal arrives, a watched link is ready, or the time is over.
+        """Sleep until a signal arrives, a watched link is ready, or the timeout ends.
 
         Args:
-            timeout: seconds. A sleep that is not short may end late: by a millisecond, because
-                poll(2) rounds to that, and by a thousandth of its length, because Linux does.
+            timeout: the longest sleep, in seconds. A sleep longer than `_SHORT` can end late by a
+                millisecond, because poll(2) rounds to milliseconds, and additionally by a
+                thousandth of its length, because Linux allows this slack.
 
         Returns:
-            Whether something has happened. If not, there is nothing to `take`.
+            True if a signal has arrived or a link is ready; False if the timeout has ended.
         """
         if self._pending:
             return True
         if timeout > _SHORT:
             return bool(self._poller.poll(1000 * timeout) or self._pending)
         ends = time.monotonic() + timeout
-        # poll(2) waits up to the last millisecond. The rest is slept without watching anything.
+        # poll(2) waits only for whole milliseconds, so sleep for the rest of the time afterwards. A
+        # link that becomes ready during this rest is not noticed before the next call.
         if self._poller.poll(int(max(timeout, 0) * 1000)):
             return True
         left = ends - time.monotonic()
@@ -179,7 +190,8 @@ class SignalInbox:
 
     def take(self) -> set[signal.Signals]:
         """The signals that have arrived since the last call."""
-        # The pipe is emptied first: a signal that arrives in between ends the next sleep.
+        # Empty the pipe before taking the signals: if a signal arrives between the two steps, its
+        # byte stays in the pipe and ends the next sleep.
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
@@ -192,16 +204,19 @@ class SignalInbox:
 def forget_handlers() -> None:
     """Restore the default actions of signals in a forked child.
 
-    Call it while all signals are blocked. Otherwise a signal to the child would write into the
-    pipe that wakes the parent, and the child would lose it.
+    Call this while all signals are blocked. Otherwise a signal to the child could write into the
+    pipe that wakes the parent, and the child would lose this signal.
     """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
-        # SIGPIPE, which Python ignores, stays ignored.
+        # Change only signals that have a Python handler, so that SIGPIPE stays ignored.
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 def unblock() -> None:
-    """Receive the signals that were blocked during the fork; see `psched.process.spawn`."""
+    """Unblock all signals, so that signals that arrived since the fork are handled now.
+
+    `psched.process.spawn` blocks all signals in a child.
+    """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

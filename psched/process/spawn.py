@@ -1,4 +1,4 @@
-"""Forking: the only module that calls fork(2)."""
+"""Forks processes; no other module calls fork(2)."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from psched.process.link import Link
 from psched.process.signals import forget_handlers
 
 CRASHED = 70
-"""Exit status of a child whose main function raised (sysexits.h: EX_SOFTWARE)."""
+"""Exit status of a child whose main function raised an exception (sysexits.h: EX_SOFTWARE)."""
 
 _HIGHEST = 255
 
@@ -20,17 +20,17 @@ _launched = False
 
 
 def is_launched() -> bool:
-    """Whether this process, or one above it, was forked by `launch`."""
+    """Whether this process, or an ancestor that it was forked from, was forked by `launch`."""
     return _launched
 
 
 def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int, Link]:
-    """Fork a child that runs ``main`` with its end of a new link; see `launch`.
+    """Fork a child that calls ``main`` with the child's end of a new link; see `launch`.
 
-    The child is a subreaper: orphans below it become its children.
+    The child is a subreaper: its orphaned descendants become its children.
 
     Returns:
-        The child's pid and this side's end of the link.
+        The child's pid, and the parent's end of the link.
     """
     ours, theirs = Link.pair()
 
@@ -52,10 +52,10 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
     """Fork a child that runs ``main`` and exits with its result.
 
     Args:
-        main: the child's whole life; what it returns is its exit status. It begins with all
-            signals blocked: they are pending until it has set its handlers and has called
-            `signals.unblock`.
-        keep: descriptors that the child needs besides standard input, output and error.
+        main: the function that the child calls; the child exits with the status that ``main``
+            returns. All signals are blocked in the child, so ``main`` must set its signal handlers
+            and then call `signals.unblock`.
+        keep: descriptors that the child needs besides standard output and standard error.
 
     Returns:
         The child's pid.
@@ -75,7 +75,8 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
         blank(not_theirs)
         return main()
 
-    # A signal that the child receives before it has set handlers would run the parent's handlers.
+    # Block all signals before the fork, because a signal that reached the child before it has set
+    # its own handlers would run the parent's handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         return fork(live)
@@ -84,13 +85,18 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
 
 
 def _prepare() -> None:
-    """Check that this process may fork, and empty its buffers."""
+    """Check that this process has only one thread, and flush its output.
+
+    Raises:
+        RuntimeError: this process has more than one thread.
+    """
     if (count := threads()) > 1:
         raise RuntimeError(
             f"this process has {count} threads and must not fork; a module that handlers"
             " import has started them at import: let it start them when a task runs"
         )
-    flush_output()  # otherwise parent and child would both write the buffered output
+    # Flush before the fork, because parent and child would both write the buffered output later.
+    flush_output()
 
 
 def threads() -> int:
@@ -114,16 +120,18 @@ def fork(live: Callable[[], int]) -> int:
     except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this process
         print(visible(traceback_of(error), lines=True), file=sys.stderr)  # noqa: T201
     finally:
-        # An exception or a return would let the child continue the parent's functions.
+        # Exit here in every case, because after an exception or a return, the child would continue
+        # the functions of the parent that have called this one.
         try:
             flush_output()
         finally:
-            # sys.exit would call the functions that the parent has registered with atexit.
+            # Use os._exit, because sys.exit would call the functions that the parent has registered
+            # with atexit.
             os._exit(status)
 
 
 def _checked(status: object) -> int:
-    """The value that a main function has returned if it is an exit status, otherwise `CRASHED`."""
+    """Return a value if it is an exit status from 0 to 255; otherwise `CRASHED`."""
     if isinstance(status, int) and 0 <= status <= _HIGHEST:
         return status
     sys.stderr.write(f"psched: {status!r} is not an exit status\n")
@@ -131,13 +139,14 @@ def _checked(status: object) -> int:
 
 
 def inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
-    """The descriptors that a child would inherit, and whether they survive execve(2).
+    """The descriptors that a child would inherit, each with whether it stays open after execve(2).
 
-    Standard output, standard error and those to keep are left out.
+    The list leaves out standard output, standard error and the descriptors in ``keep``.
     """
     found = []
     for number in {*map(int, os.listdir("/proc/self/fd"))}.difference((1, 2), keep):
-        with suppress(OSError):  # the descriptor by which they were listed is closed
+        # Ignore the descriptor by which the folder was listed, because it is closed already.
+        with suppress(OSError):
             found.append((number, os.get_inheritable(number)))
     return found
 
@@ -145,28 +154,29 @@ def inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
 def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
     """Replace inherited descriptors by /dev/null.
 
-    The parent's links must not stay open, or the other sides would never read the end of their
-    streams. Its database connection must not be used. They are not closed, because the objects
-    that own them exist in this copy of the parent's memory, too: their destructors would write to
-    whatever file gets the number next.
+    A child calls this, because the parent's links must not stay open in the child: the other sides
+    would never read the end of their streams. The child also must not use the parent's database
+    connection. The descriptors are replaced and not closed, because the child has copies of the
+    objects that own the descriptors. If a new file got the number of a closed descriptor, the
+    destructor of such an object would write to the new file.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number, inheritable in descriptors:
         try:
             os.dup2(null, number, inheritable)
         except OSError:
-            # The number is above the limit, which was lowered after it had been opened. No other
-            # file can get it.
+            # The limit for descriptors was lowered below this number after the descriptor had been
+            # opened. Close the descriptor, because no new file can get a number above the limit.
             os.close(number)
     os.close(null)
 
 
 def flush_output() -> None:
-    """Flush standard output and standard error, whatever objects they are."""
+    """Flush standard output and standard error; ignore all errors."""
     for stream in (sys.stdout, sys.stderr):
-        # The stream may be None, closed, full or an object of a user's class. `suppress` is
-        # avoided, because it would be three more functions: each function that a runner calls for
-        # the first time costs 10 µs.
+        # Ignore every exception, because the stream might be None, closed, full or an object of a
+        # user's class. Do not use `suppress`, because it would call three more functions, and each
+        # function that a runner calls for the first time costs 10 µs.
         try:
             stream.flush()
         except Exception:  # noqa: BLE001, S112

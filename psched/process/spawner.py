@@ -15,24 +15,24 @@ from psched.process.spawn import spawn
 
 
 class ProcessTable(Protocol):
-    """The processes below this one, which is a subreaper: orphans become its children."""
+    """Examines and kills the descendants of this process, whose children include all orphans."""
 
     def kill_all(self, spare: frozenset[int]) -> bool:
-        """KILL everything below this process; see `tree.kill_all_below`.
+        """KILL all descendants of this process; see `tree.kill_all_below`.
 
         Args:
-            spare: children that are left alone, with everything below them.
+            spare: the pids of children that are not killed, nor are their descendants.
 
         Returns:
-            Whether nothing but zombies is left. If not, call again soon.
+            Whether only zombies are left. If not, call the method again soon.
         """
         ...
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:
-        """The processes below this one that are alive, except below some children.
+        """The pids of this process's living descendants, except some children's.
 
         Args:
-            spare: the children that do not count, nor what is below them.
+            spare: the pids of children that are left out, together with their descendants.
         """
         ...
 
@@ -41,7 +41,7 @@ class ProcessTable(Protocol):
         ...
 
     def describe(self, pid: int) -> str:
-        """A process in a few words, for a log line."""
+        """A short description of a process, for a log line."""
         ...
 
 
@@ -49,11 +49,12 @@ class Spawner(ProcessTable, Protocol):
     """Forks children, signals them and collects their exit statuses."""
 
     def spawn(self, main: Callable[[Link], int], *, keep: Iterable[int]) -> tuple[int, Link]:
-        """Fork a child that runs ``main`` with its end of a new link.
+        """Fork a child that calls ``main`` with the child's end of a new link.
 
         Args:
-            main: the child's whole life; what it returns is its exit status.
-            keep: descriptors that the child needs besides standard input, output and error.
+            main: the function that the child calls; the child exits with the status that ``main``
+                returns.
+            keep: descriptors that the child needs besides standard output and standard error.
 
         Returns:
             The child's pid, and the parent's end of the link.
@@ -64,11 +65,11 @@ class Spawner(ProcessTable, Protocol):
         ...
 
     def reap(self) -> Iterator[Exit]:
-        """Collect every child that has exited, orphans included."""
+        """Reap every child that has exited, including adopted orphans; see `child.reap`."""
         ...
 
     def send(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal; a process that is gone is no error."""
+        """Send a signal to a process; do nothing if the process has ended."""
         ...
 
     def children(self) -> frozenset[int]:
@@ -77,7 +78,7 @@ class Spawner(ProcessTable, Protocol):
 
 
 class SystemSpawner:
-    """The kernel's processes."""
+    """Forks, examines and signals real processes, by the kernel's system calls."""
 
     spawn = staticmethod(spawn)
     reap = staticmethod(reap)
@@ -90,9 +91,9 @@ class SystemSpawner:
         return frozenset(tree.children(os.getpid()))
 
     def kill_all(self, spare: frozenset[int]) -> bool:
-        """KILL everything below this process; see `tree.kill_all_below`."""
+        """KILL all descendants of this process; see `tree.kill_all_below`."""
         return tree.kill_all_below(os.getpid(), spare)
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:
-        """The processes below this one that are alive; see `tree.living_below`."""
+        """The pids of this process's living descendants; see `tree.living_below`."""
         return tree.living_below(os.getpid(), spare)

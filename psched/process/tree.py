@@ -24,7 +24,8 @@ _MOMENT = 0.0002
 die."""
 
 _EXITING = 0x4
-"""PF_EXITING, one of the flags in proc(5): set before an exiting process releases anything."""
+"""PF_EXITING, a flag in proc(5). The kernel sets the flag before an exiting process closes files or
+releases anything else."""
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 """The errors of reading /proc that mean that the process has ended. Other errors, such as a lack
@@ -32,7 +33,7 @@ of descriptors, say nothing about the process."""
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, zombies included; empty: the process has none or has ended.
+    """The pids of a process's children, including zombies; empty also if the process has ended.
 
     Raises:
         OSError: /proc cannot be read.
@@ -64,7 +65,7 @@ def read(path: str) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below another one, nearest first.
+    """The pids of all descendants of a process; children precede grandchildren.
 
     Raises:
         OSError: /proc cannot be read.
@@ -98,17 +99,17 @@ def alive(pid: int) -> bool:
         state = _stat(pid)
     except OSError:
         return True
-    # Count the threads of a zombie, too: if its first thread has ended before the others, the
-    # kernel shows a living process as a zombie.
+    # Count the threads of an apparent zombie, because the kernel shows a living process as a zombie
+    # if the process's first thread has ended and other threads still run.
     return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
 
 
 def lives(pid: int, start: int) -> bool:
     """Whether the process with this pid and start time still runs.
 
-    A zombie counts as dead. It does not run, though it keeps its pid and start time until its
-    parent reaps it, which may never happen. An exiting process counts as dead, too, because it
-    closes its files first: other processes notice its end some time before it is a zombie.
+    A zombie counts as dead: a zombie does not run, although it has its pid and start time until its
+    parent reaps it, and some parents never do. An exiting process counts as dead, because it closes
+    its files first, so other processes notice its end some time before it is a zombie.
 
     Args:
         pid: the process's pid.
@@ -126,7 +127,7 @@ def lives(pid: int, start: int) -> bool:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks; None if there is no such process.
+    """When a process was started, in clock ticks since boot; None if the process does not exist.
 
     Raises:
         OSError: /proc cannot be read.
@@ -136,9 +137,9 @@ def start_time(pid: int) -> int | None:
 
 
 def parent(pid: int) -> int | None:
-    """The pid of a process's parent; None: the process has ended.
+    """The pid of a process's parent; None if the process has ended.
 
-    The pid is 0 if the parent is outside of this pid namespace.
+    The pid is 0 if the parent is outside of this process's pid namespace.
 
     Raises:
         OSError: /proc cannot be read.
@@ -148,10 +149,9 @@ def parent(pid: int) -> int | None:
 
 
 def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:
-    """The living descendants of a process; incomplete if /proc cannot be read.
+    """The pids of a process's living descendants; incomplete if /proc cannot be read.
 
-    An incomplete result is good enough for its uses: log lines, and to decide which processes not
-    to wait for.
+    Use the result only where an incomplete result does no harm, for example in log lines.
 
     Args:
         pid: the process's pid.
@@ -175,7 +175,7 @@ def describe(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on, see proc(5); None: the process has ended."""
+    """The fields of /proc/PID/stat (proc(5)), beginning with the state; None if it has ended."""
     try:
         stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     except _GONE:
@@ -190,19 +190,19 @@ def kill_below(
     dead: set[int] | None = None,
     killed: set[int] | None = None,
 ) -> bool:
-    """KILL all processes below another one, once; call it again until it returns False.
+    """KILL all descendants of a process, once; call this again until it returns False.
 
     Args:
         pid: a subreaper, which is not killed.
         spare: children of the subreaper that are not killed, nor are their descendants.
-        dead: children of the subreaper that are known to be dead, but are not reaped. This call
-            adds those that it finds dead.
-        killed: this call adds the pids to which it sends KILL.
+        dead: children of the subreaper that are known to be dead, but are not reaped. The function
+            adds the children that it finds dead.
+        killed: the function adds the pids to which it sends KILL.
 
     Returns:
-        Whether the subreaper may have had a child that was not in ``dead`` before. This includes
-        children that this call has found dead: such a child may have forked, and its child may
-        have become the subreaper's after the children were listed.
+        True if the subreaper has a child that was in neither ``spare`` nor ``dead``, or if its
+        children cannot be listed. True also if this call has found all such children dead: a child
+        can have forked before its death, and the orphan is then a new child of the subreaper.
     """
     dead = set() if dead is None else dead
     found = False
@@ -232,7 +232,7 @@ def kill_below(
 
 
 def kill_all_below(pid: int, spare: frozenset[int] = frozenset()) -> bool:
-    """KILL all processes below another one until none is found; see `kill_below`.
+    """KILL all descendants of a process until none is found alive; see `kill_below`.
 
     The function does not wait for a process that dies slowly, for example in uninterruptible sleep
     or while it releases much memory.

@@ -30,10 +30,10 @@ class Channel:
         expects: the messages that this side accepts.
 
     Attributes:
-        closed: whether the connection has ended: this end was closed, the other side has exited,
-            or the other side is ignored because of an invalid message.
+        closed: whether the connection has ended, because this end was closed, the other side has
+            exited, or the other side has sent an invalid message.
         fault: what is wrong with a message from the other side; None if all messages were valid.
-        unsent: always false, because nothing is buffered; see `signals.Waitable`.
+        unsent: always False, because nothing is buffered; see `signals.Waitable`.
     """
 
     unsent = False
@@ -77,8 +77,8 @@ class Channel:
             wait: the most seconds to wait for a message.
 
         Returns:
-            The message and the descriptors that it carries, which are closed on exec. None if there
-            is no message; if `closed` is set, no message will follow.
+            The message, and the descriptors that it carries, which are closed on exec. None if no
+            message has arrived; if `closed` is True then, none will arrive later.
         """
         if self.closed:
             return None

@@ -6,12 +6,13 @@
             │               └─ runner
             └─ orphans of ended runners: the worker adopts them, not the fork server
 
-The cost of a fork grows with the memory of the parent, and with each page that either process
-writes afterwards. A worker has loaded its database driver, and works while its runners run. The
-fork server is forked before the worker loads the driver, and sleeps between two forks. Because of
-this, a task in a new process costs a third less.
+The cost of a fork grows with the memory of the parent, and with each page that parent or child
+writes afterwards. A worker would be an expensive parent, because it has loaded its database driver,
+and writes to its memory while its runners run. So a fork server forks the runners. It is forked
+before the worker loads the driver, and sleeps between two forks. This reduces the cost of a task in
+a new process by a third.
 
-A worker may have several fork servers: one that forks, and older ones whose runners still run.
+A worker can have several fork servers: one that forks, and older ones whose runners still run.
 
 The kernel kills runners when their fork server dies, and the fork server when the worker dies. A
 runner that has ended stays a zombie until the worker has recorded its end. Until then the pid is
@@ -39,33 +40,34 @@ from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 _log = logging.getLogger("psched.worker")
 
 MOST_AT_ONCE = MOST_DESCRIPTORS
-"""The most forks per order, because running tasks must be guarded between two orders, and larger
-orders would save nothing."""
+"""The maximum number of forks per order. It is small, because running tasks can be guarded only
+between two orders, and larger orders would save nothing."""
 
 _STEP = 1.0
-"""Seconds between two checks of whether the fork server owes an answer."""
+"""Seconds between two checks whether an answer or a report of the fork server is overdue."""
 
 _ORDER = 0
-"""The key in `_owed` that stands for an order; the other keys are pids of runners."""
+"""The key of an order in `_owed`, which counts the seconds without an answer or a report. The other
+keys are pids of runners whose end has not been reported."""
 
 _MOST_MESSAGES = 100
-"""The most messages from a fork server that one call handles."""
+"""The maximum number of messages from a fork server that one call of `exits` handles."""
 
 
 class ForkServer:
-    """A fork server as its worker sees it.
+    """The worker's side of a fork server: starts it, sends orders, and receives its reports.
 
     Args:
         main: the function that a runner's process executes; it returns the exit status. Its
-            arguments are the runner's slot number, which no other living runner has, and the
-            runner's end of a link. The process leads a new session. It has psched's signal
-            handlers (`signals.receive`); only CHLD has its default action.
-        places: the number of slots: the most runners that there can be.
+            arguments are the runner's slot number, which no other living runner of this fork server
+            has, and the runner's end of a link. The process leads a new session. It has psched's
+            signal handlers (`signals.receive`); only CHLD has its default action.
+        places: the number of slots, which is the maximum number of runners at one time.
         keep: descriptors that runners need besides standard input, output and error.
-        clock: tells when an answer is overdue.
-        hold_up: the most seconds for which a fork may block the worker.
-        patience: seconds after which the fork server counts as hanging, if it has not answered an
-            order or has not reported the end of a runner.
+        clock: measures when an answer is overdue.
+        hold_up: the maximum time in seconds for which `fork` can block the worker.
+        patience: if the fork server has not answered an order or has not reported the end of a
+            runner for this many seconds, it counts as hanging and is killed.
         before_fork: a function that the fork server calls before it forks.
 
     Attributes:
@@ -115,12 +117,15 @@ class ForkServer:
 
     @property
     def untaken(self) -> bool:
-        """Whether an answer or a runner's end was received, but not yet returned to the caller."""
+        """Whether `late` or `exits` would return something that was received already."""
         return bool(self._exits) or self._answer is not None
 
     @property
     def wakes(self) -> float:
-        """When to handle a message or to call `watch`, seconds of the monotonic clock."""
+        """When to call `late`, `exits` and `watch` again, seconds of the monotonic clock.
+
+        inf if only a readable `channel` is a reason to call them.
+        """
         if self.untaken:
             return 0.0
         return self._watched + _STEP if self._owed or self.owes else inf
@@ -138,8 +143,8 @@ class ForkServer:
         owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
         if self.owes:
             owed.append(_ORDER)
-        # The time is counted in steps, so that a time in which all processes were stopped counts
-        # as one step only.
+        # Each check adds one step, however long ago the last check was. If all processes were
+        # stopped for a while, that time therefore counts as only one step.
         self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
         if any(seconds > self._patience for seconds in self._owed.values()):
             _log.error("the fork server hangs: killing it")
@@ -148,10 +153,10 @@ class ForkServer:
         self._watched = now
 
     def fork(self, count: int) -> list[tuple[int, int, Link]]:
-        """Order runners, unless an earlier order is still open, and wait for the answer.
+        """Order runners, unless an earlier order was not answered yet, and wait for the answer.
 
         Args:
-            count: how many runners to order, at least one; fewer may be forked.
+            count: how many runners to order, at least one; sometimes fewer are forked.
 
         Returns:
             The slot number, the pid and the link of each new runner; at least one runner.
@@ -192,7 +197,10 @@ class ForkServer:
         return self._born(answer["born"])
 
     def exits(self) -> list[Exit]:
-        """Return how runners have ended since the last call; they stay zombies until `bury`."""
+        """Return the ends of runners that were reported since the last call.
+
+        The ended runners stay zombies until `bury` is called.
+        """
         # The number of messages is limited, because a flood of them must not block the worker.
         for _ in range(_MOST_MESSAGES):
             if (received := self.channel.receive()) is None:
@@ -203,11 +211,14 @@ class ForkServer:
 
     @property
     def unburied(self) -> Collection[int]:
-        """The pids of all runners that the fork server has forked, except buried ones."""
+        """The pids of all runners that the fork server has forked and that were not buried."""
         return self._places.keys()
 
     def bury(self, pids: Sequence[int]) -> None:
-        """Have these zombies reaped, and free their slots. Do not signal these pids any more."""
+        """Have these zombies reaped, and free their slots.
+
+        Send no signal to these pids after this call, because the kernel can reuse the pids.
+        """
         if not pids:
             return
         self._free += [self._places.pop(pid) for pid in pids]
@@ -215,7 +226,7 @@ class ForkServer:
             self.channel.send({"bury": pids})
 
     def close(self) -> None:
-        """Close the connection: the fork server exits, and all its runners die with it."""
+        """Close the connection: the fork server exits, and then the kernel kills its runners."""
         self.channel.close()
         self._born(())
 
@@ -238,7 +249,7 @@ class ForkServer:
         self._ordered = ordered
 
     def _born(self, pids: Sequence[int]) -> list[tuple[int, int, Link]]:
-        """Record the runners that were forked for the last order, and free the unused slots.
+        """Record the runners that were forked for the last order, and free its unused slots.
 
         Args:
             pids: the pids of these runners.

@@ -23,18 +23,19 @@ _log = logging.getLogger("psched.worker")
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
-"""Plain integers, converted once before the fork, so that no runner spends time on it."""
+"""Two constants of `socket` as plain integers. They are converted once, before the fork, so that no
+runner spends time on this."""
 
 NO_DESCRIPTOR = 71
-"""Exit status of a fork server that could not start, because no descriptor was left (sysexits.h:
+"""Exit status: the fork server could not start, because no descriptor was left (sysexits.h:
 EX_OSERR)."""
 
 _UNTIL_WOKEN = 3600.0
-"""The most seconds of one sleep; a message or a signal ends the sleep earlier."""
+"""The maximum length of one sleep in seconds; a message or a signal ends the sleep earlier."""
 
 
 class Forker:
-    """Forks runners, and reports their ends to the worker.
+    """Forks runners, and reports to the worker when runners have ended.
 
     Args:
         channel: the connection to the worker.
@@ -69,14 +70,15 @@ class Forker:
         """
         kernel.die_with_parent(worker)
         try:
-            # The handlers are set here, and runners inherit them (except the one for CHLD). If each
-            # runner set them itself, it would copy memory pages.
+            # The signal handlers are set here, so that runners inherit them (except the handler for
+            # CHLD). If each runner set them itself, it would copy memory pages.
             self._inbox = SignalInbox(SIGNALS)
             self._to_blank = inherited((0, *self._keep))
         except OSError:
             return NO_DESCRIPTOR
         set_title("fork server")
-        # Garbage collection skips the objects that exist now, so that runners share their memory.
+        # Garbage collection skips the objects that exist now. Otherwise it would write to their
+        # memory pages, so that runners could not share these pages.
         gc.freeze()
         while not self._channel.closed:
             arrived = self._inbox.wait(_UNTIL_WOKEN, [self._channel])
@@ -91,8 +93,9 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            # In runners, CHLD must have its default action, because a handler may wait for its own
-            # children. It is set before the fork, because setting it in each runner costs time.
+            # In runners, CHLD must have its default action, because a task's code can wait for its
+            # own children. The default is restored before the fork, because it would cost time to
+            # restore it in each runner.
             self._inbox.let_go(signal.SIGCHLD)
             answer = self._fork(message["fork"], descriptors)
             self._inbox.take_over()
@@ -112,11 +115,11 @@ class Forker:
         """Fork some runners; return the answer to the order."""
         server = os.getpid()
         born: list[int] = []
-        # Reported if links are missing: the kernel has dropped descriptors that were sent to this
-        # process, because it may not have more.
+        # This error is reported if fewer links than runners have arrived. The kernel drops links if
+        # this process has reached its limit of descriptors.
         error: int | None = errno.EMFILE
-        # Threads are counted, because a module that handlers import may start a thread after each
-        # fork, even in this process.
+        # Threads are counted, because a module that handlers import might start a thread after each
+        # fork, even in this process. If there is a second thread, nothing is forked.
         beside = 0
         try:
             beside = threads()
@@ -144,14 +147,17 @@ class Forker:
         blank(self._to_blank)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
-        # The base class of `socket.socket` is used, because it costs less time. The link is kept in
-        # an attribute until the process ends, because a warning about an unclosed socket would
-        # cost time.
+        # The base class of `socket.socket` is used, because its objects are created faster. An
+        # attribute refers to the link until the process ends, because otherwise Python would warn
+        # about an unclosed socket, which costs time.
         self._line = Link(socket.SocketType(_UNIX, _STREAM, 0, own))
         return self._main(place, self._line)
 
     def _tell_ends(self) -> None:
-        """Report ended runners to the worker; they stay zombies until it has them buried."""
+        """Report to the worker which runners have ended.
+
+        These runners stay zombies until the worker orders to ``bury`` them.
+        """
         ended = []
         for pid, lives in self._alive.items():
             found = os.waitid(os.P_PID, pid, _PEEK) if lives else None
@@ -164,7 +170,7 @@ class Forker:
             self._say({"ended": ended})
 
     def _say(self, message: dict[str, Any]) -> None:
-        # A blocking send is no problem, because it blocks only if the worker has left hundreds of
-        # messages unread. Errors are ignored, because this process dies with the worker.
+        # The send can block, but only while the worker has left hundreds of messages unread. An
+        # error is ignored, because it means that the worker has died, and this process then dies.
         with suppress(OSError):
             self._channel.send(message)

@@ -1,4 +1,4 @@
-"""Runners that a fork server forks before they are needed."""
+"""The runners of one worker, which a fork server forks before they are needed."""
 
 import logging
 import os
@@ -25,23 +25,23 @@ from psched.runner.stop_flags import StopFlags, StopFlagTable
 _log = logging.getLogger("psched.worker")
 
 _PLACES_PER_TASK = 4
-"""Slots per task that may run at once. It exceeds one, because waiting runners, and runners that do
-not die, occupy slots."""
+"""The number of slots for each task that can run at the same time. One slot per task would not be
+enough, because waiting runners, and runners that do not die, occupy slots as well."""
 
 
 class ForkingRunnerPool(RunnerPool):
     """The forked runners of one worker.
 
     Args:
-        main: the function that a runner's process executes; returns the exit status.
+        main: the function that a runner's process executes; it returns the exit status.
         keep: descriptors that runners need, such as the descriptor of the log file.
-        clock: tells when a process has been silent for too long.
-        concurrency: the most tasks that may run at once.
-        hold_up: the most seconds for which a fork may block the worker.
-        patience: seconds after which a fork server counts as hanging, if it has not answered an
-            order or has not reported the end of a runner.
-        cgroup: the cgroup for this process, below which each runner gets its own; None if cgroups
-            are not used.
+        clock: measures when an answer of a fork server is overdue.
+        concurrency: the maximum number of tasks that run at the same time.
+        hold_up: the maximum time in seconds for which a fork can block the worker.
+        patience: if a fork server has not answered an order or has not reported the end of a runner
+            for this many seconds, it counts as hanging and is killed.
+        cgroup: the cgroup that this process enters, and below which each runner gets a cgroup of
+            its own; None if cgroups are not used.
         before_fork: a function that the fork server calls before it forks.
 
     Attributes:
@@ -74,8 +74,8 @@ class ForkingRunnerPool(RunnerPool):
             patience=patience,
             before_fork=before_fork,
         )
-        # `_server` forks new runners. `_servers` also contains its predecessors that still have
-        # runners.
+        # `_server` forks new runners. `_servers` contains `_server`, and those of its predecessors
+        # that still have runners.
         self._server: ForkServer | None = None
         self._servers: dict[ForkServer, StopFlagTable] = {}
         self._servers_made = 0
@@ -87,12 +87,12 @@ class ForkingRunnerPool(RunnerPool):
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._server_deaths = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
-            # This process enters the cgroup, because a new runner belongs to its parent's cgroup
-            # until it enters its own.
+            # This process enters the cgroup, and each fork server inherits it, because a new runner
+            # belongs to the cgroup of its fork server until it enters its own cgroup.
             with suppress(OSError):
                 cgroup.add(0)
-        # The children that exist now are never killed, because the handlers' modules have started
-        # them on import.
+        # The children that exist now are recorded and never killed, because they do not belong to a
+        # task: the handlers' modules have started them on import.
         self._spared = frozenset(tree.children(os.getpid()))
 
     def start(self) -> ForkServer:
@@ -106,8 +106,8 @@ class ForkingRunnerPool(RunnerPool):
             self._lose(self._server)
         if self._server is None:
             self.before_server_fork()
-            # Each fork server gets its own flags, because runners of two fork servers may have the
-            # same slot number.
+            # Each fork server gets its own table of flags, because runners of two fork servers can
+            # have the same slot number.
             flags = StopFlagTable(self._places)
             self._server = self._new_server(partial(_live, self._main, flags))
             self._servers[self._server] = flags
@@ -130,9 +130,10 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def renew(self) -> None:
-        # The first fork server was forked before this process loaded the store's modules. Its
-        # successor inherits the modules, so that no task waits for an import. The successor is
-        # forked when a runner is needed. The first one stays until its runners have ended.
+        # Only the first fork server is replaced, because it was forked before this process loaded
+        # the store's modules. When the next runner is needed, a second fork server is forked, which
+        # inherits the modules, so that no task waits for their import. The first fork server stays
+        # until its runners have ended.
         self._outdated = self._servers_made == 1
 
     @override
@@ -146,34 +147,35 @@ class ForkingRunnerPool(RunnerPool):
             return False  # the runner cannot be used again, and `reap` has handled its tree
         clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
         if runner.cgroup is not None:
-            # The cgroup is checked, because the runner may have stopped adopting its orphans
-            # (prctl(2)), which then are not below it.
+            # The cgroup is checked, because the task can have made the runner stop adopting orphans
+            # (prctl(2)). Such orphans are not below the runner, but they are in its cgroup.
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
         return clean
 
     @override
     def reap(self) -> list[RunnerChild]:
-        # The exits of this process's children: fork servers, orphans that it has adopted, and
-        # runners of dead fork servers, which become such orphans.
+        # The ended children of this process are fork servers, and orphans that it has adopted. When
+        # a fork server dies, its runners become such orphans.
         exits = [*reap()]
         own = {exit_.pid: exit_ for exit_ in exits}
-        # Reaped pids are not spared any more, because the kernel may reuse them.
+        # Reaped pids are no longer exempt from kills, because the kernel can give them to processes
+        # of tasks.
         self._spared -= own.keys()
         for server in [*self._servers]:
             told = server.exits()
-            # New runners are recorded before the ends are handled, because a runner's birth and its
-            # end may arrive together.
+            # New runners are recorded before ends are handled, because the birth and the end of a
+            # runner can be reported together.
             self._enrol(server, server.late())
             exits += told
             server.bury([exit_.pid for exit_ in told])
-            # The death of a fork server is handled before the ends of its runners, because it may
-            # have caused them.
+            # The death of a fork server is handled before the ends of its runners, because these
+            # ends are recorded differently if that death has caused them.
             if server.pid in own:
                 self._lose(server, f"it {own[server.pid]}")
         ended = []
         for exit_ in exits:
             runner = self._alive.pop(exit_.pid, None)
-            if runner is not None:  # None: the process was an orphan or a fork server
+            if runner is not None:  # if None, the process was an orphan or a fork server
                 runner.reaped(exit_)
                 self._reaper.add(runner, runner.cgroup)
                 ended.append(runner)
@@ -199,7 +201,7 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def kill(self, runner: RunnerChild) -> None:
         if runner.exit is not None:
-            return  # the pid may be reused; `reap` kills the processes that the runner has left
+            return  # the pid can belong to another process, and `reap` kills what the runner left
         if runner.cgroup is not None:
             runner.cgroup.kill()
         runner.send(signal.SIGKILL)
@@ -217,14 +219,17 @@ class ForkingRunnerPool(RunnerPool):
         """Drop waiting runners that have died, or that have sent a message without a task."""
         for runner in self._idle:
             if runner.link.receive() or runner.link.halfway:
-                # The runner is cut off, because messages of its next task would be mixed up with
-                # this message.
+                # The runner is killed, because this message would be mistaken for a message of its
+                # next task.
                 runner.link.cut("a message without a task")
             self.cut_off(runner)
         self._idle = [runner for runner in self._idle if not runner.link.closed]
 
     def _reuse_cgroup(self, runner: RunnerChild) -> None:
-        """Release the cgroup of a runner whose tree is gone; reuse it if no signal killed it."""
+        """Release the cgroup of a runner that has no process left.
+
+        The cgroup is reused for another runner unless the runner was killed by a signal.
+        """
         if self._cgroups is not None and runner.cgroup is not None and runner.exit is not None:
             self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
 
@@ -233,7 +238,7 @@ class ForkingRunnerPool(RunnerPool):
 
         Args:
             server: a fork server that has died, or has sent an invalid message.
-            how: how it has ended, for the log.
+            how: how the fork server has ended, as a phrase for the log.
         """
         if server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"
@@ -241,10 +246,10 @@ class ForkingRunnerPool(RunnerPool):
         for pid in server.unburied:
             if pid in self._alive:
                 self._alive[pid].lost_server = True
-        # The waiting runners of this fork server are dropped, because they are about to die.
+        # The waiting runners of this fork server are dropped, because the kernel kills them now.
         self._idle = [runner for runner in self._idle if not runner.lost_server]
         self._close(server)
-        if server.pid in self._spared:  # not reaped yet, so the pid has not been reused
+        if server.pid in self._spared:  # not reaped yet, so no other process has this pid
             tree.send(server.pid, signal.SIGKILL)
 
     def _dismiss_servers(self) -> None:
@@ -270,7 +275,7 @@ class ForkingRunnerPool(RunnerPool):
         self._enrol(server, born)
 
     def _up_to_date(self) -> ForkServer:
-        """Return the current fork server, or a successor if it is outdated; see `renew`."""
+        """Return the current fork server; replace it first if it is outdated; see `renew`."""
         before = self._server
         if self._outdated and before is not None and not before.owes:
             self._outdated = False
@@ -278,8 +283,8 @@ class ForkingRunnerPool(RunnerPool):
             try:
                 return self.start()
             except (OSError, RuntimeError) as error:
-                # The old fork server is used again; it works, but each task that uses the store
-                # must import the store's modules.
+                # The old fork server is used again, because it still works. But each task that uses
+                # the store must then import the store's modules.
                 _log.warning("no new fork server, the old one goes on: %s", error)
                 self._server = before
         return self.start()

@@ -23,7 +23,7 @@ from psched.process.message_shapes import (
 FROM_RUNNER = Shapes(
     {
         "done": {"done": maybe(brief_text), "last": flag, "store": flag},
-        # Sent if the payload could not be read, so that the task was not run.
+        # Sent instead of "done" if the payload could not be read, so that the task was not run.
         "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
@@ -32,7 +32,8 @@ FROM_RUNNER = Shapes(
     },
     longest=2**18,
 )
-"""The messages that a worker accepts from a runner; `TaskTable` accepts one at a time."""
+"""The messages that a worker accepts from a runner, which must wait for the answer to one message
+before it sends the next."""
 
 FROM_TRIGGER_HELPER = Shapes(
     {
@@ -42,8 +43,8 @@ FROM_TRIGGER_HELPER = Shapes(
     },
     longest=2**16,
 )
-"""The messages that a worker accepts from a runner that asks a trigger; `remote_policy` checks the
-contents of ``settle``."""
+"""The messages that a worker accepts from a runner that calls users' triggers. The contents of
+``settle`` are checked by `remote_policy`."""
 
 TO_RUNNER = Shapes(
     {
@@ -53,8 +54,8 @@ TO_RUNNER = Shapes(
                 key=line,
                 type=line,
                 scheduled_time=whole(),
-                # ``attempt`` and ``fence`` may be any whole numbers, because any client may have
-                # written these columns, and the row is run nevertheless.
+                # ``attempt`` and ``fence`` can be any whole numbers, because any client of the
+                # database can write these columns, and such a row is run nevertheless.
                 attempt=any_whole,
                 cron=maybe(text(LONGEST_CRON)),
                 timezone=line,

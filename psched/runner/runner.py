@@ -1,8 +1,8 @@
 """The code that runs inside a runner: a forked process that runs tasks, one at a time.
 
-A runner does not settle leases itself. It sends a task's requests about the lease to the worker
-over their link. The answer tells whether the lease is still held. The worker settles the lease when
-all processes of the task have ended.
+A runner does not settle leases itself. It sends a task's requests about the lease over a link to
+its worker, which answers whether the lease is still held. The worker settles the lease when all
+processes of the task have ended.
 """
 
 import logging
@@ -107,7 +107,7 @@ class _Holder(Holder):
         return self._collection is not None
 
     def close(self) -> None:
-        """Refuse further requests, because the task has ended; close its schedules."""
+        """Refuse further requests, because the task has ended, and close `schedules`."""
         with self._turn:
             self._over = True
         if self._collection is not None:
@@ -130,8 +130,8 @@ class _Holder(Holder):
             raise UnknownOutcomeError(answer["unanswered"])
         if "invalid" in answer:
             raise InvalidError(*answer["invalid"])
-        # Without this field, the answer belongs to another question, because a child of the task
-        # uses the same link. Then the lease counts as lost.
+        # If "held" is missing, the lease counts as lost. Then the worker has died, or a child of
+        # the task has used this link, so that the answer belongs to another question.
         if not answer.get("held"):
             raise PreemptedError("the lease is over or another worker's")
 
@@ -144,10 +144,11 @@ class Runner:
     between processes.
 
     Args:
-        find: returns the handler of a type, or None if the type has no handler.
+        find: returns the handler of a type of task, or None if the type has no handler.
         log: the log of this process.
-        open_schedules: opens a collection on the store from which the tasks come.
-        judge: judges a row whose trigger a user has written; see `psched.core.remote_policy`.
+        open_schedules: opens a collection on the store that contains the tasks' schedules.
+        judge: decides what to do with a row whose trigger a user has written; see
+            `psched.core.remote_policy`.
         tasks: how many tasks the process runs before it exits.
     """
 
@@ -171,14 +172,15 @@ class Runner:
         self._tasks = tasks
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
-        """Run tasks in this process until it is to exit; return the exit status.
+        """Run tasks in this process until it must exit; return the exit status.
 
         Args:
             link: the connection to the worker.
-            stop_flags: tell why the worker has sent TERM.
+            stop_flags: contain the reason if the worker has sent TERM.
         """
         self._link = link
-        # The limit counts bytes, and a character of a payload may need four bytes in UTF-8.
+        # A stored payload can have `LARGEST` characters, but this limit counts bytes, and a
+        # character can need four bytes in UTF-8.
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
         self._stop = Stop(stop_flags)
@@ -188,17 +190,18 @@ class Runner:
         while left and (message := link.wait()) is not None:
             stop_flags.begun = True
             if "judge" in message:
-                # A process that asks triggers never runs a task.
+                # The rest of the loop is skipped, because a process that calls users' triggers
+                # never runs a task.
                 if not self._answer(message["judge"]):
                     return 0
                 continue
             if left < self._tasks:
-                # Zombies are reaped here: the worker has killed the processes that the last task
-                # had left behind.
+                # Zombies are reaped before each further task, because the worker has killed the
+                # processes that the last task had left behind.
                 for _ in reap():
                     pass
             if "run" not in message:
-                break  # exit, because this is an answer to a request of an earlier task
+                break  # exit, because the message answers a request of an earlier task
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
@@ -217,7 +220,7 @@ class Runner:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
-        # The log file may have been replaced since the fork, so the current one is used.
+        # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence
         failure = None
@@ -229,12 +232,12 @@ class Runner:
                 self._stop.end()
         except BaseException as error:
             if os.getpid() != self._process:
-                raise  # this is a child that the handler has forked: it ends with a traceback
+                raise  # in a child that the handler has forked, which ends with a traceback
             failure = _told(error)
             _report(task, error, failure)
         if os.getpid() != self._process:
-            # This is a child that the handler has forked: it exits, because it must not send
-            # messages for the task.
+            # This process is a child that the handler has forked. It exits, because it must not
+            # send messages for the task.
             sys.exit()
         flush_output()
         holder.close()
@@ -242,7 +245,11 @@ class Runner:
         return {"done": failure, "last": True, "store": holder.has_opened}
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
-        """Judge a row whose trigger a user has written; return whether to reuse this process."""
+        """Answer what to do with a row whose trigger a user has written.
+
+        Returns:
+            Whether this process can answer further questions.
+        """
         set_title("trigger helper")
         self._log.follow()
         failed = False
@@ -251,8 +258,8 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
             failed, answer = True, {"failed": described(error)}
         if os.getpid() != self._process:
-            # This is a child that the trigger has forked: it exits, because it must not answer for
-            # the trigger.
+            # This process is a child that the trigger has forked. It exits, because it must not
+            # send an answer.
             sys.exit()
         flush_output()
         last = failed or not _is_clean()
@@ -279,7 +286,7 @@ class Runner:
 
 
 def _told(error: BaseException) -> str:
-    """The text that reports a task's error, in one line."""
+    """The text, in one line, that tells the worker why a task has failed."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {text_of(error) or type(error).__name__}"
     if isinstance(error, _OWN_ERRORS):
@@ -297,7 +304,7 @@ def _report(task: Task, error: BaseException, failure: str) -> None:
 
 
 def _is_clean() -> bool:
-    """Whether the process has only one thread, so that nothing would disturb the next task."""
+    """Whether the process has no second thread, which could disturb the next task."""
     try:
         return threads() == 1
     except OSError:  # threads cannot be counted, for example because no descriptor is left

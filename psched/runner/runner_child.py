@@ -1,4 +1,4 @@
-"""A runner as its worker sees it."""
+"""What a worker knows about one of its runners."""
 
 import signal
 from typing import TYPE_CHECKING
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class RunnerChild(Child):
-    """A runner as its worker sees it.
+    """The worker's record of a runner.
 
     Args:
         pid: the pid of the runner.
         link: the worker's end of the link to the runner.
         now: the current time, seconds of the monotonic clock.
-        stop_flags: the runner's flags, which it shares with the worker.
+        stop_flags: the flags in memory that the worker shares with the runner.
 
     Attributes:
-        stop_flags: tell the runner why its task is being stopped, and the worker whether the runner
-            has begun its task.
-        cgroup: the runner's own cgroup; None if it has none.
+        stop_flags: tell the runner why its task is being stopped, and tell the worker whether the
+            runner has begun its task.
+        cgroup: the runner's own cgroup; None if the runner has no cgroup of its own.
         lost_server: whether the runner's fork server died while the runner was alive.
         used: whether the runner has run a task.
     """

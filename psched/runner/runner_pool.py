@@ -14,8 +14,9 @@ _log = logging.getLogger("psched.worker")
 class RunnerPool(ABC):
     """Creates a worker's runners before they are needed, and ends them with all their processes.
 
-    Subclasses create the runners, and append each new one to `_idle`. They note when a runner ends:
-    they remove it from `_idle`, and append it to `_cleared` when no process of its tree is left.
+    Subclasses create the runners, and append each new runner to `_idle`. When a runner ends, the
+    subclass removes it from `_idle`. When all processes that the runner has left behind are dead,
+    the subclass appends it to `_cleared`.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class RunnerPool(ABC):
     @property
     @abstractmethod
     def links(self) -> Sequence[Waitable]:
-        """The links to wait on: one is readable when a runner has sent a message or has ended."""
+        """The connections to wait on: one is readable if a runner has sent a message or ended."""
 
     @property
     def waiting(self) -> bool:
@@ -52,23 +53,25 @@ class RunnerPool(ABC):
         """
 
     def acquire(self) -> RunnerChild:
-        """Return a waiting runner for one task; call `prepare` before."""
+        """Return a waiting runner for one task; `prepare` must be called before."""
         runner = self._idle.pop()
-        # The flags are reset, because they may still describe the runner's previous task.
+        # The flags are reset, because they might still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
         return runner
 
     def give_back(self, runner: RunnerChild) -> bool:
-        """Keep a runner for another task if its last task has left no process; otherwise kill it.
+        """Keep a runner for another task if `clear` allows this; otherwise kill the runner.
 
         Returns:
-            Whether the runner is kept. If not, `cleared` returns the runner once its tree is gone.
+            Whether the runner is kept. If not, `cleared` returns the runner once all its processes
+            are dead.
         """
         clean = self.clear(runner)
         if clean:
             runner.used = True
-            # Inserted at the front, because `acquire` takes unused runners first, from the end.
+            # The runner is inserted at the front. `acquire` takes a runner from the end, so that it
+            # takes unused runners first.
             self._idle.insert(0, runner)
         else:
             self.kill(runner)
@@ -84,33 +87,40 @@ class RunnerPool(ABC):
 
     @abstractmethod
     def reap(self) -> Sequence[RunnerChild]:
-        """Return the runners that have ended since the last call, and kill their trees.
+        """Return the runners that have ended since the last call; kill what they have left behind.
 
-        `cleared` returns the same runners when their trees are gone.
+        `cleared` returns these runners again when all their processes are dead.
         """
 
     def cleared(self) -> Sequence[RunnerChild]:
-        """Return the ended runners whose last processes have gone since the last call."""
+        """Return the ended runners whose last process has died since the last call."""
         cleared, self._cleared = self._cleared, []
         return cleared
 
     @abstractmethod
     def late(self) -> Sequence[tuple[RunnerChild, str]]:
-        """Return the ended runners whose trees do not die, with a text that lists the processes.
+        """Return the ended runners that have left processes which do not die.
 
-        Each such runner is returned once.
+        Each such runner is returned once, with a text that lists these processes.
         """
 
     @abstractmethod
     def renew(self) -> None:
-        """Have new runners inherit the store's modules, because a task has used the store."""
+        """Have new runners inherit the store's modules, because tasks seem to use the store.
+
+        Call this when a task has used the store. Later tasks then need not import the modules.
+        """
 
     @abstractmethod
     def dismiss(self) -> None:
         """Let the waiting runners exit, because no task will follow."""
 
     def cut_off(self, runner: RunnerChild) -> bool:
-        """Kill a runner that has sent an invalid message; return whether this call has done so."""
+        """Kill a runner if it has sent an invalid message.
+
+        Returns:
+            Whether this call has killed the runner.
+        """
         if runner.link.fault is None or runner.cut_off:
             return False
         runner.cut_off = True

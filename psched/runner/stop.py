@@ -2,11 +2,11 @@
 
 Python calls some functions from which no exception can propagate: the hooks of
 `os.register_at_fork`, ``__del__``, callbacks of weak references and of the garbage collector. If
-such a function raises an exception, Python passes it to `sys.unraisablehook`, and ignores it. If
-TERM arrived in such a function, the handler would not be stopped. So `Stop` watches that hook: if
-the hook receives the exception, a timer sends TERM to this process again, until the exception can
-propagate. A handler that has caught the exception is not interrupted again, because it is cleaning
-up.
+such a function raises an exception, Python passes it to `sys.unraisablehook`, and then ignores it.
+So if TERM arrives in such a function, its exception does not stop the handler. `Stop` therefore
+watches that hook: if the hook receives the exception, a timer sends TERM to this process again,
+until the exception can propagate. If the handler has caught the exception, it is not interrupted
+again, because it is cleaning up.
 """
 
 import os
@@ -22,7 +22,7 @@ from psched.process.signals import is_received, receive
 from psched.runner.stop_flags import Reason, StopFlags
 
 _AGAIN = 0.05
-"""Seconds after which TERM is sent again, if its exception could not propagate."""
+"""Seconds after which TERM is sent again, if the exception that it raised could not propagate."""
 
 _MARK = "_psched_stop"
 """The attribute that marks an exception which TERM has raised."""
@@ -31,10 +31,10 @@ _MARK = "_psched_stop"
 class Stop:
     """Receives TERM for the task that runs in this process.
 
-    Use it in a child that has inherited psched's signal handlers from an inbox. CHLD must have its
-    default action, because a task's handler may wait for its own children. The other signals that
-    psched receives, such as HUP and USR1, do not stop the task, because they may be sent to every
-    process of a service.
+    Create a `Stop` only in a forked child that has inherited psched's signal handlers, which a
+    `SignalInbox` has set. CHLD must have its default action, because a task's handler can wait for
+    its own children. The other signals that psched receives, such as HUP and USR1, do not stop the
+    task, because they might have been sent to every process of a service.
 
     Args:
         stop_flags: tell whether the worker is stopping the task, and why.
@@ -59,7 +59,11 @@ class Stop:
         )
 
     def begin(self) -> None:
-        """Note that a task begins; raise if it was stopped before it could begin."""
+        """Note that a task begins.
+
+        Raises:
+            ProcessStopError: the worker has stopped the task before it could begin.
+        """
         self._kill, self._running, self._raised, self._pending = None, True, False, False
         self._act()
 
@@ -69,7 +73,11 @@ class Stop:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Hold TERM back, because a message that is half read from the link must not be lost."""
+        """Delay the effect of TERM until the end of the ``with`` block.
+
+        Without this, the exception of TERM could interrupt the reading of a message from the link,
+        and the part that has been read would be lost.
+        """
         self._guarded = True
         try:
             yield
@@ -80,10 +88,10 @@ class Stop:
                 self._act()
 
     def offer(self, kill: Callable[[str], object]) -> None:
-        """Have every TERM call the handler's own ``kill(reason)``.
+        """Have every TERM call the handler's own ``kill(reason)``, instead of raising an exception.
 
-        Without this call, only the first TERM raises a `ProcessStopError`, because further ones
-        must not interrupt a handler that is cleaning up.
+        If `offer` is not called, only the first TERM raises a `ProcessStopError`, because the
+        handler is cleaning up after it and must not be interrupted.
         """
         self._kill = kill
 
@@ -135,7 +143,10 @@ class Stop:
             raise ProcessStopError(reason)
 
     def _watch_unraisable(self) -> None:
-        """Watch for ignored TERM exceptions; pass all other exceptions to the previous hook."""
+        """Install a hook that notices if Python ignores an exception that TERM has raised.
+
+        The hook passes all other ignored exceptions to the previous hook.
+        """
         before = sys.unraisablehook
         if before is self._hook:
             return
@@ -149,7 +160,7 @@ class Stop:
         self._hook = sys.unraisablehook = hook
 
     def _was_ignored(self) -> None:
-        """Have TERM sent again soon, because Python has ignored the exception that it raised."""
+        """Have TERM sent again soon, because Python has ignored the exception of the last TERM."""
         guarded = self._guarded
         self._guarded = True  # TERM is held back, because no exception can propagate from here
         self._raised = self._pending = False
@@ -158,7 +169,7 @@ class Stop:
 
     def _send_again(self) -> None:
         # A timer of the kernel sends TERM, because otherwise a thread would be needed. If the
-        # system has no timer left, nothing is done, because KILL will end the task.
+        # system has no timer left, the error is ignored, because KILL will end the task.
         with suppress(OSError):
             if self._timer is None:
                 self._timer = Timer(signal.SIGTERM)

@@ -1,10 +1,12 @@
 """Two bytes that a worker shares with a runner: why the task is stopped, and whether it has begun.
 
-The reason cannot be a message on their link, because TERM may interrupt the runner while it reads
-that link. If the flags contain no reason, the worker has not sent TERM, and the task is not
-stopped: TERM was sent to every process of the service, as ``systemctl kill`` does. The second byte
-tells whether the runner has begun its task. It is not a message, because a message would wake the
-worker.
+The first byte is the reason. It is not sent as a message over the link between the two processes,
+because TERM can interrupt the runner while it reads from that link. If TERM arrives while the byte
+contains no reason, the worker has not sent it. Then the task is not stopped, because TERM was sent
+to every process of the service, as ``systemctl kill`` does.
+
+The second byte tells whether the runner has begun its task. A message would tell this as well, but
+it would wake the worker.
 """
 
 import mmap
@@ -30,7 +32,9 @@ class Reason(IntEnum):
 
 
 class StopFlagTable:
-    """The flags of all runners of one fork server; created before the fork.
+    """The flags of all runners of one fork server, in memory that these processes share.
+
+    Create the table before the fork server is forked.
 
     Args:
         count: the number of slots, one for each runner.
@@ -57,13 +61,13 @@ class StopFlags:
         self._offset = offset
 
     def write(self, reason: Reason) -> None:
-        """Set the reason; NONE removes it. Only the worker calls this."""
+        """Set the reason for stopping the task; NONE removes it. Only the worker calls this."""
         self._page[self._offset] = reason
 
     def read(self) -> Reason:
-        """Read the reason; NONE if the worker has set none."""
+        """Read the reason for stopping the task; NONE if the worker has set no reason."""
         value = self._page[self._offset]
-        # The usual value needs no conversion, because a conversion costs a runner time.
+        # The usual value, 0, is not converted, because a conversion costs a runner time.
         return Reason(value) if value else Reason.NONE
 
     @property
@@ -76,8 +80,8 @@ class StopFlags:
         self._page[self._offset + 1] = value
 
     def close(self) -> None:
-        """Detach from the shared memory, because another runner may get the slot.
+        """Detach from the shared memory, because another runner can get the slot.
 
-        Later writes have no effect on that runner.
+        After this, `write` has no effect on that runner.
         """
         self._page, self._offset = bytearray(_SIZE), 0

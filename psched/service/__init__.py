@@ -1,1 +1,1 @@
-"""A master and its workers put together: from a configuration file, or from a user's program."""
+"""Starts a master and its workers, either from a configuration file or from a user's program."""

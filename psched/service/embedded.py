@@ -1,4 +1,4 @@
-"""``psched.Worker.run``, by which a user's program becomes a service."""
+"""``psched.Worker.run``: a user's program calls it to become a service."""
 
 import logging
 from collections.abc import Callable
@@ -17,27 +17,28 @@ _log = logging.getLogger("psched.worker")
 
 
 class Worker:
-    """Runs supervised workers from a program."""
+    """Turns a user's program into a service: a master, and workers that run tasks."""
 
     @staticmethod
     def run(
         dispatch: type[Dispatch] | Dispatch,
         config_loader: ConfigLike | Callable[[], ConfigLike],
     ) -> NoReturn:
-        """Serve the schedules until a signal stops the service; this call never returns.
+        """Run the tasks of the schedules until a signal stops the service; this call never returns.
 
         The process becomes a master. The master runs the program again, from its first line, in
         each of its workers. A restart (HUP, USR1) starts new workers, which therefore read the
         program, its modules and the configuration again.
 
         Args:
-            dispatch: the routes from types to handlers.
+            dispatch: maps the types of tasks to the handlers that run the tasks.
             config_loader: a `psched.config.Config`, a mapping of settings, or the path of a
                 configuration file; or a function that returns one of these. Each worker calls the
                 function and reads the file.
 
         Raises:
-            RuntimeError: the program is neither a file nor a module, and cannot be run again.
+            RuntimeError: the workers cannot run the program again, because it is neither a file
+                nor a module, or because this call is in a module that psched imports.
         """
         boot = current_worker_boot()
         if boot is None:
@@ -56,7 +57,7 @@ def _serve(
     except ConfigError as error:
         _log.error("%s", error)
         return BAD_CONFIG
-    except Exception:  # noqa: BLE001  # a user's loader may raise anything
+    except Exception:  # noqa: BLE001  # a user's loader can raise any exception
         _log.exception("the configuration cannot be loaded")
         return BAD_CONFIG
     try:

@@ -1,9 +1,9 @@
-"""Sources of generations of workers: a configuration file, or a user's program.
+"""The two sources of the settings of a generation: a configuration file, or a user's program.
 
-Each source makes a `GenerationSpec` for the master. The two differ in who reads the settings.
-The master reads a configuration file itself. A program is user code, which the master must not run:
-each worker runs the program, and the first worker of a generation reports the settings to the
-master. Every restart reads the file again, or runs the program again.
+Each source creates a `GenerationSpec` for the master. The master itself reads a configuration file.
+A program is user code, which the master must not run. Therefore each worker runs the program, and
+the first worker of a generation reports the settings to the master. Every restart reads the file
+again, or runs the program again.
 """
 
 import logging
@@ -43,12 +43,12 @@ _log = logging.getLogger("psched.worker")
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Makes generations from a configuration, which the master reads.
+    """Creates a `GenerationSpec` from a configuration that the master reads.
 
     Attributes:
-        given: the source of the settings.
-        environment: the section of the configuration file; None: the default section.
-        overrides: the command line's settings, which replace those of ``given``.
+        given: the configuration, for example the path of a file.
+        environment: the section of the configuration file. None means the default section.
+        overrides: the settings of the command line, which replace those of ``given``.
         log: the log of the master and of its workers.
     """
 
@@ -58,7 +58,9 @@ class ConfigSource:
     log: Log
 
     def read_spec(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """Read the configuration. This method is a `psched.master.generation_spec.ReadSpec`.
+        """Read the configuration, and return the parameters of a new generation.
+
+        The master calls this method as its `psched.master.generation_spec.ReadSpec`.
 
         Raises:
             SpecError: the settings cannot be used.
@@ -69,32 +71,33 @@ class ConfigSource:
             raise SpecError(str(error)) from error
         numbers = {name: getattr(settings, name) for name in MASTER_NUMBERS}
         about = service_description(settings)
-        adopt = partial(_adopt, self.log, settings.log, settings.log_level, about)
+        adopt = partial(
+            _adopt, self.log, settings.log, settings.log_level, settings.log_format, about
+        )
         boot = partial(self._boot, settings)
         return _generation_spec(numbers, boot, self.log, adopt=adopt, about=about)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:
-        # Secrets are withheld from tasks only here, in the worker, because the master needs them
-        # to read the configuration of the next generation.
+        # Withhold secrets from tasks here, in the worker, and not in the master, because the master
+        # needs the secrets to read the configuration of the next generation.
         withhold(settings.withheld)
         try:
             dispatch = load_handlers(settings)
         except LoadError as error:
-            # If the user's code has raised, its traceback is logged after the error.
-            _log.error("%s", error, exc_info=error.__cause__)
-            return BAD_HANDLERS
+            return worker.cannot_start(error, BAD_HANDLERS)
         return worker.serve(settings, dispatch, report=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSource:
-    """Makes generations from a program that calls `psched.Worker.run` or `psched.start`.
+    """Creates a `GenerationSpec` from a program that calls `psched.Worker.run` or `psched.start`.
 
     Attributes:
-        name: the program's path, or its module's name.
-        is_module: True: ``name`` is the name of a module (``python -m``); False: it is a path.
-        safe_path: do not add the program's folder (for a module: the current folder) to
-            ``sys.path``.
+        name: the path of the program's file, or the name of its module.
+        is_module: True if ``name`` is the name of a module, as for ``python -m``; False if it is a
+            path.
+        safe_path: True if the program's folder (for a module, the current folder) must not be added
+            to ``sys.path``, as for ``python -P``.
         arguments: the program's ``sys.argv[1:]``.
         log: the log of the master and of its workers.
     """
@@ -106,24 +109,29 @@ class ProgramSource:
     log: Log
 
     def read_spec(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """Use the reported settings; without a report, start one worker, which sends one.
+        """Return the parameters of a generation with the reported settings.
 
-        This method is a `psched.master.generation_spec.ReadSpec`.
+        If ``reported`` is None, return the parameters of a generation with one worker, which runs
+        the program and reports its settings. The master calls this method as its
+        `psched.master.generation_spec.ReadSpec`.
         """
         if reported is None:
             defaults = {name: SETTINGS[name].default for name in MASTER_NUMBERS}
             return _generation_spec({**defaults, "processors": 1}, self._boot, self.log)
         path = Path(reported["log"]) if reported["log"] else None
         about = reported["about"]
-        adopt = partial(_adopt, self.log, path, reported["log_level"], about)
+        adopt = partial(
+            _adopt, self.log, path, reported["log_level"], reported["log_format"], about
+        )
         return _generation_spec(reported, self._boot, self.log, adopt=adopt, about=about)
 
     def _boot(self, worker: WorkerBoot) -> int:
-        global _current  # noqa: PLW0603  # psched.Worker.run and psched.start read it
+        global _current  # noqa: PLW0603  # psched.Worker.run and psched.start read _current
         _current = (os.getpid(), worker)
         sys.argv = [self.name, *self.arguments]
         if not self.safe_path:
-            # Without -P, Python adds this folder when it runs a program; runpy does not add it.
+            # Without -P, Python adds this folder when it runs a program. runpy does not, so add it
+            # here.
             sys.path.insert(0, str(Path.cwd() if self.is_module else Path(self.name).parent))
         try:
             if self.is_module:
@@ -134,7 +142,7 @@ class ProgramSource:
             if isinstance(leaving, WorkerExit):
                 return leaving.status
             _log.error("%s has called sys.exit(%r)", self.name, leaving.code)
-        except BaseException:  # noqa: BLE001  # a user's program may raise anything
+        except BaseException:  # noqa: BLE001  # a user's program can raise any exception
             _log.exception("%s cannot be run", self.name)
         else:
             _log.error("%s has ended without calling psched.Worker.run or psched.start", self.name)
@@ -142,7 +150,7 @@ class ProgramSource:
 
 
 class WorkerExit(SystemExit):
-    """Ends the user's program after its worker has stopped, so that no further lines are run.
+    """Ends the user's program after its worker has stopped, so that no more of its lines are run.
 
     Attributes:
         status: the worker's exit status.
@@ -154,20 +162,27 @@ class WorkerExit(SystemExit):
 
 
 _current: tuple[int, WorkerBoot] | None = None
-"""This process's pid, and the worker that runs the user's program in it; None: no worker does."""
+"""The pid of a worker that runs a user's program, and the worker's `WorkerBoot`.
+
+None in a process that is not such a worker."""
 
 
 def current_worker_boot() -> WorkerBoot | None:
-    """The worker for which this process runs a user's program; None: it runs none for a worker."""
-    # The pid is compared, because a child of the worker inherits `_current` and may import the
-    # program under another name.
+    """The `WorkerBoot` of this process; None if it is not a worker that runs a user's program."""
+    # Compare the pid, because a child of the worker inherits `_current`, but is not the worker. The
+    # child might import the program under another name and thereby call this function.
     return _current[1] if _current is not None and _current[0] == os.getpid() else None
 
 
-def _adopt(journal: Log, path: Path | None, level: str, about: Mapping[str, str]) -> None:
-    """Give the master the log file and level of a new generation; log what rows can run."""
+def _adopt(
+    journal: Log, path: Path | None, level: str, format_: str, about: Mapping[str, str]
+) -> None:
+    """Set the master's log file, level and format to those of a new generation.
+
+    Also log which programs and triggers the rows of its table can use.
+    """
     try:
-        redirect_log(journal, path, level)
+        redirect_log(journal, path, level, format_)
     except ConfigError as error:
         _log.error("%s; the master keeps its log", error)
     _log.info("%s", about["programs"])

@@ -1,6 +1,6 @@
-"""Declare a program's jobs in the store.
+"""Declares a program's jobs as schedules in the store.
 
-Worker 0 of each generation declares them before it claims tasks.
+Worker 0 of each generation declares the jobs before it claims tasks.
 """
 
 import logging
@@ -23,26 +23,28 @@ from psched.core.definition import parse_row
 from psched.core.model import ENDED
 from psched.core.store_protocol import Store
 from psched.files.apply import apply_plan, remove
-from psched.files.plan import has_label, plan
+from psched.files.plan import plan
 from psched.service.jobs import Jobs
 from psched.triggers.trigger import first
 
 _log = logging.getLogger("psched.worker")
 
 _PAGE = 500
-"""The number of schedules that one step reads; the worker does other work between two steps."""
+"""The number of schedules that are read in one step. Between two steps, the worker does other work.
+"""
 
 _TRIES = 5
-"""The maximum number of attempts; one fails if another host changes the jobs meanwhile."""
+"""The most attempts to declare the jobs. An attempt fails if another host or a client changes the
+same jobs at the same time."""
 
 
 class JobDeclarer:
     """Declares a program's jobs in the store, as schedules with the program's label.
 
     Args:
-        jobs: the program's jobs, and their label.
-        prune: remove the schedules of the label that are no longer in the program; False: only log
-            a warning about each.
+        jobs: the program's jobs and their label.
+        prune: True if schedules of the label that are no longer in the program are removed; False
+            if only a warning about each of them is logged.
     """
 
     def __init__(self, jobs: Jobs, *, prune: bool) -> None:
@@ -51,8 +53,11 @@ class JobDeclarer:
         self._prune = prune
 
     def declare(self, store: Store) -> Iterator[None]:
-        """Declare the jobs in steps, between which the worker extends leases and reads messages."""
-        # A failed request is not repeated (tries=1), because a worker that waits for the store
+        """Declare the jobs in steps.
+
+        Between two steps, the worker extends leases and reads messages.
+        """
+        # Do not repeat a failed request (tries=1), because a worker that waits for the store
         # neither extends leases nor reads its master's messages.
         schedules = ScheduleCollection(
             store, self._settings, clock=CLOCK, draw_nonce=new_nonce, tries=1
@@ -70,12 +75,13 @@ class JobDeclarer:
             except MissingTableError:
                 _init(store)
             except (AlreadyExistsError, NotFoundError) as error:
-                # Another host has added the same job meanwhile, or a client has deleted one: the
-                # next attempt reads the store again.
+                # Another host has added the same job meanwhile, or a client has deleted a job. Try
+                # again: the next attempt reads the store again.
                 if tries == _TRIES:
                     _log.error("the program's jobs cannot be declared: %s", error)
             except (InvalidError, NotSupportedError) as error:
-                # Only the declaration ends: the worker still runs the schedules in the store.
+                # End the declaration, but do not raise, so that the worker still runs the schedules
+                # that are in the store.
                 _log.error("the program's jobs cannot be declared: %s", error)
                 return
             yield
@@ -107,7 +113,10 @@ class JobDeclarer:
         )
 
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
-        """Whether all times that a job declares have passed; its row may be deleted by now."""
+        """Whether all times in a job's declaration have passed.
+
+        The job's row is not read, because it might have been deleted after the last of the times.
+        """
         row = self._jobs.row(job)
         trigger = parse_row(row, self._settings).trigger
         if trigger is None:
@@ -115,12 +124,12 @@ class JobDeclarer:
         return first(trigger, ceil(now)) is None
 
     def _find_removed(self, schedules: ScheduleCollection) -> Iterator[None]:
-        """Log, or remove, the label's jobs that are no longer in the program."""
+        """Find the label's jobs that are no longer in the program, and remove them or log them."""
         label, keys = self._jobs.label, {job["key"] for job in self._jobs.schedules}
-        removed: dict[str, None] = {}  # as keys: a row may be listed twice
-        for number, metadata in enumerate(schedules.list(), start=1):
+        removed: dict[str, None] = {}  # an ordered set, because a row can be listed twice
+        for number, metadata in enumerate(schedules.list(label=label), start=1):
             row = metadata.row
-            if has_label(row, label) and row.key not in keys and row.status not in ENDED:
+            if row.key not in keys and row.status not in ENDED:
                 removed[row.key] = None
             if not number % _PAGE:
                 yield
@@ -135,7 +144,7 @@ class JobDeclarer:
 
 
 def _init(store: Store) -> None:
-    """Create the table, as ``psched init`` does."""
+    """Create the table, as ``psched init`` does, and log each step."""
     for line in store.init():
         _log.info("%s", line)
 

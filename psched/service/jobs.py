@@ -1,4 +1,4 @@
-"""The jobs of a program: each is a handler with a schedule, or a handler of pushed tasks."""
+"""The jobs of a program. A job is a handler with a schedule, or a handler of pushed tasks."""
 
 import dataclasses
 import inspect
@@ -16,7 +16,7 @@ from psched.core.model import Row
 from psched.core.shorthands import name_main_class
 
 _TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
-"""The fields that say when a schedule runs; a job may have at most one of them."""
+"""The fields that say when a schedule runs; a job must not have more than one of them."""
 
 
 class Jobs:
@@ -25,12 +25,12 @@ class Jobs:
     Args:
         program: the program's name, which replaces ``__main__`` in the import paths of its classes.
         label: the owner of the jobs. The type of a job with a schedule begins with the label,
-            because another program may have a job of the same name.
-        settings: the source of the defaults of the schedules' fields.
+            because another program might have a job with the same key.
+        settings: contains the default values of the schedules' fields.
 
     Attributes:
         routes: the handler of each type.
-        schedules: the key and the fields of each job's schedule.
+        schedules: the key and the fields of each schedule. A job without a schedule has no item.
     """
 
     def __init__(self, program: str, label: str, settings: Config) -> None:
@@ -47,13 +47,14 @@ class Jobs:
         Args:
             key: the job's name.
             run: a function, with the task as its parameter or without parameters; a handler class;
-                or an object with ``run()``, which is stored as its class's name and parameters.
-            fields: the schedule's fields. If no trigger is given, an object with
-                ``next_at(after)`` is its own trigger; any other job has no schedule, and runs the
-                pushed tasks whose type is its key.
+                or an object with ``run()``. Of an object, the store receives the name of its class
+                and the arguments with which a worker creates the object again.
+            fields: the schedule's fields. If they contain no trigger, and ``run`` is an object with
+                ``next_at(after)``, this object is the trigger. Any other job without a trigger must
+                have no fields. It has no schedule, and runs the pushed tasks whose type is its key.
 
         Raises:
-            InvalidError: a value is not valid; the error's ``field`` names it.
+            InvalidError: a value is not valid; the error's ``field`` is the name of the value.
         """
         check_name("key", key)
         if key in self._keys:
@@ -84,7 +85,7 @@ class Jobs:
                     f" {NAME_LENGTH} characters",
                 )
             schedule = {"key": key, "type": type_, **fields}
-            self.row(schedule)  # checks the values now: an error shows the user's own line
+            self.row(schedule)  # check now, so that an error shows the user's line
             self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
@@ -96,7 +97,7 @@ class Jobs:
         self.routes[type_] = route
 
     def row(self, schedule: Mapping[str, Any]) -> Row:
-        """The row of one of the `schedules`; its last time may have passed.
+        """The row that one of the `schedules` declares, even if all its times have passed.
 
         Raises:
             InvalidError: a value is not valid.
@@ -106,7 +107,7 @@ class Jobs:
         return declare(schedule["key"], fields, self.settings, lambda: 0)
 
     def dispatch(self) -> Dispatch:
-        """A dispatch with the jobs' routes."""
+        """A `Dispatch` with the `routes` of the jobs."""
 
         class Routes(Dispatch):
             routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = self.routes
@@ -121,7 +122,14 @@ class Jobs:
         return _with_task(run), None
 
     def _as_data(self, run: object) -> dict[str, Any]:
-        """The data of an object's schedule: its class's import path, and the class's parameters."""
+        """The data of the schedule of a job that is an object.
+
+        They are the import path of the object's class, and the arguments with which a worker calls
+        the class to create the object again.
+
+        Raises:
+            InvalidError: the object's attributes are not the arguments of its class.
+        """
         kind = type(run)
         module = self._program if kind.__module__ == "__main__" else kind.__module__
         if dataclasses.is_dataclass(run):
@@ -143,7 +151,10 @@ class Jobs:
 def _trigger(
     run: object, data: Mapping[str, Any] | None, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The field ``trigger``, as workers can import it; empty: the job has no such field."""
+    """The field ``trigger`` in a form that workers can import; empty if it is not needed.
+
+    If no field says when the job runs, an object with ``next_at`` is its own trigger.
+    """
     if "trigger" in fields:
         return {"trigger": name_main_class(fields["trigger"])}
     if data is not None and not _TRIGGERS & {*fields} and callable(getattr(run, "next_at", None)):
@@ -152,7 +163,10 @@ def _trigger(
 
 
 def _with_task(function: Callable[..., object]) -> Target:
-    """A handler that accepts the task, from a function that may have no parameters."""
+    """Return a handler that accepts a task and calls the function.
+
+    A function that has no parameter for the task is called without arguments.
+    """
     try:
         signature = inspect.signature(function)
         signature.bind()
@@ -165,7 +179,10 @@ def _with_task(function: Callable[..., object]) -> Target:
 
 
 def _object_handler(kind: type[Any]) -> type[Any]:
-    """A handler that makes an object of this class from the task's data, and calls ``run()``."""
+    """A handler class that creates an object of class ``kind`` and calls the object's ``run()``.
+
+    The arguments for ``kind`` are in the task's data.
+    """
 
     class Run:
         def __init__(self, task: Task) -> None:

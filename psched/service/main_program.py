@@ -1,7 +1,9 @@
-"""The program that this process runs (``__main__``), and the command by which it is run again."""
+"""Finds the program that this process runs (``__main__``), and lets a master run it again."""
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +14,7 @@ from psched.service.generation import current_worker_boot
 
 
 def become_master() -> NoReturn:
-    """Replace this process, which has run the user's program, by a master of that program.
+    """Execute a master of the user's program in this process, which has run the program so far.
 
     Raises:
         RuntimeError: the program cannot be run again; see `master_command`.
@@ -20,13 +22,17 @@ def become_master() -> NoReturn:
     command = master_command()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # Signals are held until the master has installed its handlers.
+    # Keep signals pending until the master has installed its handlers.
     early_signals.hold()
-    os.execv(sys.executable, command)  # noqa: S606  # no shell, by intent
+    os.execv(sys.executable, command)  # noqa: S606  # no shell is needed
 
 
 def with_program_folder(settings: Config) -> Config:
-    """Add the program's folder to ``load_path``, because modules in it may define triggers."""
+    """Add the program's folder to ``load_path``, because its modules might define triggers.
+
+    The settings are returned unchanged if their ``load_path`` already contains the folder, or if
+    the folder is not in ``sys.path``.
+    """
     is_module, name = _program()
     folder = str(Path.cwd() if is_module else Path(name).parent)
     if folder not in sys.path or folder in settings.load_path:
@@ -35,17 +41,18 @@ def with_program_folder(settings: Config) -> Config:
 
 
 def master_command() -> list[str]:
-    """The command line of a master of this program.
+    """The command line that starts a master of the program that this process runs.
 
     Raises:
-        RuntimeError: the program is neither a file nor a module, and cannot be run again.
+        RuntimeError: the program cannot be run again, because it is neither a file nor a module. Or
+            this call is in a module that psched imports for its handlers or triggers.
     """
     is_module, name = _program()
     program = ["--module", name, "--"] if is_module else ["--", name]
-    interpreter_options = sys.orig_argv[1 : _program_index(sys.orig_argv)]
+    options = interpreter_options(sys.orig_argv)
     # -P keeps the program's folder out of the master's search path, because a module of the program
-    # may have the name of a module that the master imports.
-    master = [*interpreter_options, "-P", "-m", "psched.cli.daemon.master"]
+    # might have the name of a module that the master imports.
+    master = [*options, "-P", "-m", "psched.cli.daemon.master"]
     if sys.flags.safe_path:
         master.append("--safe-path")
     return [sys.executable, *master, *program, *sys.argv[1:]]
@@ -62,7 +69,11 @@ def program_name() -> str:
 
 
 def _program() -> tuple[bool, str]:
-    """Whether the program is a module, and the module's name or the file's path."""
+    """A pair: whether the program is a module, and the name of its module or the path of its file.
+
+    Raises:
+        RuntimeError: the program cannot be run again; see `master_command`.
+    """
     if is_launched() and current_worker_boot() is None:
         raise RuntimeError(
             "psched.Worker.run and psched.start cannot be called in a module that psched imports"
@@ -71,7 +82,8 @@ def _program() -> tuple[bool, str]:
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name == "__main__":
-        # Python runs the __main__.py of a folder or archive, whose path is sys.argv[0].
+        # The program is the __main__.py of a folder or archive. Return the path of the folder or
+        # archive, which is sys.argv[0].
         return False, str(Path(sys.argv[0]).absolute())
     if spec is not None:
         # For `python -m package`, the spec's name is `package.__main__`.
@@ -83,12 +95,30 @@ def _program() -> tuple[bool, str]:
     )
 
 
-def _program_index(command: list[str]) -> int:
-    """The index of the first argument after the interpreter's options in its command line."""
-    at = 1
-    while at < len(command) and command[at].startswith("-") and command[at] not in ("-", "--"):
-        if command[at] == "-m":
+def interpreter_options(command: Sequence[str]) -> list[str]:
+    """The interpreter's own options in its command line, except ``-m`` and ``-c``.
+
+    Args:
+        command: the command line, such as `sys.orig_argv`; the first item is the interpreter.
+    """
+    options: list[str] = []
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if not argument.startswith("-") or argument in ("-", "--"):
             break
-        # These options have a value, in the same argument or in the next.
-        at += 2 if command[at] in ("-X", "-W", "--check-hash-based-pycs") else 1
-    return at
+        if argument.startswith("--"):
+            options.append(argument)
+            has_value = argument == "--check-hash-based-pycs"
+        else:
+            # One argument can hold several short options. The first one with a value ends it; the
+            # value follows in the same argument or in the next: -Bm program, -BWignore.
+            found = re.fullmatch("-([^cmWX]*)([cmWX]?)(.*)", argument)
+            flags, letter, value = found.groups() if found else ("", "", "")
+            if letter in ("c", "m"):
+                options += [f"-{flags}"] if flags else []
+                break
+            options.append(argument)
+            has_value = bool(letter) and not value
+        if has_value:
+            options.append(next(arguments, ""))
+    return options

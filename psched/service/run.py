@@ -1,4 +1,4 @@
-"""Run a master: set up the background, log, pid file, signals and cgroup; then run its loop."""
+"""Prepares a master process (background, signals, log, pid file, cgroup) and runs its loop."""
 
 import gc
 import logging
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import croniter  # noqa: F401  # loaded once, in the master, and shared by all workers
+import croniter  # noqa: F401  # load croniter in the master, so that workers share its memory
 
 from psched import memory
 from psched.app import CLOCK, ConfigLike, new_nonce, read_config
@@ -23,11 +23,12 @@ from psched.master import leftover_processes, nonce_file
 from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
 from psched.master.pidfile import AlreadyRunningError, PidFile
+from psched.master.reports.sd_notify import Notifier
+from psched.master.reports.status import Status
+from psched.master.reports.status_socket import StatusSocket
 from psched.master.respawn import Respawn
-from psched.master.runtime_folders import socket_folders
-from psched.master.sd_notify import Notifier
-from psched.master.status import Status
-from psched.master.status_socket import StatusSocket
+from psched.master.runtime_folders import socket_folders, usable_folder
+from psched.master.terminal import ControllingTerminal, Terminal
 from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
@@ -35,13 +36,14 @@ from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unbloc
 from psched.process.spawner import SystemSpawner
 from psched.process.titles import set_title
 from psched.service.generation import ConfigSource, ProgramSource
+from psched.service.service_file import ServiceFile
 from psched.service.worker_boot import redirect_log
 from psched.triggers.zone import find_zone
 
 _log = logging.getLogger("psched.master")
 
 ALREADY_RUNNING = 75
-"""Exit status: another master holds the pid file (sysexits.h: EX_TEMPFAIL)."""
+"""Exit status: another master has locked the pid file (EX_TEMPFAIL in sysexits.h)."""
 
 
 def run_configured(
@@ -51,16 +53,16 @@ def run_configured(
     *,
     daemon: bool,
 ) -> int:
-    """Run a master for a configuration until a signal stops it; returns the exit status.
+    """Run a master with a configuration until a signal stops it; return the exit status.
 
     Args:
-        given: the source of the settings; every restart reads it again.
-        environment: the section of the configuration file; None: the default section.
-        overrides: the command line's settings, which replace those of ``given``.
-        daemon: run in the background, detached from the terminal.
+        given: the configuration, for example the path of a file. Every restart reads it again.
+        environment: the section of the configuration file. None means the default section.
+        overrides: the settings of the command line, which replace those of ``given``.
+        daemon: True to run the master in the background, detached from the terminal.
 
     Raises:
-        AlreadyRunningError: another master holds the pid file.
+        AlreadyRunningError: another master has locked the pid file.
         ConfigError: the settings cannot be used, or the log or pid file cannot be written.
     """
     _open_closed_streams()
@@ -68,26 +70,29 @@ def run_configured(
     settings = read_config(given, environment, overrides)
     ready = _daemonize(settings) if daemon else None
     journal = log.start(None, settings.log_level, "master")
+    journal.json = settings.log_format == "json"
     with ExitStack() as undo:
+        terminal = ControllingTerminal(journal, CLOCK)
         inbox = SignalInbox(SIGNALS)
-        _open_log_and_pid_file(settings.log, settings.log_level, settings.pid_file, journal, undo)
+        redirect_log(journal, settings.log, settings.log_level, settings.log_format)
+        _open_pid_file(settings.pid_file, undo)
         cgroup = _make_cgroup(settings.cgroup, undo)
         if ready is not None:
             os.write(ready, b".")
             os.close(ready)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
         read_spec = ConfigSource(given, environment, overrides, journal).read_spec
-        return _run(read_spec, inbox, journal, cgroup, hidden=hidden)
+        return _run(read_spec, inbox, journal, terminal, cgroup, hidden=hidden)
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
     """Run the master of a program that calls `psched.Worker.run` or `psched.start`.
 
     Args:
-        name: the program's path, or its module's name.
-        is_module: True: ``name`` is the name of a module; False: it is a path.
-        safe_path: do not add the program's folder (for a module: the current folder) to
-            ``sys.path``.
+        name: the path of the program's file, or the name of its module.
+        is_module: True if ``name`` is the name of a module; False if it is a path.
+        safe_path: True if the program's folder (for a module, the current folder) must not be added
+            to ``sys.path``.
         arguments: the program's ``sys.argv[1:]``.
 
     Returns:
@@ -97,18 +102,21 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
     hidden = secrecy.hide()
     journal = log.start(None, "info", "master")
     with ExitStack() as undo:
+        terminal = ControllingTerminal(journal, CLOCK)
         inbox = SignalInbox(SIGNALS)
         cgroup = _make_cgroup("auto", undo)
         is_set_up = False
 
         def read_spec(reported: Mapping[str, Any] | None) -> GenerationSpec:
-            # The log, the pid file and a required cgroup are set up at the first report, because
-            # only the program knows the settings.
+            # Set up the log, the pid file and a required cgroup when the first worker reports the
+            # settings, because only the program knows them.
             nonlocal is_set_up
             if reported is not None and not is_set_up:
                 paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
+                level, format_ = reported["log_level"], reported["log_format"]
                 try:
-                    _open_log_and_pid_file(paths[0], reported["log_level"], paths[1], journal, undo)
+                    redirect_log(journal, paths[0], level, format_)
+                    _open_pid_file(paths[1], undo)
                     if cgroup is None and reported["cgroup"] == "on":
                         _make_cgroup("on", undo)
                 except AlreadyRunningError as error:
@@ -119,13 +127,14 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
             return source.read_spec(reported)
 
         source = ProgramSource(name, is_module, safe_path, arguments, journal)
-        return _run(read_spec, inbox, journal, cgroup, hidden=hidden)
+        return _run(read_spec, inbox, journal, terminal, cgroup, hidden=hidden)
 
 
 def _run(
     read_spec: ReadSpec,
     inbox: SignalInbox,
     journal: Log,
+    terminal: Terminal,
     cgroup: MasterCgroup | None,
     *,
     hidden: bool,
@@ -136,9 +145,10 @@ def _run(
             " hide it here, because it would not see its own processes in /proc. Is /proc mounted"
             " with hidepid? See docs/tls.md"
         )
-    # The children of a dead worker become the master's children, so that it can kill them.
+    # Let the children of a dead worker become children of the master, which then can kill them.
     kernel.adopt_orphans()
-    # A service manager's watchdog sends ABRT first; the traceback shows where the master hangs.
+    # Log a traceback on ABRT. The watchdog of a service manager sends ABRT to a master that hangs,
+    # and the traceback shows where it hangs.
     journal.dump_crashes()
     kernel.handle_signals_on_the_stack()
     leftover_processes.kill()
@@ -164,13 +174,14 @@ def _run(
             set_title=lambda state: set_title(f"master: {state}"),
             recent=journal.recent,
             clock=CLOCK,
+            service_file=ServiceFile(usable_folder(os.environ)),
         ),
-        on_terminal=sys.stdin is not None and sys.stdin.isatty(),
+        terminal=terminal,
     )
-    # The zone is loaded before any worker is forked, because a worker may have no file descriptor
-    # left to open its file.
+    # Load the time zone before any worker is forked, because a worker might have no file descriptor
+    # left to open the zone's file.
     find_zone("UTC")
-    # Objects are frozen, because workers share the master's memory only as long as no process
+    # Freeze all objects, because workers share the master's memory only as long as no process
     # writes to it, and a garbage collection writes to every object that is not frozen.
     gc.freeze()
     try:
@@ -181,40 +192,39 @@ def _run(
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null for each closed standard stream, because another file could get its number."""
+    """Open /dev/null for each standard stream that is closed.
+
+    Otherwise, a file that is opened later would receive the stream's descriptor number, and output
+    to the stream would be written to that file.
+    """
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
-            # os.open returns the lowest free number, which is this stream's own, because the
-            # streams are opened in the order of their numbers.
+            # os.open returns the lowest free number. This is the stream's own number, because the
+            # loop opens the streams in the order of their numbers.
             number = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(number, True)  # noqa: FBT003  # its parameter has no name
+            os.set_inheritable(number, True)  # noqa: FBT003  # it takes no keyword arguments
             setattr(sys, name, os.fdopen(number, mode))
 
 
-def _open_log_and_pid_file(
-    path: Path | None, level: str, pid_file: Path | None, journal: Log, undo: ExitStack
-) -> None:
-    """Set the log's file and level, and lock the pid file.
+def _open_pid_file(pid_file: Path | None, undo: ExitStack) -> None:
+    """Write and lock the pid file.
 
     Args:
-        path: the log's file; None: standard error.
-        level: the log's level.
-        pid_file: the pid file; None: no pid file is written.
-        journal: the log.
+        pid_file: the path of the pid file. None means that no pid file is written.
         undo: the stack to which the release of the pid file is added.
 
     Raises:
-        AlreadyRunningError: another master holds the pid file.
-        ConfigError: the log or the pid file cannot be written.
+        AlreadyRunningError: another master has locked the pid file.
+        ConfigError: the pid file cannot be written.
     """
-    redirect_log(journal, path, level)
     if pid_file is None:
         return
     ours = PidFile(pid_file)
     try:
         ours.acquire()
     except NotRegularError as error:
-        # The service starts without a pid file, because a task may have put a folder at its path.
+        # Start without a pid file: a task might have created the folder at its path, and a task
+        # must not be able to keep the service from starting.
         _log.error("pid_file: %s %s: running without a pid file", pid_file, error.strerror)
         return
     except OSError as error:
@@ -223,13 +233,17 @@ def _open_log_and_pid_file(
 
 
 def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
-    """Make the master's cgroup if the setting ``cgroup``, here ``mode``, asks for one.
+    """Create the master's cgroup, unless the setting ``cgroup`` is off.
+
+    Args:
+        mode: the value of the setting ``cgroup``: "on", "off" or "auto".
+        undo: the stack to which the removal of the cgroup is added.
 
     Returns:
-        The cgroup; None: the setting is off, or it is auto and no cgroup can be made.
+        The cgroup. None if the setting is off, or if it is auto and no cgroup can be created.
 
     Raises:
-        ConfigError: the setting is on, but no cgroup can be made.
+        ConfigError: the setting is on, but no cgroup can be created.
     """
     if mode == "off":
         return None
@@ -249,24 +263,24 @@ def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
 
 
 def _daemonize(settings: Config) -> int:
-    """Continue in a background process; the process that the user started never returns.
+    """Fork a daemon (a background process); this function returns only in the daemon.
 
     The process that the user started waits until the daemon reports that it is ready, that is,
-    that its log and pid file are open; then it exits.
+    that the daemon's log and pid file are open. The process then exits.
 
     Returns:
-        A descriptor; the daemon writes a byte to it when it is ready.
+        A file descriptor. The daemon must write a byte to it when it is ready.
 
     Raises:
         ConfigError: a daemon cannot run with these settings.
-        AlreadyRunningError: another master holds the pid file.
+        AlreadyRunningError: another master has locked the pid file.
     """
     from daemon import DaemonContext  # noqa: PLC0415
 
     if settings.log is None:
         raise ConfigError("log: must be set for a daemon, which has no standard error")
     with ExitStack() as undo:
-        _open_log_and_pid_file(None, settings.log_level, settings.pid_file, Log(None, ""), undo)
+        _open_pid_file(settings.pid_file, undo)
     if str(settings.log) in log.STANDARD:
         raise ConfigError(f"log: must be a file for a daemon, which has no {settings.log.name}")
     try:
@@ -274,9 +288,9 @@ def _daemonize(settings: Config) -> int:
     except OSError as error:
         raise ConfigError(f"log: cannot be opened: {error}") from None
     reader, writer = os.pipe()
-    if os.fork() != 0:  # noqa: TID251  # no locks, threads or connections yet that must not be forked
-        # This process only waits for the daemon. Signals get their default actions, so that the
-        # user can interrupt it.
+    if os.fork() != 0:  # noqa: TID251  # safe: no lock, thread or connection exists yet
+        # This process only waits for the daemon. Restore the default actions of signals, so that
+        # the user can interrupt it.
         forget_handlers()
         unblock()
         os.close(writer)
@@ -284,7 +298,7 @@ def _daemonize(settings: Config) -> int:
             sys.exit(f"Error: the daemon has exited before it was ready; {settings.log} says why")
         sys.exit()
     DaemonContext(
-        # The current folder is kept, because handlers may use relative paths.
+        # Keep the current folder, because handlers might use relative paths.
         working_directory=str(Path.cwd()),
         umask=_umask(),
         stdout=output,
@@ -292,7 +306,7 @@ def _daemonize(settings: Config) -> int:
         files_preserve=[writer],
         prevent_core=False,
         # Without this argument, DaemonContext does not detach if standard input is a socket, as
-        # under ssh, because it assumes that inetd has started the process.
+        # under ssh, because DaemonContext assumes that inetd has started the process.
         detach_process=True,
         signal_map={},
     ).open()

@@ -1,4 +1,4 @@
-"""``psched.start``, by which a user's program becomes a service that runs its own jobs."""
+"""``psched.start``: a user's program calls it to become a service that runs its own jobs."""
 
 import atexit
 import os
@@ -39,11 +39,11 @@ def start(
     label: str | None = None,
     prune: bool = False,
     join: bool = True,
-    **settings: Any,  # noqa: ANN401  # etc/psched.yml explains them
+    **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
 ) -> "Program":
     """Make this program a service that runs its own jobs.
 
-    The result is a context manager; jobs are added within its block.
+    The result is a context manager. The program adds its jobs within the ``with`` block.
 
     ::
 
@@ -51,27 +51,32 @@ def start(
             s.add("empty_cache", every=3600, run=empty_cache)
 
     At the end of the block, the process becomes a master. The master runs the program again, from
-    its first line, in each of its workers; workers that a restart starts run it again. If the
-    same program runs on many hosts, only one of them runs each occurrence. Of the occurrences that
-    were missed, only the newest is run, unless ``catchup`` is set.
+    its first line, in each of its workers. A restart starts new workers, which run the program
+    again. If the program runs on several hosts, each occurrence of a job is run by only one of the
+    hosts. If a job has missed several occurrences, only the newest of them is run, unless the
+    setting ``catchup`` says otherwise.
 
     Args:
         given: a mapping of settings, the path of a configuration file, or a
-            `psched.config.Config`; None: the configuration file at one of the default paths.
-        backend: replaces ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, or a store class
-            of your own or its name (``"module:Class"``); None: the settings apply.
-        label: the owner of the jobs; None: the program's name. Programs with another label never
-            change, remove or run these jobs.
-        prune: remove jobs of this label that are no longer in the program; False: only log them.
-        join: False: the program continues after the block, and a separate master runs the jobs
-            until `stop` is called or the program exits.
+            `psched.config.Config`. None means the configuration file at one of the default paths.
+        backend: replaces the settings ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, a
+            store class of your own, or the name of such a class (``"module:Class"``). None if the
+            settings say where the jobs are stored.
+        label: the owner of the jobs. None means the program's name. A program with another label
+            never changes, removes or runs these jobs.
+        prune: True to remove jobs of this label that are no longer in the program; False to log
+            them only.
+        join: True if this process becomes the master. False if the program continues after the
+            block, and a child process becomes the master, which runs the jobs until `Program.stop`
+            is called or the program exits.
         settings: further settings, by name, such as ``url``.
 
     Raises:
         ConfigError: the settings cannot be used.
         InvalidError: the label is empty, not a text, or contains a slash.
-        RuntimeError: the program is neither a file nor a module, and cannot be run again; or the
-            caller is not in the program's main thread.
+        RuntimeError: the program cannot be run again, because it is neither a file nor a module. Or
+            this call is in a module that psched imports for its handlers or triggers. Or the caller
+            is not in the program's main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("psched.start must be called in the program's main thread")
@@ -98,13 +103,13 @@ def start(
 
 
 class Program:
-    """The jobs of one program; made by `start`.
+    """The jobs of one program, and the master that runs them; created by `start`.
 
     Args:
-        jobs: the jobs, to which `add` adds.
-        prune: remove jobs of the label that are no longer in the program.
-        join: True: this process becomes the master at the end of the block; False: the master is a
-            child process.
+        jobs: the jobs. `add` adds to them.
+        prune: True to remove jobs of the label that are no longer in the program.
+        join: True if this process becomes the master at the end of the ``with`` block; False if the
+            master is a child process.
     """
 
     def __init__(self, jobs: Jobs, *, prune: bool, join: bool) -> None:
@@ -119,25 +124,26 @@ class Program:
 
         Args:
             key: the job's name.
-            run: the code to run, in a process of its own: a function, with the task as its
-                parameter or without parameters; a class with ``run()``, of which an object is made
-                with the task; or an object with ``run()``. An object is stored as its class's name
-                and its attributes, and is made from these again for each run. If no trigger is
-                given, an object that also has ``next_at(after)`` is its own trigger.
+            run: the code to run, in a process of its own. It is a function, with the task as its
+                parameter or without parameters; a class with ``run()``, which is called with the
+                task to create an object; or an object with ``run()``. Of an object, the store
+                receives the name of the class and the attributes. Each run creates the object again
+                from them. An object with ``next_at(after)`` is its own trigger if ``fields``
+                contain no times.
             fields: the times of the job (``every``, ``cron``, ``at`` or ``trigger``), and other
-                arguments of `ScheduleCollection.add`. If no fields are given, the job has no
-                schedule and runs the pushed tasks whose type is its key.
+                arguments of `ScheduleCollection.add`. A job without fields, unless it is its own
+                trigger, has no schedule and runs the pushed tasks whose type is its key.
 
         Raises:
-            InvalidError: a value is not valid; the error's ``field`` names it.
+            InvalidError: a value is not valid; the error's ``field`` is the name of the value.
         """
         self._jobs.add(key, run, fields)
 
     def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
-        """Add the decorated function as a job; the arguments are those of `add`.
+        """Add the decorated function as a job; see `add` for the arguments.
 
         Raises:
-            InvalidError: a value is not valid; the error's ``field`` names it.
+            InvalidError: a value is not valid; the error's ``field`` is the name of the value.
         """
 
         def decorate(function: F) -> F:
@@ -169,14 +175,16 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the master that this program has started; None: it has started no master."""
+        """The pid of the master that this program has started as a child; None if there is none."""
         return None if self._master is None else self._master.pid
 
     def stop(self) -> int | None:
-        """Stop the master that this program has started as a child; running tasks may finish.
+        """Stop the master that this program has started as a child, and wait until it has exited.
+
+        Running tasks have ``graceful_timeout`` seconds to finish.
 
         Returns:
-            The master's exit status; None: no master was started.
+            The master's exit status. None if no master was started.
         """
         if self._master is None:
             return None
@@ -187,14 +195,14 @@ class Program:
     def _serve(self, boot: WorkerBoot) -> int:
         jobs = self._jobs
         settings = jobs.settings.with_settings(only=[*jobs.routes])
-        # Only worker 0 declares the schedules, because once per generation is enough.
+        # Let only worker 0 declare the schedules, because one declaration per generation is enough.
         declare = JobDeclarer(jobs, prune=self._prune).declare
         prepare = declare if boot.place.number == 0 else None
         return boot.serve(settings, jobs.dispatch(), report=True, prepare=prepare)
 
 
 def _settings_of(backend: object) -> dict[str, str]:
-    """The settings that the argument ``backend`` stands for.
+    """The settings ``type`` or ``url`` that follow from the argument ``backend`` of `start`.
 
     Raises:
         ConfigError: ``backend`` is neither a class nor a text.
@@ -212,7 +220,7 @@ def _settings_of(backend: object) -> dict[str, str]:
 
 
 def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
-    """Whether the user has set ``catchup``; always true if the user gave a `Config`."""
+    """Whether the user has set ``catchup``; always true if ``given`` is a `Config`."""
     if isinstance(given, Mapping):
         return "catchup" in given
     if isinstance(given, Config):
@@ -221,14 +229,14 @@ def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
 
 
 def _start_beside() -> subprocess.Popen[bytes]:
-    """Start a master of this program as a child; it stops when this process exits."""
+    """Start a master of this program as a child process, which stops when this process exits."""
     command = master_command()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     program = os.getpid()
 
     def prepare() -> None:
-        # Signals are held until the master has installed its handlers.
+        # Keep signals pending until the master has installed its handlers.
         early_signals.hold()
         kernel.die_with_parent(program, signal.SIGTERM)
 

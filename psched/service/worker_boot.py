@@ -9,15 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from psched.app import CLOCK, make_store, open_schedules
+from psched.app import CLOCK, make_store, open_in_worker
 from psched.application.dispatch import Dispatch
 from psched.application.router import Router
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
-from psched.base.texts import cut
+from psched.base.texts import brief, cut, visible
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.config.urls import file_of
 from psched.core.remote_policy import answer_request
 from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
@@ -32,6 +33,7 @@ from psched.process.signals import SignalInbox
 from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
 from psched.worker.composition import make_worker
+from psched.worker.startup_steps import create_missing_table
 from psched.worker.worker import Worker, clean_up
 
 _log = logging.getLogger("psched.worker")
@@ -43,21 +45,25 @@ MASTER_NUMBERS = (
     "graceful_timeout",
     "graceful_kill_limit",
 )
-"""The numeric settings that a master needs."""
+"""The names of the numeric settings that a master needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerBoot:
-    """The data that a newly forked process has from the master, and the start of its work.
+    """The data that a newly forked process receives from the master.
+
+    `serve` turns the process into a worker, or into a cleaner, which only releases the leases of
+    dead workers.
 
     Attributes:
         link: the connection to the master.
         place: the worker's number, generation, nonce and cgroup.
-        inbox: the process's signals.
-        log: the process's log.
-        master: the master's pid; the master may have died since.
-        nonces: None: the process becomes a worker; otherwise, it becomes a cleaner, which only
-            releases the leases of the dead workers with these nonces.
+        inbox: receives the signals of this process.
+        log: the log of this process.
+        master: the pid of the master that has forked this process. `serve` checks whether the
+            master is still alive.
+        nonces: the nonces of the dead workers if this process becomes a cleaner. None if it becomes
+            a worker.
     """
 
     link: Link
@@ -75,14 +81,15 @@ class WorkerBoot:
         report: bool,
         prepare: Callable[[Store], Iterator[None]] | None = None,
     ) -> int:
-        """Run as a worker or cleaner until it stops; returns the exit status.
+        """Run this process as a worker or a cleaner; return the exit status when its work ends.
 
         Args:
-            settings: the generation's settings.
-            dispatch: the user's routes; None: only the built-in types have handlers.
-            report: send the settings to the master, which cannot read those of a program.
-            prepare: returns an iterator whose steps prepare the store before any task is run; None:
-                nothing is to be prepared.
+            settings: the settings of the generation.
+            dispatch: finds the user's handlers. None if only the built-in types have handlers.
+            report: True if the worker sends the settings to the master, because the master cannot
+                read the settings of a program.
+            prepare: returns an iterator. The worker executes all steps of the iterator before it
+                runs a task, to prepare the store. None if no preparation is needed.
         """
         if os.getppid() != self.master:
             _log.error("the master has died")
@@ -91,7 +98,7 @@ class WorkerBoot:
         try:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)
-            redirect_log(self.log, settings.log, settings.log_level)
+            redirect_log(self.log, settings.log, settings.log_level, settings.log_format)
             for number in self.inbox.take_over():
                 _log.error(
                     "a module has replaced the handler of %s, which psched needs", number.name
@@ -102,15 +109,20 @@ class WorkerBoot:
                 worker = self._worker(settings, dispatch, prepare)
                 work = partial(worker.run, settings_report(settings) if report else None)
         except ConfigError as error:
-            _log.error("%s", error)
-            return BAD_CONFIG
+            return self.cannot_start(error, BAD_CONFIG)
         except LoadError as error:
-            _log.error("%s", error)
-            return BAD_HANDLERS
+            return self.cannot_start(error, BAD_HANDLERS)
         try:
             return work()
         finally:
             MEMORY.leave()
+
+    def cannot_start(self, error: Exception, status: int) -> int:
+        """Log why this process cannot start and tell the master; return the exit status."""
+        # If an exception in the user's code has caused the error, its traceback is logged, too.
+        _log.error("%s", error, exc_info=error.__cause__ if status == BAD_HANDLERS else None)
+        self.link.send({"failed": brief(str(error))})
+        return status
 
     def _worker(
         self,
@@ -118,31 +130,32 @@ class WorkerBoot:
         dispatch: Dispatch | None,
         prepare: Callable[[Store], Iterator[None]] | None,
     ) -> Worker:
-        """Make the worker and start its runners.
+        """Create the worker and start its runner pool.
 
         Raises:
             ConfigError: the settings cannot be used.
-            LoadError: the runners cannot be forked, because this process has a second thread.
+            LoadError: runners cannot be forked, because this process has more than one thread.
         """
         pool = make_runner_pool(
             settings,
             Router(dispatch, built_in_handlers(settings)).find,
-            partial(open_schedules, settings),
+            partial(open_in_worker, settings),
             log=self.log,
             clock=CLOCK,
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
         )
         try:
-            # The pool is made before the store, because runners must not inherit the store.
+            # Start the pool before the store is created, because runners must not inherit the
+            # store.
             pool.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
         except OSError:
-            pass  # the worker tries again before each claim, and logs a failure then
+            pass  # the worker tries again before each claim, and then logs a failure
         store = make_store(settings)
-        # The store is disconnected before a fork, because no child may inherit a connection:
-        # with SQLite, a child would inherit the list of open
-        # files and locks, but not the locks, and would believe that it holds them:
+        # Disconnect the store before each fork, because a child must not inherit a connection. With
+        # SQLite, a child would inherit the list of locks, but not the locks themselves, and would
+        # assume that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         pool.before_server_fork = store.disconnect
         return make_worker(
@@ -155,9 +168,19 @@ class WorkerBoot:
             inbox=self.inbox,
             log=self.log,
             clock=CLOCK,
-            rng=random.Random(),  # noqa: S311  # jitter; made after the fork: workers differ
-            startup=None if prepare is None else partial(prepare, store),
+            rng=random.Random(),  # noqa: S311  # jitter; created after the fork, so workers differ
+            startup=partial(_startup_steps, store, settings, prepare),
         )
+
+
+def _startup_steps(
+    store: Store, settings: Config, prepare: Callable[[Store], Iterator[None]] | None
+) -> Iterator[None]:
+    """Do the work that precedes a worker's first claim, in steps."""
+    if settings.create_table:
+        yield from create_missing_table(store, file_of(settings.url))
+    if prepare is not None:
+        yield from prepare(store)
 
 
 def make_runner_pool(
@@ -169,15 +192,16 @@ def make_runner_pool(
     clock: Clock,
     cgroup: Cgroup | None = None,
 ) -> ForkingRunnerPool:
-    """Make a worker's pool of runners, without forking any runner.
+    """Create a worker's pool of runners, without forking a runner.
 
     Args:
         settings: the settings, such as the number of runners and their time limits.
-        find: returns the handler of a type; None: the type has no handler.
-        open_schedules: opens the schedules of the worker's store, for a task that asks for them.
+        find: returns the handler of a type, or None if the type has no handler.
+        open_schedules: opens the schedules of the worker's store, for a task that uses them.
         log: the log of this process and of the runners.
         clock: measures the time limits of runners.
-        cgroup: the worker's cgroup, below which each runner gets its own; None: runners get none.
+        cgroup: the worker's cgroup, below which each runner has its own cgroup. None if runners
+            have no cgroups of their own.
     """
     runner = Runner(
         find=find,
@@ -191,8 +215,8 @@ def make_runner_pool(
         keep=log.descriptors,
         clock=clock,
         concurrency=settings.concurrency,
-        # A fork may block the worker as long as a request, because the deadlines of leases leave
-        # time for one.
+        # Allow a fork to block the worker for as long as a request to the store can, because the
+        # deadlines of leases leave enough time for one request.
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
@@ -200,8 +224,14 @@ def make_runner_pool(
     )
 
 
-def redirect_log(journal: Log, path: Path | None, level: str) -> None:
-    """Set a log's file and level; if ``path`` is None, the log is written to standard error.
+def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> None:
+    """Set a log's file, level and format.
+
+    Args:
+        journal: the log.
+        path: the file; None means standard error.
+        level: the value of the setting ``log_level``.
+        format_: the value of the setting ``log_format``.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -210,22 +240,30 @@ def redirect_log(journal: Log, path: Path | None, level: str) -> None:
         journal.redirect(path)
     except OSError as error:
         raise ConfigError(f"log: cannot be opened: {error}") from None
+    journal.json = format_ == "json"
     logging.getLogger().setLevel(level.upper())
 
 
 def settings_report(settings: Config) -> dict[str, Any]:
-    """The message with the settings that a master needs, in the form `master.messages.SETTINGS`."""
-    values = {name: getattr(settings, name) for name in (*MASTER_NUMBERS, "log_level", "cgroup")}
+    """The settings that a master needs, as a message of the shape `master.messages.SETTINGS`."""
+    named = (*MASTER_NUMBERS, "log_level", "log_format", "cgroup")
+    values = {name: getattr(settings, name) for name in named}
     paths = {"log": settings.log, "pid_file": settings.pid_file}
     texts = {name: path and str(path) for name, path in paths.items()}
     return values | texts | {"about": service_description(settings)}
 
 
 def service_description(settings: Config) -> dict[str, str]:
-    """The served table, and the programs and triggers that its rows may choose; without secrets."""
+    """For ``psched status`` and other users of this host, a description of a service.
+
+    It contains the table in use, the path of the configuration file (empty if there is none), and
+    which programs and triggers the rows of the table can use; it contains no secrets.
+    """
     return {
         "url": settings.safe_url,
         "table": settings.table,
+        # A message can carry no path that is not UTF-8, so the path is escaped.
+        "config": cut(visible(str(settings.origin or ""))),
         "programs": cut(describe_programs(settings)),
         "triggers": cut(describe_triggers(settings)),
     }

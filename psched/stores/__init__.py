@@ -1,4 +1,4 @@
-"""Creates the store that the setting ``type`` selects; imports only this store's modules."""
+"""Creates the store that the setting ``type`` selects; modules of other stores are not imported."""
 
 import random
 
@@ -17,7 +17,7 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     Args:
         settings: contain the type of the store and its parameters.
         clock: this host's clocks.
-        rng: chooses the pauses between two tries to get SQLite's lock.
+        rng: random generator for the pauses between tries to get SQLite's write lock.
 
     Raises:
         ConfigError: the url or the type cannot be used.
@@ -30,7 +30,7 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     parameters = StoreParameters.of(settings)
     if settings.type == "redis":
         return _redis(parameters, clock)
-    # Imported here, because importing SQLAlchemy takes long.
+    # SQLAlchemy takes long to import, so only the stores on relational databases import it.
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
     return SqlStore(parameters, clock=clock, rng=rng)
@@ -47,7 +47,11 @@ def _redis(parameters: StoreParameters, clock: Clock) -> Store:
 
 
 def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:
-    """Create a store from the import path of its class, which is usually a user's class."""
+    """Create a store of the class that an import path names.
+
+    Raises:
+        ConfigError: the class cannot be imported, or the store cannot be created.
+    """
     try:
         make = loader.load_object(path)
     except LoadError as error:
@@ -57,6 +61,6 @@ def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> S
     except ConfigError:
         raise
     except Exception as error:
-        # Reported as an error of the configuration, because most likely a setting is missing.
+        # A missing setting is the most likely cause, so the error is reported as a ConfigError.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
     return store

@@ -1,8 +1,9 @@
 """Sockets that enforce a time limit for a whole request, even if the server stops responding.
 
-A driver's own timeouts limit the wait for one answer, or for one packet of an answer. But a request
-has several answers, connecting has a dozen, and a server that sends a byte now and then may never
-finish its answer. `psched.base.lease_times` explains what depends on the limit.
+A driver's own timeouts limit only the wait for one answer, or for one packet of an answer. They do
+not limit a request: a request waits for several answers, connecting waits for about a dozen, and a
+server that sends one byte at a time might never finish an answer. Each request must end in time,
+because a worker can extend its leases only between requests: see `psched.base.lease_times`.
 """
 
 import socket
@@ -17,17 +18,17 @@ from psched.base.clock import Clock
 
 
 class Budget:
-    """The time that the current request may still take.
+    """Limits the time of each request to a server.
 
-    A request consists of steps: to connect, to set up the session, a statement, another one. A
-    step may take ``seconds``; a step with many answers may take that for each of them, but its
-    request ends after twice that time. No step begins when its request has already taken longer
-    than ``seconds``. So a request fails when nothing has arrived for ``seconds``, and after twice
-    that time in any case.
+    A request consists of steps: connecting, setting up the session, and each statement. A step
+    with one answer fails after ``seconds``. A step with several answers fails if no part of an
+    answer arrives for ``seconds``, or if its request has taken twice ``seconds``. If a request has
+    already taken longer than ``seconds``, its next step does not begin. So each request ends after
+    at most twice ``seconds``, unless `renew` is called.
 
     Args:
         clock: measures the time.
-        seconds: how long an answer may take, the setting ``database_timeout``.
+        seconds: the longest wait for an answer; follows the setting ``database_timeout``.
     """
 
     def __init__(self, clock: Clock, seconds: float) -> None:
@@ -38,22 +39,23 @@ class Budget:
         self._latest: float | None = None
 
     def begin(self) -> None:
-        """Begin a request."""
+        """Begin a new request and its first step."""
         self._begun = self._clock.monotonic()
         self.renew()
 
     def renew(self) -> None:
-        """Begin a step even if the steps before it have taken too long."""
+        """Begin a step of ``seconds``, however long the current request has already taken."""
         self._ends, self._latest = self._clock.monotonic() + self._seconds, None
 
     def step(self, *, answers: bool = False) -> None:
-        """Begin a step.
+        """Begin a step of the current request.
 
         Args:
-            answers: whether the step has several answers, each of which may take ``seconds``.
+            answers: whether the step has several answers, so that it may wait ``seconds`` for each
+                part of them.
 
         Raises:
-            TimeoutError: the steps before it have taken too long.
+            TimeoutError: the request has already taken longer than ``seconds``.
         """
         used = self._clock.monotonic() - self._begun
         if used > self._seconds:
@@ -65,13 +67,16 @@ class Budget:
             self._latest = self._begun + 2 * self._seconds
 
     def answered(self) -> None:
-        """Extend a step with several answers, because a part of an answer has arrived."""
+        """Extend the current step if it has several answers.
+
+        This method must be called whenever a part of an answer has arrived.
+        """
         if self._latest is not None:
             self._ends = min(self._clock.monotonic() + self._seconds, self._latest)
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
-        """Within the block, allow only this share of the time that is left."""
+        """Within the block, allow only a share (0 to 1) of the time that the step has left."""
         ends, now = self._ends, self._clock.monotonic()
         self._ends = now + max(ends - now, 0.0) * share
         try:
@@ -81,7 +86,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The seconds that are left.
+        """The seconds that the current step has left.
 
         Raises:
             TimeoutError: no time is left.
@@ -93,7 +98,7 @@ class Budget:
 
 
 class _Socket(socket.socket):
-    """A socket on which nothing takes longer than its budget has left."""
+    """A socket whose operations time out at the end of the current step of its budget."""
 
     budget: Budget
 
@@ -118,14 +123,14 @@ class _Socket(socket.socket):
 
 
 class _EncryptedSocket(_Socket, ssl.SSLSocket):
-    """An encrypted socket on which nothing takes longer than its budget has left.
+    """An encrypted socket whose operations time out at the end of the current step of its budget.
 
-    The SSL context creates the socket and stores the budget.
+    An SSL context creates this socket, so the socket reads its budget from its context.
     """
 
     @property
-    def budget(self) -> Budget:  # type: ignore[override]  # read-only here
-        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `limit`
+    def budget(self) -> Budget:  # type: ignore[override]  # a property
+        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # `limit` sets it
         return budget
 
     @override
@@ -141,20 +146,20 @@ class _EncryptedSocket(_Socket, ssl.SSLSocket):
 
 
 def limit(context: ssl.SSLContext, budget: Budget) -> None:
-    """Limit the sockets that a context encrypts to a budget."""
+    """Make a budget limit the operations on all sockets that an SSL context encrypts."""
     context.sslsocket_class = _EncryptedSocket
     context.budget = budget  # type: ignore[attr-defined]
 
 
 def connect(host: str, port: int, budget: Budget) -> socket.socket:
-    """Connect to the first of a host's addresses that accepts.
+    """Connect to the first address of a host that accepts the connection.
 
     Raises:
-        OSError: no address accepts the connection in time.
+        OSError: the host has no address, or no address accepts the connection in time.
     """
     failure: OSError | None = None
-    # An ASCII name is passed as bytes, because for text Python would load its tables for
-    # international names.
+    # An ASCII name is passed as bytes, because Python would load its tables for international
+    # names if the name were a text.
     name = host.encode() if host.isascii() else host
     for family, kind, protocol, _, address in socket.getaddrinfo(
         name, port, type=socket.SOCK_STREAM

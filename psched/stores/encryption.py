@@ -1,4 +1,4 @@
-"""SSL contexts that follow the settings, for drivers that accept a context."""
+"""Creates SSL contexts from the settings ``ssl_…``, for drivers that accept a context."""
 
 import ssl
 from typing import NoReturn
@@ -7,13 +7,13 @@ from psched.config.tls import Tls
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """Create an SSL context from the settings ``ssl_…``; each call reads their files again.
+    """Create an SSL context from the settings ``ssl_…``; each call reads the certificates again.
 
     Raises:
-        ValueError: a file cannot be used; the text names the setting.
+        ValueError: a file cannot be used; the exception's text names the setting of the file.
     """
-    # From Python 3.13 on, ssl.create_default_context refuses the certificates that MySQL makes for
-    # itself.
+    # The context is not created by ssl.create_default_context, because from Python 3.13 on such a
+    # context refuses the certificates that MySQL creates for itself.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.verify == "full"
     if tls.verify == "none":
@@ -26,11 +26,14 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key, _refuse_to_ask)
     except OSError as error:
-        # Neither the error for a missing file nor OpenSSL's names the file.
+        # Neither Python's nor OpenSSL's error names the file, so our error names the setting.
         raise ValueError(f"{reading} cannot be used: {error}") from None
     return context
 
 
 def _refuse_to_ask() -> NoReturn:
-    """Refuse to enter a password, because OpenSSL would otherwise ask for it at the terminal."""
+    """Raise an error when OpenSSL needs the password of an encrypted key.
+
+    Without this function, OpenSSL would ask for the password at the terminal.
+    """
     raise ValueError("ssl_key is encrypted; decrypt it: openssl pkey -in OLD -out NEW")

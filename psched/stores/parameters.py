@@ -1,4 +1,4 @@
-"""The settings that a store needs."""
+"""The settings that psched's own stores need, as one value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,21 +10,23 @@ from psched.config.tls import Tls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParameters:
-    """The settings that psched's own stores depend on; each store ignores those it does not need.
+    """The settings that psched's own stores depend on; a store ignores settings it does not need.
 
     Attributes:
         url: the address of the store: a database URL in SQLAlchemy's form, or a URL that
             `psched.config.redis_urls` parses.
-        table: the name of the table, a plain identifier; in Redis the prefix of all keys.
-        timeout: seconds that an answer of the server may take.
-        tls: how connections are encrypted; None: the url's own options, or the driver's defaults,
-            decide.
-        compress_above: payloads of more bytes are compressed; 0: none is.
-        only: the types of task that claims return; empty: all types.
-        claim_strategy: how due rows are claimed in SQL; ``auto``: the best way that the server
-            supports.
-        wait_replicas: the number of Redis replicas that must have a write before the write counts
-            as done; 0: none.
+        table: the name of the table, which is a plain identifier; in Redis, all keys begin with
+            this name in braces.
+        timeout: the longest wait for an answer of the server, in seconds.
+        tls: how connections are encrypted. None means that the url's options decide, or the
+            driver's defaults if the url has no such options.
+        compress_above: the size in bytes above which payloads are compressed; 0 means that no
+            payload is compressed.
+        only: the types of tasks that the store claims; empty means all types.
+        claim_strategy: how a relational database claims due rows; ``auto`` means the best way that
+            the server supports.
+        wait_replicas: the number of Redis replicas that must have received a write before the write
+            counts as done; 0 means that psched does not wait for replicas.
     """
 
     url: str
@@ -38,7 +40,7 @@ class StoreParameters:
 
     @classmethod
     def of(cls, settings: Config) -> Self:
-        """The parameters that an installation's settings give to its store."""
+        """Copy the parameters of the store from the settings of an installation."""
         return cls(
             url=settings.url,
             table=settings.table,

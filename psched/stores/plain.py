@@ -1,7 +1,7 @@
-"""A store on rows that are read and written as a whole: a base class for small stores.
+"""A base class for small stores, which read and write all their rows at once.
 
-A subclass that can lock, read and write a mapping of rows is a store. This is also the shortest
-statement of what every store does.
+A subclass only has to lock, read and write a mapping of rows. This module is also the shortest
+description, in code, of what each method of a store does.
 """
 
 import abc
@@ -15,7 +15,8 @@ from typing_extensions import override
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.model import DELETING, MARKS, Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled, Store
+from psched.core.selection import EVERY_ROW, SelectedRows, Selection
+from psched.core.store_protocol import Backlog, Claimed, Settled, Store
 
 Rows = MutableMapping[str, Row]
 """All rows of a store, by their keys."""
@@ -28,27 +29,27 @@ _SETTLED = ("next_time", "attempt", "status", "reason")
 
 
 class PlainStore(Store, abc.ABC):
-    """A store whose subclass defines only the methods `all`, `now` and `examine`.
+    """A store whose subclasses have to define only the methods `all`, `now` and `examine`.
 
-    Every method may raise the exceptions of `all`, which must be among those that
+    Every method passes on the exceptions of `all`. So `all` must raise only exceptions that
     `psched.core.store_protocol.Store` documents.
     """
 
     only: Collection[str] = ()
-    """The types of rows that claims lease; empty: all types."""
+    """The types of the rows that `claim` leases; empty means all types."""
 
     @abc.abstractmethod
     def all(self) -> AbstractContextManager[Rows]:
-        """A context manager that locks the store and yields all rows by key.
+        """Return a context manager that locks the store and yields a mapping of keys to rows.
 
-        At the end of its block, all changes to the mapping are written together; if the block
-        raises, none is. A row is never changed in place, but replaced in the mapping.
+        At the end of its block, the context manager must write all changes of the mapping, or none
+        if the block raises an exception. A caller changes a row by replacing it in the mapping.
         """
 
     @override
     @abc.abstractmethod
     def now(self) -> float:
-        """The store's clock in Unix seconds; all hosts that share the store must read one clock."""
+        """The store's clock in Unix seconds; all hosts of the store must read the same clock."""
 
     @override
     @abc.abstractmethod
@@ -65,7 +66,7 @@ class PlainStore(Store, abc.ABC):
 
     @override
     def disconnect(self) -> None:
-        pass  # there may be nothing to close
+        pass  # subclasses that keep something open override this method
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
@@ -88,9 +89,15 @@ class PlainStore(Store, abc.ABC):
         return self.look([key]).get(key)
 
     @override
-    def rows(self) -> Iterator[Row]:
+    def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
         with self.all() as found:
-            return iter(sorted(found.values(), key=_by_time))
+            key = _by_key if selection.sorted_by_key else _by_time
+            return SelectedRows(iter(sorted(found.values(), key=key)), selection, self.now())
+
+    def count(self) -> int:
+        """Count the rows, as `CountsRows.count` describes."""
+        with self.all() as found:
+            return len(found)
 
     @override
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
@@ -104,8 +111,8 @@ class PlainStore(Store, abc.ABC):
                 return False
             if row.status != seen.status:
                 return False
-            # The end of a lease may have moved since the row was seen, because workers extend their
-            # leases. The due time of a free row must be unchanged.
+            # The next_run_time of a leased row is the end of its lease, which its worker may have
+            # extended since the row was read. So next_run_time is compared only in free rows.
             if row.owner is None and row.next_run_time != seen.next_run_time:
                 return False
             found[row.key] = replace(
@@ -157,6 +164,14 @@ class PlainStore(Store, abc.ABC):
                 next_due=near[len(due)].next_run_time if len(due) < len(near) else None,
                 more=len(due) >= limit,
             )
+
+    def backlog(self, limit: int) -> Backlog:
+        """Count the due rows, as `CountsBacklog.backlog` describes."""
+        with self.all() as found:
+            now = self.now()
+            ours = (row for row in found.values() if not self.only or row.type in self.only)
+            times = sorted(time for time in map(_time, ours) if time <= floor(now))
+            return Backlog(due=len(times[:limit]), late=now - times[0]) if times else Backlog()
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
@@ -222,7 +237,7 @@ def _settle(found: Rows, end: Settlement, now: int) -> Settled:
     if end.remove:
         del found[end.key]
         return Settled.DONE
-    # One second is added, because ``now`` is rounded down and the wait could be too short.
+    # One second is added, because ``now`` is rounded down and the wait would otherwise end early.
     by_outcome = now + end.wait + 1 if end.wait else now
     found[end.key] = replace(
         row,
@@ -249,3 +264,7 @@ def _until(row: Row) -> float:
 
 def _by_time(row: Row) -> tuple[float, str]:
     return _time(row), row.key
+
+
+def _by_key(row: Row) -> str:
+    return row.key

@@ -1,4 +1,4 @@
-"""Measurement of a store's clock and round trip, for `psched check`."""
+"""Measures the offset of a store's clock and the time of a round trip, for `psched check`."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ _TRIES = 5
 
 
 def measure(now: Callable[[], float], clock: Clock) -> tuple[str, str]:
-    """Return two texts: the offset of the store's clock, and the shortest round trip.
+    """Return two texts: the offset of the store's clock, and the time of the shortest round trip.
 
     Args:
         now: reads the store's clock, in one round trip.
@@ -20,7 +20,7 @@ def measure(now: Callable[[], float], clock: Clock) -> tuple[str, str]:
         before = clock.monotonic()
         shown = now()
         tries.append((clock.monotonic() - before, shown - clock.wall()))
-    # The shortest round trip gives the best offset. It is assumed that the server read its clock
-    # half-way through the round trip.
+    # We assume that the server read its clock half-way through the round trip. The shorter the
+    # round trip, the smaller the error of this assumption, so we use the shortest one.
     took, behind = min(tries)
     return f"{behind + took / 2:+.3f} s from this host's", f"{took * 1000:.3f} ms"

@@ -1,11 +1,11 @@
-"""Support for tests: the contract of a store, as tests, and drivers for psched's loops.
+"""Support for tests: tests for stores of your own, and drivers for psched's master and worker.
 
-`MasterDriver` and `WorkerDriver` run psched's loops without processes and without waiting. The test
-moves a `ManualClock`. It also decides what the workers of a `ManualSpawner` do, and what the tasks
-in the runners of a `ManualRunnerPool` do.
+`MasterDriver` and `WorkerDriver` run the code of a master and of a worker, without processes and
+without waiting. The test moves a `ManualClock`. The test also decides what the workers of a
+`ManualSpawner` do, and what the tasks in the runners of a `ManualRunnerPool` do.
 
-To test a store of your own, subclass the contract. The subclass needs a fixture that creates an
-empty store for each test, and returns a function that opens this store::
+To test a store of your own, subclass `BackendContract`. The subclass needs a fixture that creates
+an empty store for each test, and returns a function that opens this store::
 
     import pytest
     from psched.testing import BackendContract
@@ -24,20 +24,22 @@ empty store for each test, and returns a function that opens this store::
             for backend in opened:
                 backend.disconnect()
 
-Each call of the function returns a new instance on the same, initialised store, because each worker
-has an instance. Some tests call the function in several threads. If you call
+Each call of the function must return a new instance for the same, initialised store, because each
+worker has its own instance. Some tests call the function in several threads. If you call
 ``pytest.register_assert_rewrite("psched.testing")`` before the import, a failed test shows the
 compared values.
 
-For a store that cannot keep every column of a row, subclass `CoreContract` and the suites of the
-store's capabilities: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Recovery`. Three
-more suites test capabilities that the protocol does not require. Add `TransactionContract` if the
-store can insert rows in a caller's transaction, `TableContract` if clients may write rows by SQL,
-and `StatusContract` if any client may set the status of a row.
+For a store that cannot store every column of a row, subclass `CoreContract` and the test classes of
+the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKeys`, `Marks`,
+`Retention`, `Recovery`. Five more classes test capabilities that the protocol does not require. Add
+`BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert rows
+in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one transaction,
+`TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any client is
+allowed to set the status of a row.
 
-Reading order of `store_contract`: `bench`, `definitions`, `claims`, `leases`, `settlements`,
-`deletion`, `fencing`, `contention`; then the suites of single capabilities: `records`, `overrides`,
-`retention`, `recovery`, `transactions`, `statuses`, `table`.
+Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
+`settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
+`records`, `overrides`, `retention`, `recovery`, `capabilities`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
@@ -45,6 +47,11 @@ from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
 from psched.testing.manual_spawner import ManualChild, ManualSpawner
 from psched.testing.master_driver import MasterDriver
 from psched.testing.store_contract.bench import BackendFactory
+from psched.testing.store_contract.capabilities import (
+    BacklogContract,
+    ReplaceManyContract,
+    TransactionContract,
+)
 from psched.testing.store_contract.claims import Claims
 from psched.testing.store_contract.contention import Contention
 from psched.testing.store_contract.definitions import Definitions, Replacements
@@ -55,15 +62,15 @@ from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
 from psched.testing.store_contract.recovery import Recovery
 from psched.testing.store_contract.retention import Retention
+from psched.testing.store_contract.selections import Selections, SelectionsByRecord
 from psched.testing.store_contract.settlements import Settlements
-from psched.testing.store_contract.statuses import StatusContract
-from psched.testing.store_contract.table import TableContract
-from psched.testing.store_contract.transactions import TransactionContract
+from psched.testing.store_contract.table import StatusContract, TableContract
 from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
 
 __all__ = [
     "BackendContract",
     "BackendFactory",
+    "BacklogContract",
     "CoreContract",
     "ExactKeys",
     "ManualChild",
@@ -78,7 +85,9 @@ __all__ = [
     "Overrides",
     "Records",
     "Recovery",
+    "ReplaceManyContract",
     "Retention",
+    "SelectionsByRecord",
     "StatusContract",
     "TableContract",
     "TransactionContract",
@@ -87,10 +96,20 @@ __all__ = [
 
 
 class CoreContract(
-    Definitions, Replacements, Claims, Leases, Settlements, Deletion, Fencing, Contention
+    Definitions,
+    Replacements,
+    Selections,
+    Claims,
+    Leases,
+    Settlements,
+    Deletion,
+    Fencing,
+    Contention,
 ):
-    """Tests of what every store must do. They need the fixture ``backend_factory``."""
+    """Tests of what every store must do. A subclass needs a fixture ``backend_factory``."""
 
 
-class BackendContract(CoreContract, Records, Overrides, ExactKeys, Marks, Retention, Recovery):
-    """Tests of the whole protocol. They need the fixture ``backend_factory``."""
+class BackendContract(
+    CoreContract, Records, SelectionsByRecord, Overrides, ExactKeys, Marks, Retention, Recovery
+):
+    """Tests of the whole store protocol. A subclass needs a fixture ``backend_factory``."""

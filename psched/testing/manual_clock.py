@@ -6,15 +6,15 @@ from psched.base.clock import Clock
 
 
 class ManualClock(Clock):
-    """A `psched.base.clock.Clock` for tests and simulations: time passes only by its methods.
+    """A `psched.base.clock.Clock` for tests and simulations: only its methods move the time.
 
     Args:
-        monotonic: seconds of running time at the start.
-        boottime: seconds since boot at the start.
-        wall: Unix seconds at the start.
+        monotonic: what `monotonic` returns at the start, in seconds.
+        boottime: what `boottime` returns at the start, in seconds.
+        wall: what `wall` returns at the start, in Unix seconds.
 
     Attributes:
-        slept: how many seconds each call of `sleep` has asked for.
+        slept: the seconds that were passed to `sleep`, one number for each call.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class ManualClock(Clock):
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on all three clocks."""
+        """Move all three clocks forward."""
         self._monotonic += seconds
         self.suspend(seconds)
 
     def suspend(self, seconds: float) -> None:
-        """Suspend the machine for some time: its monotonic clock stands still meanwhile."""
+        """Move all clocks except the monotonic one, as if the machine was suspended."""
         self._boottime += seconds
         self._wall += seconds
 
     def step(self, seconds: float) -> None:
-        """Set the time of day forward, or back if negative; the other clocks do not notice."""
+        """Set only the time of day forward, or back if ``seconds`` is negative."""
         self._wall += seconds

@@ -1,6 +1,6 @@
-"""Runners that are not processes: a test decides what they do.
+"""Runners that are not processes: a test decides what each runner does.
 
-They replace the forked runners of a worker; see `psched.testing.worker_driver`.
+In a test, these runners replace the forked runners of a worker; see `psched.testing.worker_driver`.
 """
 
 import errno
@@ -22,32 +22,32 @@ from psched.runner.stop_flags import Reason, StopFlagTable
 from psched.testing.manual_clock import ManualClock
 
 _FIRST_PID = 2**22 + 1
-"""The pid of the first runner. It is larger than any pid on Linux; see PID_MAX_LIMIT in proc(5)."""
+"""The pid of the first runner; larger than the pid of any process, see PID_MAX_LIMIT in proc(5)."""
 
 _LONGEST_PAYLOAD = 2**24
-"""The most bytes of a payload that a runner accepts."""
+"""The largest number of bytes of a payload that a runner accepts."""
 
 
 class ManualRunner(RunnerChild):
-    """A runner for tests: the test decides which messages it sends, and when it ends.
+    """A runner that is not a process: the test decides which messages it sends, and when it ends.
 
-    The messages are sent over a real `Link`.
+    The worker and the runner send each other messages over a real `Link`.
 
     Args:
         pid: a number that is not the pid of a process.
-        clock: tells when a signal arrived.
+        clock: the clock that the test moves; gives the times of `signals`.
 
     Attributes:
         assignment: the task that the runner runs; None if it runs none.
-        payload: the task's payload, as the row holds it; empty before the first task.
+        payload: the payload of the last task, as stored in the row; empty before the first task.
         answers: the worker's answers to `ask`, in the order of their arrival.
         signals: the signals that the runner has received, each with its time in seconds of the
             monotonic clock.
-        hangs: whether the runner ignores tasks that it receives; set by the test.
+        hangs: whether the runner ignores the tasks that the worker sends; set by the test.
         unkillable: whether the runner survives KILL, like a process in uninterruptible sleep; set
             by the test.
-        pending_exit: how the runner has ended; None if it has not. `ManualRunnerPool.reap` reports
-            the end to the worker.
+        pending_exit: how the runner has ended; None if it has not ended. `ManualRunnerPool.reap`
+            reports the end to the worker.
     """
 
     def __init__(self, pid: int, clock: ManualClock) -> None:
@@ -65,19 +65,19 @@ class ManualRunner(RunnerChild):
 
     @property
     def occurrence(self) -> str:
-        """The occurrence that the runner runs; empty if it runs none."""
+        """The occurrence that the runner runs, as text; empty if it runs none."""
         if self.assignment is None:
             return ""
         return str(Occurrence(self.assignment["key"], self.assignment["scheduled_time"]))
 
     @property
     def stop_reason(self) -> str:
-        """Why the task is asked to stop, as a handler receives it; empty if it is not asked."""
+        """Why the worker asks the task to stop; empty if the worker does not ask for this."""
         reason = self.stop_flags.read()
         return "" if reason is Reason.NONE else reason.name.lower()
 
     def finish(self, failure: str | None = None, *, last: bool = False) -> None:
-        """Report that the handler has returned, or has raised an exception.
+        """Report to the worker that the handler has returned, or has raised an exception.
 
         Args:
             failure: the exception, in one line; None if the handler has returned.
@@ -89,11 +89,14 @@ class ManualRunner(RunnerChild):
             self.exit_with(0)
 
     def ask(self, data: bytes = b"", **question: object) -> None:
-        """Send a task's request to the worker, such as ``ask(extend=True)``; see `answers`."""
+        """Send a request of the task to the worker, such as ``ask(extend=True)``.
+
+        `receive` appends the worker's answer to `answers`.
+        """
         self._peer.send(question, data)
 
     def exit_with(self, status: int | None, number: int | None = None) -> None:
-        """End the runner, by an exit status or by the number of a signal.
+        """End the runner, as if by an exit status or by a signal.
 
         `ManualRunnerPool.reap` reports the end to the worker.
         """
@@ -101,7 +104,7 @@ class ManualRunner(RunnerChild):
             self.pending_exit = Exit(self.pid, status, number)
 
     def receive(self) -> None:
-        """Receive the messages that the worker has sent."""
+        """Receive the tasks and answers that the worker has sent."""
         for message in self._peer.receive():
             if "run" in message:
                 if not self.hangs:
@@ -111,7 +114,7 @@ class ManualRunner(RunnerChild):
                 self.answers.append(message)
 
     def close(self) -> None:
-        """Close both ends of the link."""
+        """Close both ends of the link between the worker and the runner."""
         self.link.close()
         self._peer.close()
 
@@ -130,7 +133,7 @@ class ManualRunner(RunnerChild):
 
 
 class ManualRunnerPool(RunnerPool):
-    """Creates runners that are not processes.
+    """Creates the runners of a worker under test; these runners are not processes.
 
     Args:
         clock: the clock that the test moves; each new runner moves it forward by ``fork_takes``.
@@ -138,8 +141,8 @@ class ManualRunnerPool(RunnerPool):
     Attributes:
         runners: all runners whose end has not been reported to the worker.
         fork_takes: seconds that the creation of a runner takes; set by the test.
-        refuses: whether `prepare` raises an OSError instead of creating a runner, as if the system
-            had no process left; set by the test.
+        refuses: whether `prepare` raises an OSError instead of creating a runner, as if fork had
+            failed; set by the test.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -151,7 +154,7 @@ class ManualRunnerPool(RunnerPool):
         self._made = 0
 
     def close(self) -> None:
-        """Close the links to all runners; do not use the pool after that."""
+        """Close the links to all runners. The pool cannot be used afterwards."""
         for runner in self.runners:
             runner.close()
 
@@ -185,7 +188,7 @@ class ManualRunnerPool(RunnerPool):
 
     @override
     def clear(self, runner: RunnerChild) -> bool:
-        # A runner whose end was reported is not in `runners` any more, so it cannot be used again.
+        # A runner whose end was reported is not in `runners`, so it is not used again.
         return any(each is runner and each.pending_exit is None for each in self.runners)
 
     @override

@@ -1,4 +1,4 @@
-"""Child processes that exist only in a test, which decides what they do."""
+"""Replacements for child processes: objects that do what a test decides."""
 
 import itertools
 import signal
@@ -11,18 +11,20 @@ from psched.process.spawner import Spawner
 
 
 class ManualChild:
-    """A child of a `ManualSpawner`.
+    """A child of a `ManualSpawner`, which is not a process.
 
-    It dies of KILL at once, unless `stuck` is set. Other signals are only noted.
+    KILL ends the child at once, unless `stuck` is set. Other signals are only added to `signals`.
 
     Attributes:
-        pid: its number.
-        main: what its parent wants it to run. A simulation may call it; a test need not.
-        link: the child's end of a real link.
-        received: the messages that it has read from its parent, by `receive`.
-        signals: the signals that it was sent.
-        stuck: it is in uninterruptible sleep: KILL takes effect when this is set back.
-        exit: how it ended; None: it lives.
+        pid: the child's number, which the parent uses as a pid.
+        main: the function that the parent wants the child to run. Nothing calls it, except a
+            simulation.
+        link: the child's end of a real link to the parent.
+        received: the parent's messages that `receive` has read, in order.
+        signals: the signals that the parent has sent to the child, in order.
+        stuck: whether the child ignores KILL, like a process in uninterruptible sleep; set by the
+            test.
+        exit: how the child has ended; None while it is alive.
     """
 
     def __init__(self, pid: int, main: Callable[[Link], int], link: Link) -> None:
@@ -36,29 +38,29 @@ class ManualChild:
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the child has not ended."""
         return self.exit is None
 
     def say(self, **message: object) -> None:
-        """Send the child's parent a message."""
+        """Send a message from the child to its parent."""
         self.link.send(message)
 
     def receive(self) -> list[Mapping[str, Any]]:
-        """Read the messages that have arrived since the last call."""
+        """Read and return the parent's messages that have arrived since the last call."""
         messages = self.link.receive()
         self.received += messages
         return messages
 
     def exits(self, status: int = 0) -> None:
-        """End the child by an exit status."""
+        """End the child, as if it had exited with this status."""
         self._end(Exit(self.pid, status, None))
 
     def dies(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End the child by a signal."""
+        """End the child, as if this signal had killed it."""
         self._end(Exit(self.pid, None, number))
 
     def send(self, number: signal.Signals) -> None:
-        """Send the child a signal."""
+        """Send a signal to the child; KILL ends it unless it is `stuck`."""
         self.signals.append(number)
         if number == signal.SIGKILL and not self.stuck:
             self.dies()
@@ -71,13 +73,13 @@ class ManualChild:
 
 
 class ManualSpawner(Spawner):
-    """A `psched.process.spawner.Spawner` whose processes a test makes, watches and ends.
+    """A `psched.process.spawner.Spawner` whose children are not processes; a test ends them.
 
     Attributes:
-        born: every child that was spawned, in order.
-        refusal: the error that `spawn` raises instead of forking; None: `spawn` succeeds.
-        orphans: processes that dead children have left and that cannot be killed yet. A test adds
-            and removes their pids.
+        born: every child that was spawned, in the order of creation.
+        refusal: the error that `spawn` raises; None if `spawn` succeeds. A test sets it.
+        orphans: pids of processes that were started by children which have ended. KILL does not end
+            these processes. A test adds and removes their pids.
     """
 
     def __init__(self) -> None:
@@ -93,7 +95,11 @@ class ManualSpawner(Spawner):
         return [child for child in self.born if child.lives]
 
     def spawn(self, main: Callable[[Link], int], *, keep: Iterable[int]) -> tuple[int, Link]:
-        """Make a child, which runs nothing."""
+        """Create a child that does not run ``main``; return its pid and the parent's end of a link.
+
+        Raises:
+            OSError: the test has set `refusal`.
+        """
         del keep
         if self.refusal is not None:
             raise self.refusal
@@ -104,27 +110,27 @@ class ManualSpawner(Spawner):
         return child.pid, ours
 
     def reap(self) -> Iterator[Exit]:
-        """Collect the children that have ended, each once."""
+        """For each child that has ended since the last call, yield how it has ended."""
         for pid, child in [*self._by_pid.items()]:
             if child.exit is not None:
                 del self._by_pid[pid]
                 yield child.exit
 
     def send(self, pid: int, number: signal.Signals) -> None:
-        """Send a child a signal."""
+        """Send a signal to the child with this pid; do nothing if no such child is alive."""
         if (child := self._by_pid.get(pid)) is not None and child.lives:
             child.send(number)
 
     def children(self) -> frozenset[int]:
-        """The pids of the children that have not been reaped."""
+        """The pids of the children whose end `reap` has not reported."""
         return frozenset(self._by_pid)
 
     def kill_all(self, spare: frozenset[int]) -> bool:
-        """Kill nothing; return whether there are no orphans, which survive KILL in a test."""
+        """Kill nothing; return whether ``spare`` contains all orphans."""
         return not self.orphans - spare
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:
-        """The orphans."""
+        """The pids of the orphans, except those in ``spare``."""
         return frozenset(self.orphans - spare)
 
     def is_alive(self, pid: int) -> bool:
@@ -133,10 +139,10 @@ class ManualSpawner(Spawner):
         return pid in self.orphans or (child is not None and child.lives)
 
     def describe(self, pid: int) -> str:
-        """A process's pid, as text."""
+        """The process's pid, as text."""
         return str(pid)
 
     def close(self) -> None:
-        """Close the children's ends of their links."""
+        """Close the ends of all links that belong to the children."""
         for child in self.born:
             child.link.close()

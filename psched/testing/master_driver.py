@@ -1,30 +1,58 @@
-"""A master whose time, signals and processes a test controls."""
+"""Runs a master whose time, signals and child processes a test controls."""
 
 import itertools
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from typing_extensions import override
 
 from psched.master.generation_spec import GenerationSpec
 from psched.master.master import Master
 from psched.master.messages import FROM_MASTER
 from psched.master.nonce_file import NonceFile
+from psched.master.reports.load import Load
+from psched.master.reports.sd_notify import Notifier
+from psched.master.reports.status import Status
+from psched.master.reports.status_socket import StatusSocket
 from psched.master.respawn import Respawn
-from psched.master.sd_notify import Notifier
-from psched.master.status import Status
-from psched.master.status_socket import StatusSocket
+from psched.master.terminal import Terminal
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.testing.manual_clock import ManualClock
 from psched.testing.manual_spawner import ManualChild, ManualSpawner
 
 _LEAST = 0.001
-"""The least seconds between two ticks."""
+"""The shortest time between two ticks of the master, in seconds."""
+
+
+class ManualTerminal(Terminal):
+    """A terminal that a test closes.
+
+    Attributes:
+        closed: whether the terminal is closed, so that HUP stops the master.
+        said: the lines that the master has shown its user.
+    """
+
+    has_user = True
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.said: list[str] = []
+
+    @override
+    def translate(self, arrived: Collection[signal.Signals]) -> Collection[signal.Signals]:
+        hung_up = self.closed and signal.SIGHUP in arrived
+        return {signal.SIGTERM} if hung_up else arrived
+
+    @override
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
 
 class MasterDriver:
-    """Drives a `psched.master.master.Master` without a process, a signal or a second of waiting.
+    """Runs a `psched.master.master.Master` without processes, without signals and without waiting.
 
     ::
 
@@ -32,25 +60,28 @@ class MasterDriver:
             driver.boot()
             driver.worker(1).dies()
             driver.tick()
-            assert driver.worker(1).lives  # another one
+            assert driver.worker(1).lives  # a new worker 1
 
-    A worker that was made ready sends a sign of life whenever time passes, until `silence` stops
-    it. The test decides everything else that happens to workers; see `ManualChild`.
+    After `ready` or `boot`, a worker sends a sign of life whenever `advance` lets time pass, until
+    the test calls `silence`. The test decides everything else that happens to workers; see
+    `ManualChild`.
 
     Args:
-        processors: how many workers a generation has; may be changed before a restart.
-        spawner: makes the workers; None: a `ManualSpawner`.
-        limits: seconds of `GenerationSpec`: ``start_timeout``, ``heartbeat_limit``,
-            ``graceful_timeout``, ``kill_limit``.
+        processors: the number of workers in a generation. A test can set the attribute of this name
+            before a restart.
+        spawner: creates the workers; None for a new `ManualSpawner`.
+        limits: values in seconds for attributes of `GenerationSpec`: ``start_timeout``,
+            ``heartbeat_limit``, ``graceful_timeout``, ``kill_limit``.
 
     Attributes:
         clock: the master's clock.
         spawner: the spawner that creates the workers.
         master: the master under test.
         workers: the master's table of children.
-        spec_error: the error that `read_spec` raises; None: `read_spec` succeeds.
+        spec_error: the error that `read_spec` raises; None if `read_spec` succeeds. A test sets it.
         reopened: how often the master has reopened its log.
-        title: the master's process title: generation, state, what is wrong.
+        title: the master's last process title: its generation, its state, and what is wrong.
+        terminal: the master's terminal. A test can close it.
     """
 
     def __init__(
@@ -62,6 +93,7 @@ class MasterDriver:
         self.spec_error: Exception | None = None
         self.reopened = 0
         self.title = ""
+        self.terminal = ManualTerminal()
         self._limits = {
             "start_timeout": 60.0,
             "heartbeat_limit": 60.0,
@@ -93,19 +125,19 @@ class MasterDriver:
                 recent=[],
                 clock=self.clock,
             ),
-            on_terminal=False,
+            terminal=self.terminal,
         )
 
     def close(self) -> None:
-        """Close the links that are open."""
+        """Close the links between the master and its workers."""
         for worker in self.workers:
             worker.link.close()
         self.spawner.close()
 
-    # --- what happens ----------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------
 
     def tick(self) -> float:
-        """Let the master do what is due; return the seconds until something is due again."""
+        """Have the master do everything that is due; return the seconds until the next tick."""
         timeout = self.master.tick()
         for child in self.spawner.living:
             child.link.expects = FROM_MASTER
@@ -113,12 +145,12 @@ class MasterDriver:
         return timeout
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, with a tick whenever the master wants one, until it has stopped."""
+        """Move the clock, and tick whenever something is due; return early if the master stops."""
         left = seconds
         while True:
             for child in self.spawner.living:
                 if child.pid in self._talking:
-                    child.say(tasks=0, away=None, enough="")
+                    child.say(tasks=0, away=None, enough="", **Load(slots=1, free=1)._asdict())
             timeout = max(self.tick(), _LEAST)
             if left <= 0 or self.master.has_stopped:
                 return
@@ -126,16 +158,18 @@ class MasterDriver:
             left -= timeout
 
     def send(self, *numbers: signal.Signals) -> None:
-        """Send the master signals that arrive at the same time, and let it act on them."""
+        """Send signals to the master, all at the same time, and tick once."""
         self.master.obey(numbers)
         self.tick()
 
     def ready(self, child: ManualChild, reported: Mapping[str, Any] | None = None) -> None:
-        """Report that a worker has loaded its handlers; if it is admitted, it polls for due rows.
+        """Have a worker report that it has loaded its handlers, and tick.
+
+        If the master admits the worker, the worker also reports its first search for due rows.
 
         Args:
             child: the worker.
-            reported: settings that only it could read.
+            reported: settings that only the worker could read; None if there are none.
         """
         child.say(ready=reported)
         self.tick()
@@ -145,11 +179,11 @@ class MasterDriver:
             self.tick()
 
     def silence(self, child: ManualChild) -> None:
-        """Let a worker hang: it gives no sign of life any more."""
+        """Have a worker hang: it does not send any more signs of life."""
         self._talking.discard(child.pid)
 
     def boot(self) -> None:
-        """Let the master start, or restart, and have all workers of the generation ready."""
+        """Have the master start or restart; report all workers of the generation as ready."""
         self.tick()
         while waiting := [
             child
@@ -159,14 +193,14 @@ class MasterDriver:
             for child in waiting:
                 self.ready(child)
 
-    # --- what there is ---------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------
 
     def record(self, child: ManualChild) -> WorkerChild:
-        """The master's record of a child that it has not reaped."""
+        """The master's record of a child that the master has not reaped."""
         return next(worker for worker in self.workers if worker.pid == child.pid)
 
     def found(self) -> dict[tuple[int, int], ManualChild]:
-        """The living workers, by generation and number; if two share a number, the younger."""
+        """The living workers, by generation and number; if two have the same, the younger one."""
         found = {}
         for child in self.spawner.living:
             identity = self.record(child).identity
@@ -174,20 +208,23 @@ class MasterDriver:
         return found
 
     def worker(self, number: int, generation: int | None = None) -> ManualChild:
-        """A living worker; -1 is the cleaner.
+        """Return a living worker.
 
         Args:
-            number: the worker's.
-            generation: None: the latest that has such a worker.
+            number: the worker's number; -1 for the cleaner.
+            generation: the worker's generation; None for the latest one that has such a worker.
+
+        Raises:
+            KeyError: no such worker is alive.
         """
         found = self.found()
         latest = max((g for g, n in found if n == number), default=0)
         return found[latest if generation is None else generation, number]
 
-    # --- what the master calls -------------------------------------------------------
+    # --- methods that the master calls -----------------------------------------------
 
     def read_spec(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """The configuration, read again; a subclass may return something else.
+        """Return the configuration for the master. A subclass can return another configuration.
 
         Args:
             reported: see `psched.master.generation_spec.ReadSpec`.
@@ -207,7 +244,7 @@ class MasterDriver:
         )
 
     def set_title(self, text: str) -> None:
-        """Show a process title."""
+        """Store the master's new process title in `title`."""
         self.title = text
 
     def _reopen(self) -> None:

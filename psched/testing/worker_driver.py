@@ -1,4 +1,4 @@
-"""A worker that a test drives: it starts no process and never sleeps; the test moves the clock."""
+"""Runs a worker that starts no process and never sleeps; a test moves the worker's clock."""
 
 import random
 import signal
@@ -21,22 +21,26 @@ from psched.worker.task_guard import KillTimer
 from psched.worker.worker import Inbox
 
 _SHORTEST_STEP = 0.001
-"""The least seconds between two ticks, so that `advance` ends even if each tick asks for another at
-once."""
+"""The shortest time between two ticks, in seconds.
+
+Without this limit, `advance` would never end if every tick were followed by another tick at once.
+"""
 
 _MOST_RUNS = 10_000
-"""The most tasks that one `WorkerDriver.run_due` runs, because failed tasks may be due again at
-once."""
+"""The number of tasks after which one `WorkerDriver.run_due` ends.
+
+Without this limit, the call would never end if a failed task were due again at once, every time.
+"""
 
 
 class ManualInbox(Inbox):
-    """An inbox whose signals a test sends by a method call, without the operating system."""
+    """An inbox to which a test sends signals by a method, without the operating system."""
 
     def __init__(self) -> None:
         self._arrived: set[int] = set()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the worker."""
+        """Send a signal to the worker; the worker receives it at the next tick."""
         self._arrived.add(number)
 
     @override
@@ -54,13 +58,13 @@ class ManualInbox(Inbox):
 
 
 class ManualDeadMan(KillTimer):
-    """A timer that records when the kernel would kill the worker, and kills nothing.
+    """A timer that records when the kernel would kill the worker, but does not kill it.
 
     Args:
         clock: the clock that the test moves.
 
     Attributes:
-        at: when the timer fires, seconds of the boot-time clock; None if it is not set.
+        at: when the timer fires, in seconds of the boot-time clock; None if the timer is not set.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -71,7 +75,7 @@ class ManualDeadMan(KillTimer):
         """Check that the timer has not fired.
 
         Raises:
-            AssertionError: the kernel would have killed the worker by now.
+            AssertionError: the timer has fired: the kernel would have killed the worker.
         """
         fired = self.at is not None and self._clock.boottime() >= self.at
         assert not fired, f"the kernel has killed the worker at {self.at}"
@@ -88,7 +92,7 @@ class ManualDeadMan(KillTimer):
 
 
 class WorkerDriver:
-    """Drives a worker on a store.
+    """Runs a worker on a store.
 
     The driver runs the worker's real code. It replaces only the clock, the signals, the kernel's
     timer, and the runners, which are not processes. The store decides by its own clock which rows
@@ -105,20 +109,20 @@ class WorkerDriver:
             driver.advance(1)
 
     Args:
-        store: where the schedules are.
-        clock: the clock that the test moves; None to create one.
+        store: the store that contains the schedules.
+        clock: the clock that the test moves; None for a new clock.
         nonce: the text that identifies the worker in its leases.
-        seed: the seed of all jitter.
-        startup: returns the steps of work in the store that precede the first claims; None if there
-            are none.
-        settings: settings of psched, by name.
+        seed: the seed of all random delays (jitter).
+        startup: returns an iterator; its steps are work in the store that the worker does before it
+            claims rows. None if there are no such steps.
+        settings: psched's settings, by name.
 
     Attributes:
-        worker: the worker that is driven.
+        worker: the worker under test.
         clock: the clock that the worker reads.
         pool: the runners of the worker.
-        inbox: where the test sends signals to the worker.
-        deadman: the replacement of the kernel's timer.
+        inbox: the inbox by which the test sends signals to the worker.
+        deadman: the timer that replaces the kernel's timer.
         messages: all messages that the worker has sent to its master.
         titles: all process titles that the worker has set.
     """
@@ -171,7 +175,7 @@ class WorkerDriver:
 
     @property
     def tasks(self) -> Mapping[str, ManualRunner]:
-        """The runners that are running a task, by the keys of the tasks' schedules."""
+        """The runners that are running a task, by the key of the task's schedule."""
         return {
             runner.assignment["key"]: runner
             for runner in self.pool.runners
@@ -184,12 +188,12 @@ class WorkerDriver:
         return self.worker.exit_status
 
     def start(self) -> None:
-        """Start the worker, and send the master's order that admits it."""
+        """Start the worker, and send it the master's order to claim rows."""
         self.worker.begin()
         self.order(go=True)
 
     def order(self, **message: object) -> None:
-        """Send the worker an order of the master; the worker obeys at the next tick."""
+        """Send the worker an order of the master, which the worker executes at the next tick."""
         self._master.send(message)
 
     def lose_master(self) -> None:
@@ -218,13 +222,13 @@ class WorkerDriver:
             self.clock.advance(min(max(timeout, _SHORTEST_STEP), left))
 
     def run_due(self, failures: Mapping[str, str] | None = None) -> list[str]:
-        """Run all tasks that are due at this instant until each has ended.
+        """Run all tasks that are due now; each ends at once. The clock does not move.
 
         Args:
-            failures: the errors of tasks that are to fail, by key, each in one line.
+            failures: for each task that is to fail, by its schedule's key, the error in one line.
 
         Returns:
-            The occurrences that were run, in the order of their runs.
+            The occurrences that were run, in the order in which they were run.
         """
         run: list[str] = []
         self.tick()

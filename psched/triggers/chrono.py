@@ -1,17 +1,17 @@
-"""Cron lines as PerfectSched's workers read them, rewritten for `psched.triggers.cron`.
+"""Rewrites cron lines so that `psched.triggers.cron` finds the times that PerfectSched finds.
 
-PerfectSched reads lines with the Ruby library chrono (r7kamura/chrono on GitHub). chrono differs
-from `psched.triggers.cron`:
+PerfectSched reads lines with the Ruby library chrono (r7kamura/chrono on GitHub). In chrono, unlike
+in `psched.triggers.cron`:
 
 * only a day field that is exactly ``*`` matches every day without restriction; ``*/2`` is a
-  restriction. If both day fields are restrictions, a day must match only one of them;
+  restriction. If both day fields are restrictions, a day needs to match only one of them;
 * if the day of month is exactly ``L``, it matches the last day of the month, and the day of week is
   ignored; in a list, ``L`` has no effect;
 * ``5/15`` means only 5;
 * in the day of week, every digit 7 is replaced by 0 before parsing: ``0-7`` becomes ``0-0``, which
   is Sunday, and ``5-7`` becomes ``5-0``, which is refused;
-* ranges do not wrap, and there is no ``?``, ``15W``, ``FRI#3``, ``5L`` nor ``@midnight``;
-* a comma may end a list, and the star in ``1*`` is replaced by the field's range.
+* ranges do not wrap, and there is no ``?``, ``15W``, ``FRI#3``, ``5L`` or ``@midnight``;
+* a list can end with a comma, and the star in ``1*`` is replaced by the field's range.
 """
 
 import re
@@ -25,9 +25,9 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
 
 
 def rewritten(text: str) -> str:
-    """Rewrite a PerfectSched line so that `psched.triggers.cron` finds the same times.
+    """Rewrite a PerfectSched line so that `psched.triggers.cron` finds PerfectSched's times.
 
-    A line with the same meaning for both is returned unchanged.
+    A line that both interpret alike is returned unchanged.
 
     Raises:
         InvalidError: PerfectSched refuses the line, or a field of it never matches. PerfectSched's
@@ -47,8 +47,9 @@ def rewritten(text: str) -> str:
     elif "*" in {day.written, weekday.written}:
         days = [day.same, weekday.same]
     else:
-        # Both day fields are restrictions, of which a day must match only one. A field that begins
-        # with a star is converted to a list, because psched would require both fields to match.
+        # Both day fields are restrictions, so for chrono a day needs to match only one of them.
+        # psched would require both if one field began with a star, so such a field is converted to
+        # a list.
         days = [part.listed if part.written[0] == "*" else part.same for part in (day, weekday)]
     line = [minute.same, hour.same, days[0], month.same, days[1]]
     return text if line == fields else " ".join(line)
@@ -62,7 +63,8 @@ class _Field:
         name: the name of the field, for messages.
         low: the smallest number.
         high: the largest number.
-        names: texts, each with the text that replaces it before the field is parsed.
+        names: texts such as ``jan``, each with the text that replaces it before the field is
+            parsed.
         pattern: a pattern that the whole field must match before any text is replaced.
         plain: a pattern of the items that chrono and psched interpret alike.
     """
@@ -123,7 +125,7 @@ class _Part:
 
     @property
     def same(self) -> str:
-        """The field for psched: unchanged if psched interprets it like chrono, otherwise a list."""
+        """The field for psched: unchanged if psched and chrono interpret it alike, else a list."""
         return self.written if self._plain else self.listed
 
 
@@ -142,9 +144,9 @@ def _named_field(
         name: the name of the field, for messages.
         low: the smallest number.
         high: the largest number.
-        names: texts, each with the text that replaces it.
+        names: texts such as ``jan``, each with the text that replaces it.
         digits: a pattern of the digits in numbers that chrono and psched interpret alike.
-        end: a pattern of the text that may follow the last item.
+        end: a pattern of the text that is allowed after the last item.
     """
     words = "|".join(word for word in names if word.isalpha())
     atom = f"(?:[0-9]+|{words})"

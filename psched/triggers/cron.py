@@ -20,9 +20,9 @@ other line is a *fixed-time* line. The policy ``debian`` follows Debian's cron(8
 
 Under ``wallclock``, PerfectSched's policy, every line is treated as a wildcard line.
 
-The library croniter finds the wall times that match a line, without a time zone. This module
-rewrites the line first, so that croniter interprets it correctly. It then converts the wall times
-to instants, and applies the policy for clock changes.
+This module rewrites the line first. `psched.triggers.wall_times` finds the wall times that match a
+line of plain numbers, without a time zone; for other lines, the library croniter does. This module
+then converts the wall times to instants, and applies the policy for clock changes.
 """
 
 import re
@@ -31,10 +31,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from psched.base.errors import InvalidError
+from psched.triggers.wall_times import find_matches
 from psched.triggers.zone import LATEST, Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
-ALIASES = {  # the names of crontab(5), without @reboot, which is no time
+ALIASES = {  # the names of crontab(5), without @reboot, which stands for no time
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -45,9 +46,9 @@ ALIASES = {  # the names of crontab(5), without @reboot, which is no time
 }
 
 # The following numbers are in seconds.
-CORRECTION = 3 * 3600  # the limit between daylight saving and corrections
-_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then dates have the same weekdays again
-_RARE = 40 * 366 * 86_400  # every date, even 29 February, has every weekday within it
+CORRECTION = 3 * 3600  # the limit between changes for daylight saving and corrections
+_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years, after which the weekdays of all dates repeat
+_RARE = 40 * 366 * 86_400  # within it, each date, even 29 February, has each weekday once
 _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; no search for the next time begins earlier
 
 
@@ -68,7 +69,7 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
     if dst_policy not in DST_POLICIES:
         raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
     if reading == "perfectsched":
-        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # rarely needed
+        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # rarely used
 
         minute, hour, day, month, weekday = _split(rewritten(text))
     else:
@@ -89,7 +90,7 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron line in a time zone. Created by `parse_cron`. Threads may share a `Cron`.
+    """A cron line in a time zone. Created by `parse_cron`. Threads can share a `Cron`.
 
     Two objects are equal if their first four attributes are equal.
 
@@ -115,7 +116,7 @@ class Cron:
     match_after: Callable[[int], int] = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first time strictly after an instant, or None if there is none."""
+        """The first time strictly after an instant, in Unix seconds; None if there is none."""
         instant = max(instant, _BEGIN)
         if instant >= LATEST:
             return None
@@ -134,7 +135,11 @@ class Cron:
         return following
 
     def _next(self, wall: int, instant: int) -> int | None:
-        """Return the first time after ``instant`` of a match after ``wall``, or None."""
+        """Return the first instant after ``instant`` for a match after the wall time ``wall``.
+
+        For a match that a clock change skips, a fixed-time line runs at the instant of the change.
+        None means that no match leads to a later time.
+        """
         match = self.match_after(wall)
         while match < LATEST:
             for time in self.zone.instants(match):
@@ -144,8 +149,8 @@ class Cron:
             if self.fixed and skipped.size < CORRECTION:
                 return skipped.instant
             if match > wall + _RARE:
-                # No more matches are tried, because clock changes skip all of them. An example is a
-                # line for the hour that is skipped on the Sundays on which summer time begins.
+                # We try no more matches, because clock changes skip all of them. An example is a
+                # line that matches only the skipped hour on the Sundays when summer time begins.
                 return None
             match = self.match_after(skipped.end - 1)
         return None
@@ -161,7 +166,7 @@ class _Field:
         high: the largest number. For the day of week it is 7, which is Sunday, like 0.
         size: the number of different values.
         allowed: the accepted values, for error messages.
-        names: the names of the numbers in order, beginning with the name of ``low``; empty: the
+        names: the names of the numbers in order, beginning with the name of ``low``; empty if the
             numbers have no names.
     """
 
@@ -173,13 +178,17 @@ class _Field:
     names: tuple[str, ...] = ()
 
     def is_all(self, written: str) -> bool:
-        """Whether a list of numbers, without ranges and steps, contains every value."""
+        """Whether a field matches every value: it is ``*`` or a list of all numbers.
+
+        Args:
+            written: the field, in which ranges and steps were replaced by lists.
+        """
         return written == "*" or written.count(",") + 1 == self.size
 
     def number(self, word: str) -> int:
         """Convert one word of the field, a name or digits, to a number."""
-        if word in self.names:
-            return self.low + self.names.index(word)
+        if word.upper() in self.names:
+            return self.low + self.names.index(word.upper())
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         raise self._refusal(word)
@@ -202,7 +211,7 @@ class _Field:
         last = begin if parts["begin"] and not parts["step"] else self.low + self.size - 1
         end = self.number(parts["end"]) if parts["end"] else last
         if end < begin:
-            end += self.size  # for a range that wraps around the end of the field
+            end += self.size  # the range wraps around the end of the field
         return (self.low + (n - self.low) % self.size for n in range(begin, end + 1, step))
 
     def _refusal(self, part: str) -> InvalidError:
@@ -220,14 +229,14 @@ _FIELDS = _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY = (
     _Field("day of week", 0, 7, 7, "0-7, SUN-SAT, FRI#1 to FRI#5, 5L", _WEEKDAYS),
 )
 _ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?:-(?P<end>\w+))?)(?:/(?P<step>\d+))?")
-_NEAREST = re.compile(r"(\d+)W")
-_OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)")
+_NEAREST = re.compile(r"(\d+)W", re.IGNORECASE)
+_OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)", re.IGNORECASE)
 
 
 def _split(text: str) -> list[str]:
     """Split a line, or the line that a name such as ``@daily`` means, into its five fields.
 
-    The fields are returned in upper case.
+    The fields keep their upper and lower case, so that an error shows a field as it was written.
     """
     line = text.strip(" \t")
     if line.startswith("@"):
@@ -237,7 +246,7 @@ def _split(text: str) -> list[str]:
         line = ALIASES[line]
     if not line.isascii():
         raise InvalidError("cron", "has characters beyond ASCII; use plain digits, blanks and tabs")
-    fields = re.findall(r"[^ \t]+", line.upper())
+    fields = re.findall(r"[^ \t]+", line)
     if len(fields) != len(_FIELDS):
         wanted = ", ".join(known.name for known in _FIELDS)
         raise InvalidError("cron", f"has {len(fields)} fields; write five: {wanted}")
@@ -245,7 +254,7 @@ def _split(text: str) -> list[str]:
 
 
 def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tuple[str, bool]:
-    """Rewrite a line for croniter. Also return whether one matching day field is enough.
+    """Rewrite a line for croniter. Also return whether a day needs to match only one day field.
 
     Ranges and steps are replaced by lists, because croniter interprets ``5-5`` as the whole field,
     and miscounts steps in a range that wraps.
@@ -253,9 +262,9 @@ def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tupl
     day, weekday = ("*" if days == "?" else days for days in (day, weekday))
     either = not (day.startswith("*") or weekday.startswith("*"))
     days, months, weekdays = _days(day), _MONTH.words(month.split(",")), _weekdays(weekday)
-    if (day.endswith("W") or "#" in weekday or "L" in weekday) and "*" not in (day, weekday):
-        # Refused, because croniter handles these forms separately, and would require both fields to
-        # match.
+    if (day[-1] in "Ww" or not {*weekday}.isdisjoint("#Ll")) and "*" not in (day, weekday):
+        # We refuse such a line, because croniter treats these forms separately, and would require
+        # both fields to match.
         pair = f"day of month {day!r} and day of week {weekday!r}"
         raise InvalidError("cron", f"{pair} do not go together; write * for one of them")
     longest = max((monthrange(2000, int(n))[1] for n in months if n != "*"), default=31)
@@ -263,7 +272,8 @@ def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tupl
         if not either:
             never = f"day of month {day!r} does not come in month {month!r}"
             raise InvalidError("cron", f"{never}; use a day that does, or L for the last one")
-        # Only the weekdays are kept, because croniter would first search 50 years for the date.
+        # No month has such a day, so only the weekdays are kept. Otherwise croniter would search 50
+        # years for the day first.
         days = ["*"]
     times = [_MINUTE.words(minute.split(",")), _HOUR.words(hour.split(","))]
     return " ".join(",".join(words) for words in (*times, days, months, weekdays)), either
@@ -273,7 +283,7 @@ def _days(text: str) -> list[str]:
     if nearest := _NEAREST.fullmatch(text):
         return [f"{_DAY.number(nearest[1])}W"]
     items = text.split(",")
-    numbers = [item for item in items if item != "L"]
+    numbers = [item for item in items if item not in ("L", "l")]
     return _DAY.words(numbers) + ["L"] * (len(numbers) < len(items))
 
 
@@ -293,10 +303,19 @@ def _place(match: re.Match[str]) -> str:
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
     """Return a function that finds the first match strictly after a wall time.
 
-    Only this function uses croniter. It imports croniter when the first line is parsed, because
-    many commands parse no line. A croniter object stores the time of the last search. So each call
-    copies the object, because threads share the returned function.
+    Only this function uses croniter. It imports croniter when the first line is parsed that needs
+    it, because most lines do not. Threads share the returned function, and a croniter object stores
+    the time of its last search. So each call of the function searches with a copy of the object.
     """
+    if plain := find_matches(line, either=either):
+
+        def match_plain_after(wall: int) -> int:
+            # See below: a match of the year 9999 may be followed by one that no date can represent.
+            cycles, wall = divmod(wall, _GREGORIAN_CYCLE)
+            return cycles * _GREGORIAN_CYCLE + plain(wall)
+
+        return match_plain_after
+
     from croniter import croniter  # noqa: PLC0415
 
     untouched = vars(croniter(line, start_time=0.0, ret_type=float, day_or=either))

@@ -6,19 +6,19 @@ The trigger's text contains the import path of the class, and its constructor's 
 
 The class must have a method ``next_at(after)``. It returns the first time after the instant
 ``after``, or None if there is none. ``after`` is whole Unix seconds, or an aware datetime in UTC if
-the parameter is annotated as a `datetime`. The result may be whole Unix seconds or an aware
+the parameter is annotated as a `datetime`. The result can be whole Unix seconds or an aware
 datetime, whatever the type of ``after``. ``next_at`` must be a fast, pure function of the instant
 and the constructor's arguments, because every host calls it often, with instants in any order.
 
-Anybody who may write to the table can write the name of any module there. So a module is imported
-only if the operator allows it. The setting ``triggers`` lists the allowed modules. If it is not
-set, the modules in the folders of ``load_path`` are allowed. ``__main__`` is always allowed,
-because it is the running program and needs no import.
+Anybody who is allowed to write to the table can write the name of any module into it. So a module
+is imported only if the operator allows it. The setting ``triggers`` lists the allowed modules. If
+it is not set, the modules in the folders of ``load_path`` are allowed. ``__main__`` is always
+allowed, because it is the running program and needs no import.
 
 `loading_by` chooses which process loads the class. A user's program loads the class itself
-(`load_here`). A worker does not load the class (`refuse_to_ask`): a separate process loads it for
-the worker, see `worker.trigger_helpers`. The command line starts a child process that loads the
-class, see `psched.cli.trigger_helper`.
+(`load_here`). A worker does not load the class (`refuse_to_ask`): a separate process loads the
+class and computes the times for the worker, see `worker.trigger_helpers`. The command line starts a
+child process that loads the class, see `psched.cli.trigger_helper`.
 """
 
 import inspect
@@ -41,11 +41,13 @@ _NAME = rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*"
 _TEXT = re.compile(rf"@call[ \t]+(?P<name>{_NAME})(?:[ \t]+(?P<arguments>\{{.*\}}))?", re.DOTALL)
 
 DEADLINE = 10.0
-"""Seconds within which a process that loads classes for another process must answer. They include
-the time for imports."""
+"""Seconds within which a process that loads classes for another process must answer.
+
+The time for imports is included.
+"""
 
 _QUESTIONS = 5
-"""The number of times that are computed as a trial when a schedule is declared."""
+"""The number of next times that psched computes as a trial when a schedule is declared."""
 
 _LONGEST_NUMBER = 64
 """The size in bits of the longest number that an error shows."""
@@ -61,7 +63,7 @@ class Call:
         text: the trigger's text.
         name: the import path of the class, ``module:Class``.
         load_path: folders that are searched for modules first.
-        triggers: the modules that are allowed; None: those below ``load_path``.
+        triggers: the modules that are allowed; None means the modules below ``load_path``.
     """
 
     text: str
@@ -71,8 +73,11 @@ class Call:
 
 
 NextAfter = Callable[[int], int | None]
-"""A function that calls ``next_at`` and checks the result. The instant and the result are Unix
-seconds. It raises `InvalidError` if ``next_at`` raises or returns no valid time."""
+"""A function that calls ``next_at`` and checks the result.
+
+The instant and the result are Unix seconds. The function raises `InvalidError` if ``next_at``
+raises or its result is not valid.
+"""
 
 
 class AskElsewhereError(Exception):
@@ -87,7 +92,7 @@ class CustomTrigger:
     _next_after: NextAfter = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first time strictly after an instant, or None if there is none.
+        """The first time strictly after an instant, in Unix seconds; None if there is none.
 
         Raises:
             InvalidError: ``next_at`` raised, or its result is not a later time.
@@ -96,7 +101,7 @@ class CustomTrigger:
         return self._next_after(instant)
 
     def check(self, instant: int) -> None:
-        """Compute a few times after an instant, each of them twice.
+        """Test the class: compute the first few times after an instant, each of them twice.
 
         Raises:
             InvalidError: a time is invalid, or the two results differ.
@@ -118,7 +123,7 @@ def parse_call(
     Args:
         text: the trigger's text, without blanks at its ends.
         load_path: folders that are searched for modules first.
-        triggers: the modules that are allowed; None: those below ``load_path``.
+        triggers: the modules that are allowed; None means the modules below ``load_path``.
 
     Raises:
         NotLoadedError: the class cannot be imported in this process, or is not allowed.
@@ -179,7 +184,7 @@ def load_here(call: Call) -> NextAfter:
             answered = next_at(datetime.fromtimestamp(instant, UTC) if dated else instant)
             seconds, problem = _seconds(answered)
         except MemoryError:
-            raise  # not the trigger's fault: other code may have used up the memory
+            raise  # no fault of the trigger: other code may have used up the memory
         except (Exception, SystemExit) as error:
             asked = _asked(call.text, instant)
             raise InvalidError("cron", f"{asked} raised {described(error)}") from error
@@ -246,15 +251,19 @@ def _takes_datetime(next_at: Callable[[Any], object]) -> bool:
     except (TypeError, ValueError):  # some built-in methods have no signature
         return False
     hint = next((each.annotation for each in parameters), None)
-    if isinstance(hint, str):  # as with ``from __future__ import annotations``
+    if isinstance(hint, str):  # because of ``from __future__ import annotations``
         return hint.rpartition(".")[2] == "datetime"
     return hint is datetime
 
 
 def _seconds(answer: object) -> tuple[int | None, str | None]:
-    """Convert a result of ``next_at`` to Unix seconds. Also return why it is invalid, or None.
+    """Convert a result of ``next_at`` to Unix seconds.
 
     A datetime is rounded up, so that no task runs early.
+
+    Returns:
+        The seconds or None, as ``next_at`` has returned; and None. If the result of ``next_at`` is
+        invalid: None, and the reason.
     """
     if isinstance(answer, datetime):
         if answer.utcoffset() is None:

@@ -1,7 +1,7 @@
 """Triggers: the text that says when a schedule runs is parsed to an object that computes times.
 
-There are three kinds: a cron line in a time zone (`cron`), ``@every SECONDS``, and a user's class
-(`psched.triggers.custom`).
+There are three kinds of triggers: a cron line in a time zone (`cron`), ``@every SECONDS`` (the
+number can have a unit, as in ``@every 5m``), and a user's class (`psched.triggers.custom`).
 """
 
 import re
@@ -11,12 +11,13 @@ from functools import lru_cache
 from typing import Protocol
 
 from psched.base.errors import InvalidError
+from psched.base.quantities import DURATIONS, as_seconds
 from psched.triggers.cron import parse_cron
 from psched.triggers.custom import CustomTrigger, parse_call
 from psched.triggers.zone import LATEST, find_zone
 
 LONGEST_TEXT = 256
-"""The largest number of characters in a trigger's text; it limits the time that parsing takes."""
+"""The largest number of characters in a trigger's text; longer texts would be slow to parse."""
 
 LONGEST_INTERVAL = 366 * 86_400
 """The longest interval of ``@every``, in seconds."""
@@ -48,7 +49,7 @@ class Every:
     phase: int = 0
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first time strictly after an instant, or None if there is none."""
+        """The first time strictly after an instant, in Unix seconds; None if there is none."""
         time = instant + self.gap - (instant - self.phase) % self.gap
         return time if time < LATEST else None
 
@@ -69,7 +70,7 @@ def parse(
 ) -> Trigger:
     """Parse a trigger's text.
 
-    ``next_after`` of the result raises no errors, unless the trigger is a user's class. Threads may
+    ``next_after`` of the result raises no errors, unless the trigger is a user's class. Threads can
     share the result. Calls with equal arguments may return the same object.
 
     Args:
@@ -80,8 +81,8 @@ def parse(
         reading: ``crontab``, or ``perfectsched``, which accepts only cron lines and interprets them
             like PerfectSched.
         load_path: folders that are searched first for the module of a user's class.
-        allowed: the modules that a user's class may be in, from the setting ``triggers``; None: the
-            modules below ``load_path``.
+        allowed: the modules that are allowed to define a user's class (the setting ``triggers``).
+            None means the modules below ``load_path``.
 
     Raises:
         NotLoadedError: a user's class cannot be imported in this process, or is not allowed.
@@ -109,10 +110,21 @@ def is_custom(text: str) -> bool:
     return re.match(r"[ \t]*@call\b", text) is not None
 
 
-def check(trigger: Trigger | None, instant: int) -> None:
-    """Try out a user's class on a few times after an instant.
+def in_seconds(text: str) -> str:
+    """Convert the durations in an ``@every`` trigger to seconds; return other texts unchanged.
 
-    Nothing is done for other triggers, because they are always valid after parsing.
+    ``@every 5m`` becomes ``@every 300``, which is the form in which triggers are stored.
+    """
+    if not _is_every(text):
+        return text
+    duration = r"(?<=[ \t+])[0-9.]{1,20}[a-z](?![^ \t])"
+    return re.sub(duration, lambda found: str(as_seconds(found[0])), text)
+
+
+def check(trigger: Trigger | None, instant: int) -> None:
+    """Test a user's class: let it compute a few times after an instant.
+
+    Triggers of other kinds are not tested, because they are always valid after parsing.
 
     Raises:
         InvalidError: the class returns invalid times.
@@ -123,17 +135,23 @@ def check(trigger: Trigger | None, instant: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str, timezone: str, dst_policy: str, reading: str) -> Trigger:
-    if reading != "crontab" or re.match(r"[ \t]*@every\b", text) is None:
+    if reading != "crontab" or not _is_every(text):
         return parse_cron(text, timezone, dst_policy, reading)
     find_zone(timezone)
-    return _parse_every(text.strip(" \t"))
+    return _parse_every(in_seconds(text).strip(" \t"))
+
+
+def _is_every(text: str) -> bool:
+    return re.match(r"[ \t]*@every\b", text) is not None
 
 
 def _parse_every(text: str) -> Every:
     match = re.fullmatch(r"@every[ \t]+([0-9]{1,9})(?:[ \t]+\+([0-9]{1,9}))?", text)
     if match is None or not 1 <= int(match[1]) <= LONGEST_INTERVAL:
         raise InvalidError(
-            "cron", f"'@every' takes whole seconds, from 1 to {LONGEST_INTERVAL}, as in '@every 90'"
+            "cron",
+            f"'@every' takes whole seconds, from 1 to {LONGEST_INTERVAL}, as in '@every 90', or a"
+            f" number with a unit, as in '@every 5m' ({DURATIONS})",
         )
     gap, phase = int(match[1]), int(match[2] or 0)
     if phase >= gap:

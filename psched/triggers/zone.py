@@ -11,7 +11,7 @@ that is set forward skips some wall times.
 
 psched uses the zone data of the PyPI package ``tzdata``, not those of the system, because hosts
 with different data would compute different next times for one row. psched reads the files directly
-from the package. It does not make ``zoneinfo`` prefer the package (``PYTHONTZPATH``,
+from the package. psched does not make ``zoneinfo`` prefer it (``PYTHONTZPATH``,
 ``zoneinfo.reset_tzpath``), because that would also change the zones that handlers use.
 """
 
@@ -32,8 +32,8 @@ VERSION: str = tzdata.IANA_VERSION
 """IANA's name of the release of the zone data, such as ``2026b``."""
 
 LATEST = 253_402_214_400
-"""9999-12-31T00:00Z in Unix seconds. Triggers return only earlier times, because a later time could
-not be shown in every zone."""
+"""9999-12-31T00:00Z in Unix seconds. Triggers return only times before it, because not every zone
+can show a later time."""
 
 _DAY = 86_400
 
@@ -66,8 +66,8 @@ class Zone:
     """The clock of one time zone. Created by `find_zone`.
 
     The methods work for the years 1 to 9999, the limits of `datetime`, except for the first and the
-    last day. They assume that two clock changes of a zone are further apart than `Change.size`.
-    This is true: since 1970, all changes of a zone are at least six days apart.
+    last day. The methods assume that two clock changes of a zone are further apart than
+    `Change.size`. This is true: since 1970, all changes of a zone are at least six days apart.
     """
 
     name: str
@@ -91,9 +91,9 @@ class Zone:
         If the wall time is shown once, the result is a change of size 0.
         """
         old, new = self._readings(wall)
-        # The instant of the change is searched between ``old`` and ``new``. If the wall time is
-        # repeated, the old offset gives an instant before the change, and the new offset gives one
-        # at or after the change. If the wall time is skipped, it is the other way round.
+        # We search the instant of the change between ``old`` and ``new``. If the wall time is
+        # repeated, ``old`` is before the change, and ``new`` is at or after the change. If the wall
+        # time is skipped, ``new`` is before the change, and ``old`` is at or after it.
         early, late = sorted((old, new))
         instant = early + bisect_left(
             range(early, late), x=True, key=lambda moment: self.wall(moment) - moment != wall - old

@@ -1,4 +1,4 @@
-"""New leases: when to ask for due rows, how many to claim, and what to do with each."""
+"""Claims due rows: decides when to claim, how many rows to claim, and what to do with each row."""
 
 import logging
 import random
@@ -18,7 +18,7 @@ from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
-from psched.worker.store_gateway import StoreGateway
+from psched.worker.store_gateway import StoreGateway, debug_requests
 from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
 from psched.worker.unstarted_leases import UnstartedLeases
@@ -26,46 +26,49 @@ from psched.worker.unstarted_leases import UnstartedLeases
 _log = logging.getLogger("psched.worker")
 
 _LONGEST_JUDGEMENT = 0.5
-"""Seconds for judging the rows of one claim and starting their tasks; rows that have not been
-judged by then are given back."""
+"""Seconds for handling the rows of one claim: deciding what to do with each row, and starting its
+task. The rows that are left after this time are given back."""
 
 _LONGEST_UNGUARDED = 0.2
-"""Seconds of judging rows and starting tasks after which the running tasks are guarded again."""
+"""While the rows of a claim are handled, the running tasks are guarded (see `TaskGuard`) whenever
+this many seconds have passed."""
 
 _FORK_PAUSE = 1
-"""Seconds until the next claim, or until a postponed row is due, if no process could be forked."""
+"""If no process could be forked: seconds until the next claim, or until a postponed row is due."""
 
 _LATE_CLAIM = 2.0
-"""The most seconds that a claim takes on the server: one to wait for a lock, one for the rest."""
+"""The maximum time of a claim on the server, in seconds: one second to wait for a lock, one second
+for everything else."""
 
 _UNKNOWN_PAUSE = 0.5
 """Seconds until the store is asked again which rows an unanswered claim has leased."""
 
 _LOST_RACE_PAUSE = (0.002, 0.02)
-"""The least and the most seconds until the next claim, if other workers have claimed all due
-rows."""
+"""The shortest and the longest pause before the next claim, in seconds, if other workers have
+claimed all due rows first. The pause is random."""
 
 _AHEAD = 0.006
 """Seconds by which an early claim precedes the time at which a row is due; see `_before`."""
 
 _AHEAD_SHARE = 1 / 200
-"""The share of a long sleep by which an early claim precedes the time at which a row is due. In a
-niced process, a sleep may end late by this share."""
+"""The early claim precedes the time at which a row is due by this fraction of a long sleep, because
+in a niced process a sleep can end late by this fraction of its length; see `_before`."""
 
 
 @dataclass(slots=True)
 class _UnknownClaim:
-    """A claim without an answer: the store may have applied it, or may still apply it.
+    """A claim that was not answered: the store might have applied it, or might still apply it.
 
-    After the driver has given up, the request may still be on its way for as long as the driver
-    would have waited, and the server may execute it then. Only after that time is it certain which
-    rows the claim has leased.
+    After the driver has given up, the request can reach the server for up to one more driver
+    timeout, and the server can then still execute it. Only when that time has passed is it certain
+    which rows the claim has leased. Until then the store is asked several times.
 
     Attributes:
-        error: the claim's owner, and the keys of the rows that the claim may have leased.
+        error: contains the owner that the claim writes, and the keys of the rows that the claim
+            might have leased.
         sent: when the claim was sent, seconds of the boot-time clock.
-        until: the store is asked for the last time at this time or later, seconds of the monotonic
-            clock.
+        until: when it is certain which rows the claim has leased, seconds of the monotonic clock.
+            After this time the store is asked once more, for the last time.
         next: when to ask the store again, seconds of the monotonic clock.
     """
 
@@ -76,25 +79,25 @@ class _UnknownClaim:
 
 
 class Claimer:
-    """Leases due rows, as many as can be run, and starts their tasks.
+    """Leases due rows, no more than this worker can run, and starts their tasks.
 
     The claimer owns the time of the next claim, and the claims whose outcome is unknown.
 
     Args:
         store: where the rows are.
         gateway: sends the requests.
-        settings: the lengths of leases, and how many tasks may run.
+        settings: contain the length of leases, and how many tasks can run at the same time.
         nonce: a random text that identifies this worker in its leases.
-        tasks: starts and keeps the tasks of the rows that can run now.
-        unstarted: keeps every other claimed row: there is nothing to run, its trigger must be
-            asked first, or the row is given back.
-        triggers: asks triggers that users have written.
+        tasks: starts and owns the tasks of the rows that can run now.
+        unstarted: owns the leases of all other claimed rows: there is nothing to run, a trigger
+            must first be called in a helper process, or the row is given back.
+        triggers: has triggers that users have written called in helper processes.
         slowness: records leases that were too old when their tasks could be started.
-        clock: tells when to claim.
-        rng: draws the jitter of polls.
+        clock: measures when to claim.
+        rng: the source of the random pauses between claims.
 
     Attributes:
-        has_polled: whether a claim has been answered.
+        has_polled: whether the store has answered at least one claim.
     """
 
     def __init__(
@@ -130,21 +133,31 @@ class Claimer:
         self.has_polled = False
 
     def stop(self) -> None:
-        """Send no further claims."""
+        """Send no claims from now on."""
         self._stopped = True
 
     def poll_now(self) -> None:
-        """Claim at the next opportunity, because a task has ended or rows may have become due."""
+        """Make the next claim due now; call this if rows might be due or a task has ended."""
         self._next_poll = 0.0
 
     @property
     def has_unknown(self) -> bool:
-        """Whether there is a claim whose outcome is unknown."""
+        """Whether there is an unanswered claim whose outcome is still unknown."""
         return bool(self._unknown)
 
     @property
+    def free(self) -> int:
+        """How many more rows this worker would claim if they were due; 0 if it claims no more."""
+        return max(0, self._room)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this worker does not claim rows for the only reason that it has no free slot."""
+        return not self._stopped and self._room <= 0
+
+    @property
     def wakes(self) -> float:
-        """When to call `claim` again, seconds of the monotonic clock."""
+        """When to call `claim` again, seconds of the monotonic clock; inf if no call is needed."""
         moments = [unknown.next for unknown in self._unknown]
         if self._room > 0:
             moments.append(self._next_poll)
@@ -169,7 +182,8 @@ class Claimer:
         sent = asked = 0.0
 
         def send() -> Claimed:
-            # The time is read here, because `request` may extend leases first, which takes time.
+            # The clocks are read here and not earlier, because `request` can first extend leases,
+            # which takes time.
             nonlocal sent, asked
             sent, asked = self._clock.boottime(), self._clock.monotonic()
             return self._store.claim(
@@ -191,20 +205,22 @@ class Claimer:
         self.has_polled = True
         self._backlog = claimed.more
         answered = self._clock.monotonic()
-        # The store has read its clock between the request and the answer; the middle is assumed.
+        # It is not known when, between the request and the answer, the store has read its clock for
+        # ``claimed.now``. The middle is assumed.
         read = answered if claimed.more else (asked + answered) / 2
         self._next_poll = read + self._pause(claimed)
         if not claimed.rows:
             return
+        debug_requests("claimed", [row.key for row in claimed.rows], answered - asked)
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
             # Fork a runner now, so that the next task does not wait for a fork. Due leases are
-            # extended first, because the fork may take long.
+            # extended first, because the fork can take long.
             self._gateway.keep_leases()
             self._prepare(1)
 
     def resume(self) -> None:
-        """Start, settle or give back the rows that need not wait for their triggers any more."""
+        """Start, settle or give back each waiting row that need not wait for an answer any more."""
         for key, waiting in [*self._unstarted.waiting.items()]:
             answer = waiting.question.answer
             if waiting.lost:
@@ -214,29 +230,29 @@ class Claimer:
             elif isinstance(answer, Settlement):
                 self._unstarted.settle(answer)
             elif self._triggers.is_stuck(waiting.question):
-                # The row is postponed, because another host may be able to fork a process for this
-                # question.
+                # The row is postponed, because another host might be able to fork a process in
+                # which the trigger is called.
                 self._unstarted.settle(postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
             else:
-                continue  # no answer yet, or no room for the task yet
+                continue  # the row keeps waiting: there is no answer, or no room for the task yet
             self._triggers.drop(waiting.question)
             self._unstarted.waited(key)
 
     def _prepare(self, count: int) -> bool:
-        """Have up to ``count`` runners forked; return whether at least one is waiting."""
+        """Have up to ``count`` runners forked; return whether a runner waits for a task now."""
         try:
             self._tasks.prepare(count)
         except OSError:
-            # The next try asks for one runner only, because a fork of one may succeed.
+            # The next try asks for only one runner, because a single fork might succeed.
             self._backlog = False
             self._next_poll = self._clock.monotonic() + _FORK_PAUSE
             return False
         return True
 
     def _resolve(self) -> None:
-        """Ask the store which rows the unanswered claims have leased, and judge these rows."""
+        """Ask the store which rows the unanswered claims have leased, and handle these rows."""
         for unknown in [*self._unknown]:
             mono = self._clock.monotonic()
             if mono < unknown.next:
@@ -251,27 +267,29 @@ class Claimer:
             self._begin(Claimed(rows=rows, now=now), unknown.sent)
 
     def _holds(self, row: Row) -> bool:
-        """Whether this worker already knows the lease of a row."""
+        """Whether this worker knows already that it holds the lease of a row."""
         if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
             return True
         return self._unstarted.holds(row)
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
-        """Judge the rows of a claim, and start their tasks."""
-        # Due leases are extended before the ages of the new leases are checked, because extending
-        # takes time.
+        """Handle the rows of a claim: decide what to do with each row, and start its task."""
+        # Older leases that are due are extended first, because this takes time, and the ages of the
+        # new leases must be checked after it.
         self._gateway.keep_leases()
         granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
             if mono >= guarded + _LONGEST_UNGUARDED:
-                # Forks may have taken long, so the tasks are guarded and due leases extended.
+                # Much time can have passed, for example in forks, so the running tasks are guarded
+                # and due leases are extended.
                 self._gateway.keep_leases()
                 guarded = self._clock.monotonic()
                 until += guarded - mono
             if mono >= until:
-                # The remaining rows are given back, because judging late occurrences may take long.
+                # The remaining rows are given back, because it can take long to decide what to do
+                # with late occurrences.
                 self._unstarted.release(row)
                 continue
             if row.key in claimed.expired:
@@ -289,12 +307,12 @@ class Claimer:
         return Lease(row, Deadlines(sent, length, self._settings.driver_timeout))
 
     def _fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
-        """Extend the leases if one of them is due; return those that this worker still holds.
+        """Extend new leases if one of them is due; return those that this worker still holds.
 
-        Because of this, rows of a slow claim can be started: it costs one further request.
+        Without this, the leases of a slow claim would be too old for their tasks to be started.
         """
-        # A failure is ignored, because it has been logged. `_start` gives back the row of a lease
-        # that is too old.
+        # A failure has been logged, and is ignored here, because `_start` gives back each row whose
+        # lease is too old.
         with suppress(TransientStoreError):
             self._gateway.extend_due(granted)
         for lease in granted:
@@ -308,10 +326,12 @@ class Claimer:
         Args:
             lease: the lease of the row.
             run: what to run.
-            following: how many rows of the same claim remain to be judged.
+            following: how many more rows of the claim are still to be handled. Runners are prepared
+                for these rows, too.
         """
         row, deadlines = lease.row, lease.deadlines
-        # The worker can be full if the row belongs to a claim whose answer was lost.
+        # ``concurrency`` tasks can be running already, because the row might belong to a claim
+        # whose answer was lost.
         full = self._free <= 0
         unwanted = full or self._stopped or row.key in self._tasks
         if unwanted or not self._prepare(1 + following):
@@ -335,8 +355,8 @@ class Claimer:
 
     @property
     def _free(self) -> int:
-        """How many more tasks may run."""
-        # A task whose processes are gone is not counted, even while its trigger is asked about
+        """How many more tasks can be started now."""
+        # A task that has no process left is not counted as running while its trigger is computing
         # the next run.
         over = sum(task.empty and self._triggers.awaits(task.row) for task in self._tasks)
         return self._settings.concurrency - len(self._tasks) + over
@@ -344,10 +364,11 @@ class Claimer:
     def _pause(self, claimed: Claimed) -> float:
         """Seconds until the next claim."""
         if claimed.more:
-            # If the store has returned no rows, other workers have claimed them first. A short
-            # pause avoids another race with them.
+            # If rows are due, but the store has returned none, other workers have claimed them at
+            # the same time. After a short random pause, the next claims hardly collide again.
             return 0.0 if claimed.rows else self._rng.uniform(*_LOST_RACE_PAUSE)
-        # The pause is random, so that hosts do not poll in step, and never exceeds the interval.
+        # The pause is random, so that hosts do not poll at the same times. It never exceeds
+        # ``poll_interval``.
         pause = self._settings.poll_interval * self._rng.uniform(0.9, 1.0)
         if claimed.next_due is None or claimed.now is None:
             return pause
@@ -357,9 +378,10 @@ class Claimer:
 def _before(due: float) -> float:
     """Seconds until the next claim, given the seconds until a row is due.
 
-    The first claim is sent a little early, and the next one when the row is due. The early claim
-    makes the second one fast and punctual: it wakes this process, the connection and the server,
-    and fills their caches. It also reads the store's clock anew, and only a short sleep remains,
-    which does not end late.
+    One claim is sent a little before the row is due, and a second claim when the row is due. The
+    early claim makes the second claim fast, because it wakes this process, the connection and the
+    server, and fills their caches. It also makes the second claim punctual, because its answer
+    contains a new reading of the store's clock, and only a short sleep remains until the row is
+    due. A short sleep does not end late.
     """
     return due if due <= 2 * _AHEAD else due - max(_AHEAD, _AHEAD_SHARE * due)

@@ -11,8 +11,8 @@ from psched.master.generation_spec import WorkerIdentity
 from psched.process.link import Link
 from psched.process.titles import set_title
 from psched.runner.runner_pool import RunnerPool
+from psched.worker.chores import BacklogWatch, Janitor
 from psched.worker.claimer import Claimer
-from psched.worker.janitor import Janitor
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
 from psched.worker.startup_steps import StartupSteps
@@ -25,8 +25,8 @@ from psched.worker.unstarted_leases import UnstartedLeases
 from psched.worker.worker import Inbox, Worker
 
 _LONGEST_PAUSE = 5.0
-"""The longest pause, in seconds, between two attempts to reach an unavailable store;
-alive_time / 20 if that is shorter.
+"""The longest pause, in seconds, between two attempts to reach an unavailable store. If a twentieth
+of the setting ``alive_time`` is shorter, it is used instead.
 """
 
 
@@ -54,13 +54,14 @@ def make_worker(
         store: the store that holds the schedules.
         pool: the runners, which run the tasks.
         deadman: kills this process if it does not guard its tasks in time.
-        inbox: the signals that this process has received.
+        inbox: receives the signals to this process.
         log: the log of this process.
-        clock: the clocks of this host; the store's clock decides when rows are due and leases end.
+        clock: the clocks of this host. They do not decide when rows are due or leases end: the
+            store's clock does.
         rng: the source of all random delays.
         show_title: sets the title of this process in the list of processes.
-        startup: begins the work in the store that precedes the first task, see `StartupSteps`;
-            None: there is no such work.
+        startup: returns the steps of the work in the store that precedes the first claim, see
+            `StartupSteps`; None if there is no such work.
     """
     tasks = make_task_table(settings, pool=pool, deadman=deadman, clock=clock)
     loop = make_lease_loop(
@@ -107,7 +108,11 @@ def make_lease_loop(
     rng: random.Random,
     startup: Callable[[], Iterator[None]] | None = None,
 ) -> LeaseLoop:
-    """Create a worker's lease loop with its parts; `make_worker` describes the arguments."""
+    """Create a worker's lease loop with its parts.
+
+    ``nonce`` is the random text that identifies the worker in its leases, and ``tasks`` is the
+    result of `make_task_table`. `make_worker` describes the other arguments.
+    """
     slowness = Slowness(settings, clock)
     backoff = StoreBackoff(
         clock=clock,
@@ -141,5 +146,6 @@ def make_lease_loop(
         claimer=claimer,
         startup=StartupSteps(startup, gateway),
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
+        backlog=BacklogWatch(store, gateway, settings, clock=clock),
         clock=clock,
     )

@@ -1,4 +1,4 @@
-"""A lease, as the worker that has claimed it knows it."""
+"""What a worker knows about a lease that it has claimed."""
 
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -9,11 +9,11 @@ from psched.core.model import Row
 
 @dataclass(slots=True)
 class Lease:
-    """The right to run one occurrence.
+    """A worker's right to run one occurrence until the lease ends.
 
     Attributes:
         row: the row as it was claimed.
-        deadlines: when to extend the lease, and when its task must be gone.
+        deadlines: when to extend the lease, and when its task must have been killed.
         lost: whether the store has answered that this worker does not hold the lease any more.
     """
 

@@ -1,8 +1,10 @@
-"""A worker's tick: receive, settle, stop deleted tasks, recover, claim. No tick waits for a task.
+"""The steps of a worker's tick: receive, settle, stop deleted tasks, recover, claim.
 
-`StoreGateway` sends each request to the store. Before each request, it guards the tasks and extends
-the leases that are due. After a request has failed, the tick sends no further one. The next tick
-begins before any deadline (see `psched.base.lease_times`). The store is asked again after a pause.
+A tick never waits for a task to end. `StoreGateway` sends each request to the store. Before each
+request, the gateway guards the tasks (it sends them the signals that are due), and extends the
+leases that are due. If a request fails, no further request is sent until a pause has passed.
+Meanwhile the ticks continue to guard the tasks, so that no task runs longer than its lease (see
+`psched.base.lease_times`).
 """
 
 import logging
@@ -16,13 +18,14 @@ from psched.config import Config
 from psched.core.model import DELETING, QUARANTINED, Release
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
+from psched.master.reports.load import Load
 from psched.runner.stop_flags import Reason
+from psched.worker.chores import BacklogWatch, Janitor
 from psched.worker.claimer import Claimer
-from psched.worker.janitor import Janitor
 from psched.worker.running_task import RunningTask
 from psched.worker.startup_steps import StartupSteps
 from psched.worker.store_backoff import StoreBackoff
-from psched.worker.store_gateway import StoreGateway
+from psched.worker.store_gateway import StoreGateway, debug_requests
 from psched.worker.task_guard import IMMEDIATE
 from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import TriggerHelpers
@@ -38,16 +41,17 @@ class LeaseLoop:
 
     Args:
         store: where the schedules are.
-        settings: the intervals of requests, and the wait of recovered rows.
+        settings: contain the intervals between requests, and the time that recovered rows wait.
         tasks: owns the running tasks.
         unstarted: owns the leases whose tasks have not been started.
         backoff: records whether the store answers, and when to ask it again.
         gateway: sends the requests, and extends the leases.
-        triggers: owns the questions to triggers that users have written.
-        claimer: owns the time of the next claim.
-        startup: the work in the store that precedes the first claims.
+        triggers: has triggers that users have written called in helper processes.
+        claimer: claims due rows.
+        startup: the work in the store that precedes the first claim.
         janitor: purges tasks that ended long ago.
-        clock: tells what is due.
+        backlog: counts the due rows that wait while no slot is free.
+        clock: measures what is due.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class LeaseLoop:
         claimer: Claimer,
         startup: StartupSteps,
         janitor: Janitor,
+        backlog: BacklogWatch,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -75,6 +80,7 @@ class LeaseLoop:
         self._claimer = claimer
         self._startup = startup
         self._janitor = janitor
+        self._backlog = backlog
         self._clock = clock
         self._settler = Settler(settings, clock, triggers.conclude, gateway.request)
         self._dead: list[str] = []
@@ -84,17 +90,17 @@ class LeaseLoop:
         self._stop_limit: float | None = None
 
     def pause(self) -> None:
-        """Send no further claims; running tasks continue."""
+        """Send no claims from now on; running tasks continue."""
         self._claimer.stop()
 
     def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
-        """Send no further claims, and stop the running tasks after a timeout.
+        """Send no claims from now on, and stop the running tasks after a timeout.
 
         Args:
             timeout: seconds until the running tasks are stopped; None to let them end by
                 themselves.
-            hurry: whether tasks that are stopped get only `IMMEDIATE` seconds to clean up, and not
-                ``graceful_kill_limit``. Ignored if ``timeout`` is None.
+            hurry: if True, stopped tasks get only `IMMEDIATE` seconds to clean up; if False, they
+                get ``graceful_kill_limit`` seconds. Ignored if ``timeout`` is None.
         """
         self.pause()
         self._triggers.dismiss()
@@ -106,7 +112,7 @@ class LeaseLoop:
                 self._stop_limit = IMMEDIATE
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Have the next tick release the leases of the dead workers that have these nonces."""
+        """Have a later tick release the leases of the dead workers that have these nonces."""
         self._dead += nonces
 
     def pop_recovered(self) -> list[str]:
@@ -116,19 +122,25 @@ class LeaseLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether the worker holds no lease, and no request about leases is pending."""
+        """Whether no lease is held, no claim's outcome is unknown, and no recovery is pending."""
         held = self._tasks or self._unstarted or self._claimer.has_unknown
         return not (held or self._dead)
 
     @property
     def asks(self) -> bool:
-        """Whether a trigger is being asked for the occurrence that follows a task's run."""
+        """Whether a trigger is computing the occurrence that follows the run of some task."""
         return any(self._triggers.awaits(task.row) for task in self._tasks)
 
     @property
     def has_polled(self) -> bool:
-        """Whether a claim has been answered."""
+        """Whether the store has answered at least one claim of this worker."""
         return self._claimer.has_polled
+
+    @property
+    def load(self) -> Load:
+        """How busy this worker is."""
+        waiting = self._backlog.backlog
+        return Load(self._settings.concurrency, self._claimer.free, waiting.due, waiting.late)
 
     @property
     def away(self) -> str | None:
@@ -149,16 +161,18 @@ class LeaseLoop:
                 self._end_leases()
                 self._write_settlements()
                 self._stop_marked()
-                # Startup steps precede the recovery, because the first step may create the table
+                # Startup steps precede the recovery, because the first step can create the table
                 # that the recovery needs.
                 self._startup.step()
                 self._recover()
                 self._claimer.claim()
+                # This follows the claim, which has filled the slots that have become free.
+                self._backlog.count(full=self._claimer.is_full)
                 self._janitor.purge()
                 self._backoff.all_answered()
             except TransientStoreError:
-                # The failure has been logged. The next ready tick claims, because an answered
-                # claim is needed to show that the outage has ended.
+                # The failure has been logged. A claim is sent as soon as the pause has passed,
+                # because only the answer to a request can show that the outage has ended.
                 self._claimer.poll_now()
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             self._tasks.stop_all(Reason.SHUTDOWN, self._stop_limit)
@@ -167,24 +181,27 @@ class LeaseLoop:
 
     def _end_leases(self) -> None:
         """End the leases of tasks that have no process left, and of rows to be given back."""
-        # Due leases are extended first, because the answer may show that some leases are lost.
+        # Due leases are extended first, because the answer shows which leases are lost, and
+        # `RunningTask.ending` depends on that.
         self._gateway.keep_leases()
-        # Leases that seem lost are settled, too: an earlier settlement may have ended such a lease
-        # although its answer was lost.
+        # Leases that count as lost are settled nevertheless: if an earlier settlement has ended
+        # such a lease, and only its answer was lost, the store recognises the repetition.
         endings = [task.ending for task in self._tasks if self._can_end(task)]
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
         if not endings:
             return
         try:
+            asked = self._clock.monotonic()
             results = self._settler.settle(self._store, endings)
         except StoreBusyError as busy:
             self._remove(busy.answered)
             raise
+        debug_requests("settled", results, self._clock.monotonic() - asked)
         self._remove(results)
         self._claimer.poll_now()
 
     def _can_end(self, task: RunningTask) -> bool:
-        """Whether a task's lease can be ended: no process is left, and no trigger must answer."""
+        """Whether a task has no process left, and its settlement needs no answer of a helper."""
         return task.empty and not self._triggers.awaits(task.row)
 
     def _remove(self, results: Mapping[str, Settled]) -> None:
@@ -199,8 +216,11 @@ class LeaseLoop:
             task = self._tasks.remove(key)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
-            # DONE is also the result for a missing row. So DONE does not show that a task whose
-            # lease was lost has ended well, unless an earlier settlement of it was unanswered.
+            # If a settlement would remove its row, but the row is gone already, the store answers
+            # DONE, whoever removed the row. If this worker had lost the lease, another worker or a
+            # client might have removed it. So after a lost lease, DONE proves that the task's end
+            # was recorded only if an earlier settlement might have been applied, because its answer
+            # was lost (``unsure``).
             if result is Settled.DONE and (unsure or not task.lost):
                 task.log_end()
             elif unsure:
@@ -215,15 +235,17 @@ class LeaseLoop:
         settlements = self._unstarted.settlements
         if not settlements:
             return
+        asked = self._clock.monotonic()
         results = self._gateway.request(partial(self._store.settle, [*settlements.values()]))
+        debug_requests("settled", results, self._clock.monotonic() - asked)
         for key, result in results.items():
             settlement = settlements[key]
             if result is Settled.DONE and settlement.reason:
                 aside = "quarantined: " if settlement.status == QUARANTINED else ""
                 _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:
-                # The row's definition has changed since the row was judged. The row is given back,
-                # so that the next claim judges it again.
+                # The row's definition has changed since the settlement was computed. The row is
+                # given back, so that the next worker that claims it computes a new settlement.
                 row = self._gateway.request(partial(self._store.get, key))
                 if row is not None and row.token == settlement.token:
                     self._unstarted.release(row)
@@ -243,7 +265,7 @@ class LeaseLoop:
         self._next_marks = mono + self._settings.poll_interval
 
     def _recover(self) -> None:
-        """Release the leases of dead workers."""
+        """Release the leases of the dead workers that the method `recover` was given."""
         while self._dead:
             send = partial(
                 self._store.recover,
@@ -260,6 +282,7 @@ class LeaseLoop:
         """When to send the next request or stop the tasks, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         wakes = min(mono + self._gateway.next_extension - boot, self._claimer.wakes)
+        wakes = min(wakes, self._backlog.wakes)
         if self._tasks:
             wakes = min(wakes, self._next_marks)
         if self._has_requests():

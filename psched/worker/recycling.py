@@ -1,23 +1,25 @@
-"""Decides when a worker is replaced by a new one, so that memory leaks do not add up."""
+"""Decides when a worker is replaced by a new one, so that leaked memory is freed."""
 
 import random
 
 from psched.config import Config
 
 _JITTER = 0.1
-"""Each worker's limits vary by up to this share, so that not all are replaced at once."""
+"""Each worker's limits are raised or lowered at random by up to this fraction, so that the workers
+are not all replaced at the same time."""
 
 
 class Recycling:
-    """One worker's limits: ``worker_max_tasks`` and ``worker_max_age``.
+    """One worker's limits, after which it is replaced: ``worker_max_tasks``, ``worker_max_age``.
 
     Args:
-        settings: the limits.
-        rng: draws the jitter.
+        settings: contain both limits.
+        rng: the source of the random variation of the limits.
         now: the current time, seconds of the monotonic clock.
 
     Attributes:
-        why: a phrase for the log that names the limit that was reached; empty until then.
+        why: why the worker is to be replaced, as a phrase for the log; empty while no limit has
+            been reached.
     """
 
     def __init__(self, settings: Config, rng: random.Random, now: float) -> None:
@@ -28,7 +30,7 @@ class Recycling:
         self.why = ""
 
     def reached(self, tasks: int, now: float) -> bool:
-        """Return True at the first call that finds a limit reached; False at all other calls.
+        """Return True if a limit has been reached, but only once: later calls return False.
 
         Args:
             tasks: how many tasks the worker has run.

@@ -1,4 +1,4 @@
-"""A leased occurrence from the start of its task to the end of its lease."""
+"""What a worker knows about a leased occurrence from the start of its task until its lease ends."""
 
 import logging
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _log = logging.getLogger("psched.worker")
 
 @dataclass(slots=True, kw_only=True)
 class RunningTask(Lease):
-    """One lease, and the task that runs on it.
+    """One lease, and the task that runs under this lease.
 
-    `TaskTable` keeps all running tasks. Other classes read the attributes, and record events by
-    calling the methods.
+    `TaskTable` owns all running tasks. Other classes read the attributes, and call the methods to
+    record events.
 
     Attributes:
         definition: the definition of the row's schedule.
@@ -34,8 +34,10 @@ class RunningTask(Lease):
         over: whether the run has ended: the handler has returned or raised, or its process has
             ended.
         ended: when the run ended, seconds of the monotonic clock; 0 until then.
-        empty: whether no process of the task's tree is left.
-        begun: whether the runner has begun the task, or need not be watched for that any more.
+        empty: whether no process belongs to the task any more. The runner can then run another
+            task.
+        begun: whether `TaskGuard` has checked that the runner has begun the task. `TaskGuard`
+            checks this once, ``start_timeout`` seconds after the start.
         lost_server: whether the run has ended because the runner's fork server died.
         stopping: why the run is being stopped; NONE if it is not being stopped.
         ladder: the signals that stop the task's processes, and their times; None if the task is
@@ -57,7 +59,7 @@ class RunningTask(Lease):
     ladder: KillLadder | None = None
 
     def taken_up(self) -> None:
-        """Note that the runner has begun the task, or need not be watched for that any more."""
+        """Note that `TaskGuard` need not check any more that the runner has begun the task."""
         self.begun = True
 
     def decided(self, decision: Decision) -> None:
@@ -65,9 +67,10 @@ class RunningTask(Lease):
         self.decision = decision
 
     def stop(self, reason: Reason, ladder: KillLadder) -> None:
-        """Stop the task by this ladder; only the first call has an effect.
+        """Tell the runner to stop the task, and note the ladder; only the first call has an effect.
 
-        If the run has ended already, the ladder stops the processes that the run has left behind.
+        `TaskGuard` sends the ladder's signals. If the run has ended already, the runner is not
+        told, and the signals stop the processes that the run has left behind.
         """
         if self.ladder is not None:
             return
@@ -87,22 +90,23 @@ class RunningTask(Lease):
             self.over, self.failure, self.ended = True, failure, now
 
     def server_died(self, now: float) -> None:
-        """Note that the runner died with its fork server; a run that has ended does not change."""
+        """Note that the runner died with its fork server; no effect if the run ended before."""
         if not self.over:
             self.lost_server = True
             self.run_over("its fork server died", now)
 
     def tree_gone(self) -> None:
-        """Note that no process of the task's tree is left."""
+        """Note that no process belongs to the task any more."""
         self.empty = True
 
     @property
     def conclusion(self) -> Decision:
         """How the lease is to be settled.
 
-        If the task has decided, its decision applies. A task that has returned is finished, even if
-        it was being stopped. A task that was stopped for another reason than its time limit is
-        released. Any other end is a retry.
+        If the task has decided how its lease ends, that decision applies. If the handler has
+        returned, the task is finished, even if it was being stopped. If the task was stopped for a
+        reason other than its time limit, the row is released. After any other end, the run is
+        retried.
         """
         if self.decision is not None:
             return self.decision
@@ -113,7 +117,8 @@ class RunningTask(Lease):
         if self.stopping is not Reason.NONE:
             return Release()
         if self.lost_server:
-            # The task waits as long as a task whose worker has died; see `Store.recover`.
+            # The next attempt is delayed in the same way as after the death of a worker; see
+            # `Store.recover`.
             retry_wait = self.definition.settings.retry_wait
             wait = attempts.wait_after_death(self.row.attempt, retry_wait)
             return Retry(wait, self.failure)
@@ -125,7 +130,7 @@ class RunningTask(Lease):
         return Ending(self.row, self.conclusion, 0.0 if self.lost else self.deadlines.end)
 
     def report(self, mono: float, boot: float) -> dict[str, Any]:
-        """What `psched status` shows about the task, as a message.
+        """What `psched status` shows about the task, as a part of a message to the master.
 
         Args:
             mono: the current time, seconds of the monotonic clock.

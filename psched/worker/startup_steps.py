@@ -1,18 +1,28 @@
-"""A program's work in the store before its first task, one step per tick of the worker."""
+"""The work that a worker does in the store before its first claim, one step per tick."""
 
+import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from psched.base.errors import TransientStoreError
+from psched.base.errors import (
+    MissingDatabaseError,
+    MissingTableError,
+    StoreUnavailableError,
+    TransientStoreError,
+)
+from psched.core.store_protocol import Store
 from psched.worker.store_gateway import StoreGateway
+
+_log = logging.getLogger("psched.worker")
 
 
 class StartupSteps:
-    """Does the steps one by one; starts again with the first if the store did not answer.
+    """Does the steps one by one; starts again with the first step if the store did not answer.
 
     Args:
-        begin: returns an iterator that does one step at a time, beginning with the first. Each
-            step is short, and may be done twice. None if there are no steps.
-        gateway: guards the tasks before each step, and does the step.
+        begin: returns a new iterator, each item of which does the next step. The steps must be
+            short, and it must do no harm to repeat them. None if there are no steps.
+        gateway: calls each step after it has guarded the tasks.
     """
 
     def __init__(self, begin: Callable[[], Iterator[None]] | None, gateway: StoreGateway) -> None:
@@ -41,3 +51,43 @@ class StartupSteps:
         except TransientStoreError:
             self._steps = None
             raise
+
+
+def create_missing_table(store: Store, file: Path | None) -> Iterator[None]:
+    """Create the table in one step if it does not exist, for the setting ``create_table``.
+
+    Several workers and hosts can do this at the same time. A table that exists is not changed, even
+    if its schema is older.
+
+    Args:
+        store: the store whose table is created.
+        file: the SQLite file of the store; None if the store is on another kind of database.
+
+    Raises:
+        StoreError: the table cannot be used or created; the text names the fix.
+    """
+    try:
+        store.now()  # connects, and thereby checks that the table exists
+    except MissingDatabaseError:
+        if was_moved_away(file):
+            raise
+        _create(store)
+    except MissingTableError:
+        _create(store)
+    yield
+
+
+def was_moved_away(file: Path | None) -> bool:
+    """Whether a missing SQLite file was moved away while it was in use.
+
+    It must not be created again, because SQLite would delete the write-ahead log of the old file.
+    """
+    return file is not None and file.with_name(f"{file.name}-wal").exists()
+
+
+def _create(store: Store) -> None:
+    try:
+        for line in store.init():
+            _log.info("%s", line)
+    except OSError as error:
+        raise StoreUnavailableError(f"the folder of the database cannot be made: {error}") from None

@@ -16,21 +16,22 @@ T = TypeVar("T")
 _log = logging.getLogger("psched.worker")
 
 _FIRST_PAUSE = 0.1
-"""Seconds of the pause after a first failure; each further failure in a row doubles the pause."""
+"""Seconds of the pause after a first failure; each consecutive failure doubles the pause."""
 
 _FAST_AGAIN_AFTER = 10.0
 """Seconds without a slow answer after which the store counts as fast enough again."""
 
 _MOST_REASONS = 5
-"""The most reasons that are logged per outage, each once; the cause of an outage may change."""
+"""The maximum number of different reasons that are logged for one outage, each of them once. The
+reason can change during an outage."""
 
 
 class Slowness:
-    """Warns when answers begin to be too slow for the leases, and when they are fast enough again.
+    """Warns when the store begins to answer too slowly for the leases, and logs when this ends.
 
     Args:
-        settings: the length of leases, and the driver's timeout.
-        clock: measures how long the answers are slow.
+        settings: contain the length of leases, and the driver's timeout.
+        clock: measures for how long the answers are too slow.
     """
 
     def __init__(self, settings: Config, clock: Clock) -> None:
@@ -56,7 +57,7 @@ class Slowness:
             self._since, self._given_back = None, 0
 
     def gave_back(self, key: str, lease: float) -> None:
-        """Note that a lease was given back because it was too old to start its task.
+        """Note that a row was given back because its lease was too old to start the task.
 
         Args:
             key: the key of the row.
@@ -72,8 +73,8 @@ class Slowness:
         if self._since is not None:
             return
         self._since = now
-        # A claim waits for two answers, but the calculation takes its whole time for one answer,
-        # so the recommended alive_time is rather too long than too short.
+        # ``took`` can be the time of a claim, which waits for two answers. The calculation treats
+        # it as the time of one answer, so that it does not recommend too short an alive_time.
         enough = lease_times.sufficient_alive_time(took, self._settings.database_timeout)
         _log.warning(
             "%s; with alive_time %d, tasks can be killed although the store answers: set"
@@ -89,12 +90,12 @@ class StoreBackoff:
 
     Args:
         clock: measures the pauses, and the time until each answer.
-        rng: draws the jitter, so that workers do not try again in step.
-        longest_pause: the most seconds between two tries.
-        slowness: records how long each answered request took.
+        rng: the source of random pauses, so that workers do not all try again at the same time.
+        longest_pause: the maximum pause in seconds.
+        slowness: receives the duration of each answered request.
 
     Attributes:
-        not_before: when the next request may be sent, seconds of the monotonic clock.
+        not_before: the earliest time of the next request, seconds of the monotonic clock.
     """
 
     def __init__(
@@ -118,17 +119,17 @@ class StoreBackoff:
 
     @property
     def ready(self) -> bool:
-        """Whether a request may be sent now: no pause is running."""
+        """Whether a request can be sent now, because no pause is running."""
         return self._clock.monotonic() >= self.not_before
 
     def ask(self, request: Callable[[], T]) -> T:
-        """Send a request.
+        """Send a request, and return the answer.
 
         Raises:
             TransientStoreError: the request failed, and no request is sent until `not_before`; or
-                the request was not sent, because that time has not passed. Every failure of the
-                store is treated as transient, even a missing table or a wrong password, because
-                somebody may be about to correct the cause.
+                this request was not sent, because `not_before` is in the future. Every failure of
+                the store is treated as transient, even a missing table or a wrong password, because
+                an administrator might correct the cause.
         """
         begun = self._clock.monotonic()
         if begun < self.not_before:
@@ -148,7 +149,7 @@ class StoreBackoff:
     def all_answered(self) -> None:
         """Note that all requests of a tick were answered, which ends an outage.
 
-        A single answer does not end an outage, because a store may answer reads but no writes.
+        A single answer does not end an outage, because some stores that fail still answer reads.
         """
         if self._away_since is not None and self._answered:
             away = self._clock.monotonic() - self._away_since

@@ -1,16 +1,20 @@
 """Sends a worker's requests to its store; guards tasks and extends due leases before each request.
 
-A request may block the worker for two driver timeouts. Guarding and extending once in a tick would
-not be enough, because a tick may send several requests.
+To guard the tasks is to send them the signals that are due; see `psched.worker.task_guard`.
+A request can block the worker for two driver timeouts, and a tick can send several requests. So it
+would not be enough to guard and extend once per tick.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import TypeVar
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError
+from psched.base.texts import cut
 from psched.config import Config
 from psched.core.store_protocol import Store
 from psched.worker.lease import Lease
@@ -21,18 +25,27 @@ from psched.worker.unstarted_leases import UnstartedLeases
 
 T = TypeVar("T")
 
+_log = logging.getLogger("psched.worker")
+
+_MOST_KEYS = 10
+"""The most keys in a debug message."""
+
+_LONGEST_KEY = 100
+"""The number of characters to which a key in a debug message is cut."""
+
 
 class StoreGateway:
-    """Sends requests, and keeps this worker's leases.
+    """Sends a worker's requests to the store, and extends the worker's leases.
 
     Args:
         store: where the leases are extended.
         backoff: sends the requests, and pauses after a failure.
-        settings: the lengths of leases.
-        clock: tells when a lease is to be extended.
-        tasks: the running tasks: they are guarded before each request, and their leases are
+        settings: contain the default length of a lease.
+        clock: measures when a lease is to be extended.
+        tasks: owns the running tasks, which are guarded before each request, and whose leases are
             extended.
-        unstarted: the leases that wait for their triggers' answers, which are extended.
+        unstarted: owns the leases whose tasks have not been started. Those that wait for a
+            trigger's answer are extended.
     """
 
     def __init__(
@@ -54,30 +67,32 @@ class StoreGateway:
         self._keeping = False
 
     def request(self, send: Callable[[], T]) -> T:
-        """Guard the tasks, extend the leases that are due, then send a request.
+        """Guard the tasks, extend the leases that are due, then send a request; return the answer.
 
         Raises:
-            TransientStoreError: the store did not answer, or the request was not sent because of
-                an earlier failure; see `StoreBackoff.ask`.
+            TransientStoreError: the store did not answer; or the request was not sent, because an
+                earlier request failed a short time ago (see `StoreBackoff.ask`).
         """
         if self._backoff.ready:
             self.keep_leases()
         return self._backoff.ask(send)
 
     def keep_leases(self) -> None:
-        """Guard the tasks, and extend the leases that are due.
+        """Guard the tasks (see `TaskTable.guard`), and extend the leases that are due.
 
-        Call this between any two steps that may take long. If the store does not answer, the
+        Call this between any two steps that can take long. If the store does not answer, the
         failure is logged, and nothing is raised.
         """
         self._tasks.guard_before_blocking()
         if self._keeping or not self._backoff.ready:
             return
-        # The flag ends the recursion: `request`, which extends the leases, calls this method.
+        # The flag prevents an endless recursion, because `extend_due` calls `request`, and
+        # `request` calls this method.
         self._keeping = True
         try:
             if self.extend_due(self._held):
-                # The kernel's timer is set again, because the leases end later now.
+                # The extended leases end later, so the tasks are guarded again: this also postpones
+                # the time at which the timer of `TaskGuard` kills this process.
                 self._tasks.guard_before_blocking()
         except TransientStoreError:
             pass
@@ -86,7 +101,7 @@ class StoreGateway:
 
     @property
     def next_extension(self) -> float:
-        """When the next lease is due to be extended, seconds of the boot-time clock."""
+        """When the next extend is due, seconds of the boot-time clock; inf if no lease is held."""
         return min(
             (lease.deadlines.extend for lease in self._held if not lease.lost),
             default=float("inf"),
@@ -106,7 +121,7 @@ class StoreGateway:
         return due
 
     def extend_now(self, task: RunningTask) -> bool:
-        """Extend the lease of a task that asks for it; return whether it was still held.
+        """Extend a task's lease, because the task requests this; return whether it was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -129,18 +144,18 @@ class StoreGateway:
         return [*self._tasks, *self._unstarted.waiting.values()]
 
     def _extend(self, leases: Sequence[Lease], length: float) -> None:
-        """Extend leases that have the same length, by at least that length.
+        """Extend leases, all of which have this length; each lease gets at least this length again.
 
-        A schedule's lease length may have been shortened since the claim. The shorter length
-        applies only from the next claim on, because the deadlines of the current lease were
-        computed from the length at its claim.
+        The setting for a row's lease can have been shortened since the row was claimed. The shorter
+        length applies only from the next claim on, because the deadlines of the current lease were
+        computed from the longer one.
         """
         tokens = {lease.row.key: lease.row.token for lease in leases}
-        sent = 0.0
+        sent = asked = 0.0
 
         def send() -> frozenset[str]:
-            nonlocal sent
-            sent = self._clock.boottime()
+            nonlocal sent, asked
+            sent, asked = self._clock.boottime(), self._clock.monotonic()
             return self._store.extend(
                 tokens, alive_time=self._settings.alive_time, shortest=ceil(length)
             )
@@ -148,18 +163,36 @@ class StoreGateway:
         try:
             held = self.request(send)
         except StoreBusyError as busy:
-            # One of the rows is locked; the results for the other rows are recorded.
+            # One of the rows was locked. Before the error is raised, the answers about the other
+            # rows are recorded.
             _note(leases, busy.answered, sent)
             raise
+        debug_requests("extended", held, self._clock.monotonic() - asked)
         _note(leases, {key: key in held for key in tokens}, sent)
 
 
+def debug_requests(done: str, keys: Collection[str], seconds: float) -> None:
+    """Log a debug message about one answered request to the store, if such messages are logged.
+
+    Args:
+        done: the verb: claimed, extended or settled.
+        keys: the keys of the rows; only the first are shown.
+        seconds: how long the answer took.
+    """
+    if not _log.isEnabledFor(logging.DEBUG):
+        return
+    shown = ", ".join(cut(key, _LONGEST_KEY) for key in islice(keys, _MOST_KEYS))
+    more = f" and {len(keys) - _MOST_KEYS} more" if len(keys) > _MOST_KEYS else ""
+    _log.debug("%s %d in %.1f ms: %s%s", done, len(keys), seconds * 1000, shown, more)
+
+
 def _note(leases: Sequence[Lease], held: Mapping[str, bool], sent: float) -> None:
-    """Record the answer to an extend.
+    """Record which leases the store has extended, and which are lost.
 
     Args:
         leases: the leases that were to be extended.
-        held: whether each lease is still held, by key; a key is missing if there was no answer.
+        held: whether each lease is still held, by key; a key is missing if the store has not
+            answered about it.
         sent: the time just before the request was sent, seconds of the boot-time clock.
     """
     for lease in leases:

@@ -14,34 +14,34 @@ from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask
 
 IMMEDIATE = 2.0
-"""Seconds from TERM to KILL in an immediate stop."""
+"""Seconds from TERM to KILL if the master orders an immediate stop."""
 
 _LONGEST_EXIT = 5.0
-"""Seconds that a runner may take to exit after its last task."""
+"""If a runner must exit after its task has ended, it is killed after this many seconds."""
 
 
 class KillTimer(Protocol):
-    """Kills this process when a set time has passed; see `psched.process.deadman.DeadMan`."""
+    """Kills this process at the time that was set; see `psched.process.deadman.DeadMan`."""
 
     def set(self, at: float | None) -> None:
-        """Set the time at which to kill this process, in seconds of the boot-time clock.
+        """Set the time at which this process is killed, in seconds of the boot-time clock.
 
-        None unsets the timer.
+        None switches the timer off.
         """
         ...
 
     def hasten(self, at: float) -> None:
-        """Set the time at which to kill this process, unless an earlier time is set already."""
+        """Set the time at which this process is killed, unless an earlier time is set already."""
         ...
 
 
 class TaskGuard:
-    """Stops tasks at their time limit, and before another worker can get their lease.
+    """Stops each task at its time limit, and before another worker can claim its row.
 
     Args:
-        settings: the limits.
+        settings: contain the time limits.
         pool: kills the runners.
-        clock: tells what is due.
+        clock: measures when a signal is due.
         deadman: kills this process if `watch` is not called in time.
     """
 
@@ -54,13 +54,13 @@ class TaskGuard:
         self._deadman = deadman
 
     def begin(self, task: RunningTask) -> None:
-        """Set the kernel's timer for a task that is about to be started."""
+        """Make sure that ``deadman`` fires in time for a task that is about to be started."""
         self._deadman.hasten(task.deadlines.deadman)
 
     def watch(self, tasks: Iterable[RunningTask]) -> float:
-        """Send the signals that are due, and set the kernel's timer.
+        """Send the signals that are due, and set the timer that kills this process if it hangs.
 
-        Call this at the returned time, and before every call that may block for long: a request to
+        Call this at the returned time, and before every call that can block for long: a request to
         the store, or a fork.
 
         Returns:
@@ -72,22 +72,23 @@ class TaskGuard:
         for task in running:
             self._limit(task, mono)
             self._guard_lease(task, boot)
-            # The clock is read again, so that a KILL that has just become due is sent now.
+            # The clock is read again, because the calls above can begin a stop whose first signal
+            # is due now, which is later than ``mono``.
             self._climb(task, self._clock.monotonic())
             wakes = min(wakes, self._wakes(task, mono, boot))
-        # The timer ignores tasks that KILL does not end, because the death of this process would
-        # not end them either.
+        # Tasks whose processes do not die on KILL are not counted: this process need not be killed
+        # because of such a task, because its death would not end the task either.
         deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
         self._deadman.set(min(deadmen, default=None))
         return wakes
 
     def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
-        """Begin to stop a task; if it is being stopped already, bring the KILL forward.
+        """Begin to stop a task; if the task is being stopped already, bring its KILL forward.
 
         Args:
             task: the task to stop.
             reason: why the task is stopped; the task's handler receives this reason.
-            limit: seconds until KILL; None for ``graceful_kill_limit``.
+            limit: seconds until KILL; None means ``graceful_kill_limit``.
         """
         now, settings = self._clock.monotonic(), self._settings
         limit = settings.graceful_kill_limit if limit is None else limit
@@ -103,8 +104,8 @@ class TaskGuard:
         if limit and task.ladder is None and not task.over and mono >= task.started + limit:
             self.stop(task, Reason.TIMEOUT)
         if not task.begun and mono >= task.started + self._settings.start_timeout:
-            # A runner that has not begun is killed, because it may hang in a function that was
-            # registered with os.register_at_fork.
+            # A runner that has not begun its task by now is killed, because it might hang in a
+            # function that was registered with os.register_at_fork.
             if not (task.over or task.runner.stop_flags.begun):
                 task.log("killing it: its process does not begin", level=logging.ERROR)
                 self._pool.kill(task.runner)

@@ -22,10 +22,10 @@ _log = logging.getLogger("psched.worker")
 
 
 class LeaseWriter(Protocol):
-    """Sends to the store the requests of running tasks."""
+    """Sends the requests of running tasks to the store."""
 
     def extend_now(self, task: RunningTask) -> bool:
-        """Extend the task's lease; return whether it was still held.
+        """Extend the task's lease; return whether the lease was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -33,7 +33,7 @@ class LeaseWriter(Protocol):
         ...
 
     def update_data(self, task: RunningTask, data: str) -> bool:
-        """Replace the payload of the task's schedule; return whether its lease was still held.
+        """Replace the payload of the task's schedule; return whether the lease was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -47,11 +47,12 @@ class TaskTable:
     Args:
         pool: creates and kills the runners.
         guard: stops tasks at their time limits and before their leases end.
-        clock: tells when a task was started, and when it ended.
+        clock: measures when a task was started, and when it ended.
 
     Attributes:
         started: how many tasks have been started so far.
-        no_forks: logs failed forks, and tells whether the last fork has failed.
+        no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
+            for some seconds.
     """
 
     def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
@@ -76,7 +77,7 @@ class TaskTable:
 
     @property
     def alive(self) -> bool:
-        """Whether a process of any task may still be alive."""
+        """Whether a process of any task can still be alive."""
         return any(not task.empty for task in self)
 
     @property
@@ -88,7 +89,8 @@ class TaskTable:
         """Make sure that a runner waits for a task; see `RunnerPool.prepare`.
 
         Raises:
-            OSError: the system has no process or memory left; this has been logged.
+            OSError: the system has no process or memory left; this method has logged the failure.
+            RuntimeError: this process has a second thread.
         """
         if unused or not self._pool.waiting:
             self.guard_before_blocking()
@@ -104,7 +106,7 @@ class TaskTable:
         self._pool.dismiss()
 
     def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
-        """Start the task of a leased row in a waiting runner; call `prepare` before."""
+        """Start the task of a leased row in a waiting runner; `prepare` must be called before."""
         runner = self._pool.acquire()
         task = RunningTask(
             row=row,
@@ -134,7 +136,7 @@ class TaskTable:
         """
         for task in self:
             if task.empty:
-                continue  # skipped, because the runner may run another task by now
+                continue  # skipped, because the runner might run another task by now
             link = task.runner.link
             link.flush()
             self._handle(task, link.receive(), writer)
@@ -143,7 +145,7 @@ class TaskTable:
         self._reap(writer)
 
     def _reap(self, writer: LeaseWriter) -> None:
-        """Note which runners have ended, and which runners' trees have no process left."""
+        """Note which runners have ended, and which of them have left no process behind."""
         by_runner = {task.runner: task for task in self if not task.empty}
         for runner in self._pool.reap():
             if (task := by_runner.get(runner)) is not None:
@@ -168,7 +170,7 @@ class TaskTable:
         return min(self._guard.watch(self._tasks.values()), self._pool.wakes)
 
     def guard_before_blocking(self) -> None:
-        """Send the signals that are due, because a request or a fork may block for long now."""
+        """Send the signals that are due; call this before a request or a fork, which can block."""
         if self._tasks:
             self.guard()
 
@@ -186,8 +188,8 @@ class TaskTable:
     ) -> None:
         """Act on a runner's message.
 
-        A runner that sends a second message before the answer is cut off, because no runner of
-        psched does that.
+        If a runner sends a second message before the first was answered, its link is cut, because
+        psched's own code in a runner never does this.
         """
         if not messages:
             return
@@ -204,7 +206,8 @@ class TaskTable:
             if not message["last"] and self._pool.give_back(task.runner):
                 task.tree_gone()
             return
-        # Until the deadline no other worker can get the lease, even if the store does not answer.
+        # A lease that has not reached its deadline counts as held without a request to the store,
+        # because no other worker can claim the row before that deadline.
         held = not task.lost and self._clock.boottime() < task.deadlines.end
         answer: dict[str, object] = {"held": held}
         if held:
@@ -232,9 +235,12 @@ def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) ->
 
 
 def _stored(data: str | bytes | None) -> bytes:
-    """The bytes of a payload as the row holds it; the runner decompresses and parses them."""
+    """The bytes of a stored payload; those of an empty JSON object if there is no payload.
+
+    The bytes are not decompressed or parsed here, because the runner does this.
+    """
     if isinstance(data, str):
-        # Lone surrogates are passed on, so that the runner reports the invalid text.
+        # Lone surrogates do not raise an error here, so that the runner reports the invalid text.
         data = data.encode(errors="surrogatepass")
     return data or b"{}"
 
@@ -242,9 +248,9 @@ def _stored(data: str | bytes | None) -> bytes:
 def _payload(data: bytes) -> str:
     """The text of a payload that a runner asks to store.
 
-    The runner has checked the payload, but a handler can make its process send anything. So text
-    that a column cannot hold is refused here. Other invalid JSON need not be found: its row is
-    quarantined when the row is due again.
+    psched's code in the runner has checked the payload, but a handler can make its process send any
+    bytes. So text that a column cannot hold is refused here. Other invalid JSON is accepted here,
+    because a row with invalid JSON is quarantined when it is due again.
 
     Raises:
         InvalidError: the payload cannot be the text of a JSON object.

@@ -1,17 +1,19 @@
-"""The helper processes that import and ask triggers that users have written, for one worker.
+"""The helper processes of one worker, which import and call triggers that users have written.
 
-Such a trigger may hang, crash, or use up the memory, so the worker does not call it. A helper
-process, which is a runner that never runs tasks, judges the row (`remote_policy`). Meanwhile the
-worker continues. The helper is used again for the next question. The worker kills a helper that
-does not answer in time, or sends an invalid answer. Then a new process judges the row again,
-because another trigger may have spoilt the first process. If the second attempt fails, the row is
-quarantined. Both attempts are made by one worker under one lease, so a row cannot kill processes of
-one worker after another.
+A user's trigger can hang, crash, or use up the memory, so the worker does not call it. Instead the
+worker sends a question to a helper process: what is to be done with this row? The helper, which is
+a runner that never runs tasks, calls the trigger and answers (see `remote_policy`). Meanwhile the
+worker continues. After a valid answer, the worker uses the helper for the next question.
 
-One helper is enough while helpers answer fast. If a helper has not answered after `MOMENT`, the
-next question is sent to another helper, so that a trigger that hangs does not delay the others. The
-number of slow questions is limited, in total and for each trigger class. At the limit, further rows
-are postponed.
+If a helper does not answer in time, or sends an invalid answer, the worker kills it, and sends the
+question to a new process, because another trigger might have spoilt the first process. If the
+second process fails, the worker quarantines the row. Both attempts are made by one worker under one
+lease, so a row cannot make one worker after another lose processes.
+
+One helper is enough while helpers answer fast. If a helper has not answered after `MOMENT` seconds,
+the next question is sent to another helper, so that a trigger that hangs does not delay other rows.
+The number of such slow questions is limited, in total and for each trigger class. While the limit
+is reached, further rows that need a helper are postponed.
 """
 
 import logging
@@ -42,16 +44,18 @@ from psched.worker.task_table import TaskTable
 _log = logging.getLogger("psched.worker")
 
 MOMENT = 0.05
-"""Seconds after which a question counts as slow: other questions no longer wait for its answer."""
+"""Seconds after which an unanswered question counts as slow, so that the next question is sent
+before its answer arrives."""
 
 _MOST_SLOW = 16
-"""The most slow questions that may be open at once, because each keeps a process busy."""
+"""The maximum number of slow questions at one time. It is limited, because each slow question
+occupies a process."""
 
 _MOST_SLOW_OF_ONE = 4
-"""The most slow questions that may be open at once for triggers of one class."""
+"""The maximum number of slow questions at one time if all are about the same trigger class."""
 
 _MOST_KILLS = 2
-"""The number of processes killed for one question after which its row is quarantined."""
+"""If this many helpers were killed because of one question, its row is quarantined."""
 
 _FORK_PAUSE = 1.0
 """Seconds until the next try after a helper process could not be forked."""
@@ -59,19 +63,19 @@ _FORK_PAUSE = 1.0
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A question to the trigger of a row.
+    """A question to a helper: what is to be done with a row whose trigger a user has written?
 
     Attributes:
-        case: the row to be judged, and the end of its run if it was run.
+        case: the row, and how its run ended if it was run.
         name: the name of the trigger's class.
-        since: when the row began to wait, seconds of the monotonic clock.
+        since: when the question was created, seconds of the monotonic clock.
         sent: when the question was last sent to a helper, seconds of the monotonic clock; 0 if it
             was never sent.
         helper: the helper process to which the question was last sent; None if it was never sent,
             or if that helper has failed.
-        fresh: whether the helper must be a new process, which has asked no other trigger.
-        kills: how many helpers were killed because they did not answer this question.
-        answer: the verdict; None until it is known.
+        fresh: whether the helper must be a new process, which has called no other trigger.
+        kills: how many helpers were killed because they gave no valid answer to this question.
+        answer: what to run, or how to settle the lease; None while no answer has been accepted.
     """
 
     case: PolicyRequest
@@ -88,10 +92,10 @@ class TriggerHelpers:
     """Sends questions to helper processes, and receives the answers; owns the questions.
 
     Args:
-        tasks: guards the running tasks, then has a process forked.
+        tasks: has each new helper forked, after it has guarded the running tasks.
         pool: creates and kills the processes.
-        settings: the defaults for settings that a row does not contain.
-        clock: tells which questions are slow.
+        settings: contain the defaults for settings that a row does not contain.
+        clock: measures which questions are slow.
     """
 
     def __init__(self, tasks: TaskTable, pool: RunnerPool, settings: Config, clock: Clock) -> None:
@@ -107,14 +111,14 @@ class TriggerHelpers:
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
     def open(self, row: Row, now: float) -> Run | Settlement | Question:
-        """Judge a row that has just been claimed; see `policy.after_claim`.
+        """Decide what to do with a row that has just been claimed; see `policy.after_claim`.
 
         Returns:
             What to run; or a settlement, if there is nothing to run; or a question, if the row's
-            trigger must be asked. A later `receive` sets the ``answer`` of the question.
+            trigger must be called in a helper. A later `receive` sets the question's ``answer``.
         """
-        # The row is postponed even if it could run at once, because its trigger would be asked
-        # after the run.
+        # If there are too many slow questions, the row is postponed, even if it could run now,
+        # because its trigger must be called after the run.
         if row.status == WAITING and row.cron and is_custom(row.cron) and self._is_full(row.cron):
             return postpone(row, ceil(DEADLINE))
         try:
@@ -126,12 +130,11 @@ class TriggerHelpers:
     def conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float
     ) -> Settlement | None:
-        """The settlement of a lease after a run; None if it is not known yet.
+        """The settlement of a lease after a run; None while a helper has not answered yet.
 
-        Call this again until the settlement is known. Call `forget` when the lease has ended. If a
-        trigger must be asked, the ``now`` of the first call for a version of the row is used.
-
-        See `policy.after_run`.
+        Call this again until it returns a settlement. Call `forget` when the lease has ended. If a
+        trigger must be called, the settlement is computed with the ``now`` of the first call for
+        this version of the row. `policy.after_run` describes the arguments.
         """
         key = (leased.key, leased.token, current.version)
         if key not in self._ends:
@@ -144,7 +147,7 @@ class TriggerHelpers:
         return answer if isinstance(answer, Settlement) else None
 
     def awaits(self, row: Row) -> bool:
-        """Whether a trigger is being asked how the lease of a row ends."""
+        """Whether the settlement after the run of a row needs an answer that has not arrived."""
         token = row.token
         return any(
             question.answer is None
@@ -153,12 +156,12 @@ class TriggerHelpers:
         )
 
     def forget(self, row: Row) -> None:
-        """Drop the questions about the end of a row's lease, because that lease has ended."""
+        """Drop the questions about the settlement of a row's lease, because the lease has ended."""
         for end in [end for end in self._ends if end[:2] == (row.key, row.token)]:
             self.drop(self._ends.pop(end))
 
     def drop(self, question: Question) -> None:
-        """Drop a question whose answer is not needed any more; kill a helper that works on it."""
+        """Drop a question whose answer is not needed any more; kill the helper that works on it."""
         if question in self._queue:
             self._queue.remove(question)
         if question.helper is not None and question in self._asked:
@@ -166,12 +169,16 @@ class TriggerHelpers:
             self._pool.kill(question.helper)
 
     def is_reserved(self, question: Question) -> bool:
-        """Whether to keep room for a row's task: its question is answered, or is not yet slow."""
+        """Whether `Claimer` must leave room for the task of the question's row.
+
+        This is so if the question has been answered or is not slow yet, because the task might then
+        start soon.
+        """
         young = self._clock.monotonic() < question.since + MOMENT
         return young or question.answer is not None
 
     def is_stuck(self, question: Question) -> bool:
-        """Whether a question waits because no process can be forked."""
+        """Whether a question has not been sent to any helper, because no process can be forked."""
         unasked = question in self._queue and not question.kills and question.helper is None
         return unasked and self._clock.monotonic() < self._fork_at
 
@@ -179,8 +186,8 @@ class TriggerHelpers:
         """Receive answers, kill the helpers that do not answer, and send waiting questions."""
         self._received = self._clock.monotonic()
         for helper in [*self._idle]:
-            # A helper without a question must not send anything, so it is killed if it has sent a
-            # message or has closed its link.
+            # A helper is not used again if it has exited or closed its link, or if it has sent a
+            # message without a question.
             if helper.exit is not None or helper.link.receive() or helper.link.closed:
                 self._idle.remove(helper)
                 self._pool.kill(helper)
@@ -194,13 +201,14 @@ class TriggerHelpers:
         moments = [question.sent + DEADLINE for question in self._asked]
         if self._queue:
             moments += [self._fork_at, *(question.sent + MOMENT for question in self._asked)]
-        # The worker must wake after `MOMENT`, because then no room is kept for the task any more.
+        # After `MOMENT`, `is_reserved` returns False, so the worker must wake then to claim another
+        # row instead.
         moments += [question.since + MOMENT for question in (*self._asked, *self._queue)]
-        # Times before the last `receive` are ignored, because that call has handled them.
+        # Moments before the last `receive` are ignored, because that call has handled them.
         return min((moment for moment in moments if moment > self._received), default=inf)
 
     def dismiss(self) -> None:
-        """Close the link of the idle helper process, so that it exits."""
+        """Close the link of the idle helper process, so that the helper exits."""
         for helper in self._idle:
             helper.link.close()
         self._idle.clear()
@@ -251,12 +259,14 @@ class TriggerHelpers:
                 definition = parse_row(row, self._settings)
             question.answer = Run(definition, row.next_time or 0)
         elif found.status == QUARANTINED and not question.fresh:
-            # A new process is asked next, because another trigger may have spoilt this one.
+            # The question is sent again, to a new process, because another trigger might have
+            # spoilt this process.
             question.fresh = True
             self._queue.append(question)
         else:
             question.answer = found
-        # The helper is killed if another is idle already, because one idle helper is enough.
+        # The helper is killed if it cannot be used again, or if another helper is idle, because one
+        # idle helper is enough.
         ends = message["last"] or helper.link.closed or self._idle
         if not ends and self._pool.clear(helper):
             self._idle.append(helper)
@@ -279,7 +289,7 @@ class TriggerHelpers:
             question.answer = question.case.quarantine(why)
 
     def _send(self) -> None:
-        """Send waiting questions, each once the previous question is answered or slow."""
+        """Send waiting questions, each as soon as the previous question is answered or slow."""
         while self._queue and self._clock.monotonic() >= self._fork_at:
             if any(not self._is_slow(question) for question in self._asked):
                 return
@@ -302,7 +312,7 @@ class TriggerHelpers:
         return helper
 
     def _is_full(self, trigger: str) -> bool:
-        """Whether a row with this trigger must be postponed: too many slow questions are open."""
+        """Whether a row with this trigger must be postponed, because of too many slow questions."""
         slow = [question for question in self._asked if self._is_slow(question)]
         name = class_name(trigger)
         same = sum(question.name == name for question in slow)

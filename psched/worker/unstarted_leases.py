@@ -1,4 +1,4 @@
-"""The leases of one worker whose tasks have not been started."""
+"""Those leases of one worker for which no task has been started."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WaitingLease(Lease):
-    """A lease that waits while the trigger of its row is asked whether there is something to run.
+    """The lease of a row for which a trigger must first compute whether there is something to run.
 
     Attributes:
-        question: the question to the trigger.
+        question: the question that a helper process answers by calling the trigger.
     """
 
     question: Question = field(kw_only=True)
 
 
 class UnstartedLeases:
-    """The leases that wait for triggers' answers, and the leases that are to be ended unrun.
+    """The leases that wait for triggers' answers, and the leases that are to end without a run.
 
     Attributes:
-        waiting: the leases that wait for an answer of a trigger, by key; read only.
+        waiting: the leases that wait for a trigger's answer, by key; read only.
         settlements: the settlements to be written for rows with nothing to run, by key; read only.
         releases: the rows that are to be given back unchanged, by key; read only.
     """
@@ -52,11 +52,11 @@ class UnstartedLeases:
         del self._waiting[key]
 
     def settle(self, settlement: Settlement) -> None:
-        """Add a settlement for a row with nothing to run; it will end the row's lease."""
+        """Add a settlement that is to end the lease of a row with nothing to run."""
         self._settlements[settlement.key] = settlement
 
     def settled(self, key: str) -> None:
-        """Drop a settlement that the store has answered: it was written, or it was refused."""
+        """Drop a settlement, because the store has written or refused it."""
         del self._settlements[key]
 
     def release(self, row: Row) -> None:
@@ -64,11 +64,11 @@ class UnstartedLeases:
         self._releases[row.key] = row
 
     def released(self, key: str) -> bool:
-        """Drop a row that was given back or lost; return whether it was to be given back."""
+        """Drop a row whose lease has ended; return whether the row was to be given back."""
         return self._releases.pop(key, None) is not None
 
     def holds(self, row: Row) -> bool:
-        """Whether the lease with the row's token is one of these leases."""
+        """Whether the lease that the row's token identifies is one of these leases."""
         if (waiting := self._waiting.get(row.key)) and waiting.row.token == row.token:
             return True
         ending = self._settlements.get(row.key) or self._releases.get(row.key)

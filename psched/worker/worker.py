@@ -28,52 +28,56 @@ from psched.worker.task_table import TaskTable
 _log = logging.getLogger("psched.worker")
 
 LEFT_BEHIND = 69
-"""Exit status: the store did not answer, so leases are left to expire (sysexits.h:
-EX_UNAVAILABLE)."""
+"""Exit status: some leases could not be ended, because the store did not answer; other workers can
+claim their rows when the leases have expired (sysexits.h: EX_UNAVAILABLE)."""
 
 _HEARTBEAT = 1.0
-"""The least seconds between two heartbeats to the master, if their content has changed."""
+"""A heartbeat with new content is sent at least this many seconds after the last heartbeat."""
 
 _LONGEST_SILENCE = 10.0
-"""The most seconds between two heartbeats to the master, if their content has not changed."""
+"""A heartbeat without new content is sent at most this many seconds after the last heartbeat."""
 
 _LONGEST_SETTLING = 10.0
-"""Seconds after the end of its last task for which a stopping worker tries to settle leases."""
+"""Seconds for which a stopping worker still tries to settle leases, after its tasks have ended."""
 
 
 class Inbox(Protocol):
-    """Where a worker's signals arrive; see `psched.process.signals.SignalInbox`."""
+    """Receives the signals to a worker; see `psched.process.signals.SignalInbox`."""
 
     def take(self) -> Collection[int]:
         """Return the signals that have arrived since the last call."""
         ...
 
     def watch(self, links: Iterable[Waitable]) -> None:
-        """Have the next sleep end when one of these links is ready."""
+        """Make the next `sleep` end early if one of these links is ready."""
         ...
 
     def sleep(self, timeout: float) -> bool:
-        """Sleep until a signal arrives, a watched link is ready, or ``timeout`` seconds pass."""
+        """Sleep until a signal arrives, a watched link is ready, or ``timeout`` seconds pass.
+
+        Returns:
+            False if only the time has passed; True otherwise.
+        """
         ...
 
 
 class Worker:
-    """One worker's life after its handlers have been loaded.
+    """The main loop of a worker process, after the handlers have been loaded.
 
     `psched.worker.composition.make_worker` creates a worker with its parts.
 
     Args:
         link: the connection to the master.
         place: the worker's number, generation and nonce.
-        settings: tell how long the worker may go without a heartbeat.
-        store: the store that is disconnected when the worker ends.
+        settings: contain the timeouts that limit the time between two heartbeats.
+        store: the store; its connection is closed when the worker ends.
         tasks: owns the running tasks.
         lease_loop: owns the leases.
-        recycling: tells when the worker is to be replaced.
-        inbox: where the signals to this process arrive.
+        recycling: decides when the worker is to be replaced.
+        inbox: receives the signals to this process.
         log: the log of this process.
-        clock: tells when a heartbeat is due.
-        show_title: shows in the list of processes what the worker does.
+        clock: measures when a heartbeat is due.
+        show_title: sets the title of this process in the list of processes.
 
     Attributes:
         exit_status: the worker's exit status; None while the worker is to continue.
@@ -114,8 +118,8 @@ class Worker:
         self._next_heartbeat = 0.0
         self._last_heartbeat = 0.0
         self._last_news: Mapping[str, Any] = {}
-        # Heartbeats are sent so often that the worker does not seem to hang, even if a request
-        # blocks it for two driver timeouts.
+        # A request can block the worker for two driver timeouts. Heartbeats are sent so often that
+        # the master does not take a worker that is blocked for so long for a worker that hangs.
         spare = settings.child_heartbeat_limit - 2 * settings.driver_timeout
         self._silence = min(_LONGEST_SILENCE, max(_HEARTBEAT, spare / 4))
 
@@ -123,20 +127,21 @@ class Worker:
         """Work until the exit status is set.
 
         Args:
-            reported: settings for the master, which only this process could read; None if there
-                are none.
+            reported: settings that only this process could read and that the master needs; None if
+                there are no such settings.
 
         Returns:
             The exit status.
         """
-        # Garbage collection skips the objects that exist now, because they live until the end.
+        # Garbage collection skips the objects that exist now, because they live as long as this
+        # process.
         gc.freeze()
         self.begin(reported)
         while self.exit_status is None:
             timeout = self.tick()
             if self.exit_status is None:
-                # Runners are not watched before the admission, because `tick` does not read their
-                # messages until then.
+                # Runners are not watched before the master has admitted this worker. Until then
+                # `tick` does not read their messages, so a message would end every sleep at once.
                 runners = self._tasks.links if self._admitted else ()
                 self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
@@ -144,7 +149,11 @@ class Worker:
         return self.exit_status
 
     def begin(self, reported: Mapping[str, Any] | None = None) -> None:
-        """Prepare a first runner, and tell the master that this worker is ready; see `run`."""
+        """Prepare a first runner, and tell the master that this worker is ready.
+
+        If this process has a second thread, it cannot fork; then set the exit status instead. `run`
+        describes the argument.
+        """
         try:
             self._tasks.prepare()
         except RuntimeError as error:
@@ -152,7 +161,8 @@ class Worker:
             self.exit_status = BAD_HANDLERS
             return
         except OSError:
-            pass  # the failure has been logged, and `prepare` is called again before each claim
+            # Ignored, because the failure has been logged, and each claim calls `prepare` again.
+            pass
         self._link.send({"ready": reported})
 
     def tick(self) -> float:
@@ -163,8 +173,8 @@ class Worker:
         """
         self._receive()
         if not self._admitted or self.exit_status is not None:
-            # No claim precedes the master's admission, because the master may refuse the reported
-            # settings, or may order this worker to stop.
+            # Nothing is claimed until the master admits this worker, because the master can still
+            # refuse the reported settings, or order this worker to exit.
             return _LONGEST_SILENCE
         timeout = self._lease_loop.tick()
         now = self._clock.monotonic()
@@ -181,7 +191,7 @@ class Worker:
         if signal.SIGTERM in arrived or signal.SIGQUIT in arrived:
             self._stop(None)
         self._link.flush()
-        # All messages are read, because the end of the stream is only seen after the last one.
+        # The loop reads all messages, because `closed` is set only after the last message.
         while messages := self._link.receive():
             for message in messages:
                 self._obey(message)
@@ -238,14 +248,12 @@ class Worker:
         """Report changes to the master, and send a heartbeat if one is due."""
         if recovered := self._lease_loop.pop_recovered():
             self._link.send({"recovered": recovered})
-        if self._lease_loop.has_polled and not self._told_poll:
-            self._told_poll = True
-            self._link.send({"looked": True})
         if self._recycling.reached(self._tasks.started - len(self._tasks), now):
             self._next_heartbeat = now
         tasks, why = len(self._tasks), self._recycling.why
         away = None if self._lease_loop.away is None else brief(self._lease_loop.away)
-        news = {"tasks": tasks, "away": away, "enough": why}
+        load = self._lease_loop.load._asdict()
+        news = {"tasks": tasks, "away": away, "enough": why, **load}
         if news != self._last_news or (why and not self._stopping):
             self._next_heartbeat = min(self._next_heartbeat, self._last_heartbeat + _HEARTBEAT)
         if now >= self._next_heartbeat:
@@ -254,6 +262,11 @@ class Worker:
             self._link.send(news)
             stopping = ", leaving" if self._stopping else ""
             self._show_title(f"{self._place}: {tasks} tasks{stopping}")
+        if self._lease_loop.has_polled and not self._told_poll:
+            # This follows the first heartbeat, so that the master knows the slots of this worker
+            # when it tells the service manager that it is ready.
+            self._told_poll = True
+            self._link.send({"looked": True})
 
     def _status(self) -> dict[str, Any]:
         """This worker's tasks and recent errors, for ``psched status``."""
@@ -268,21 +281,24 @@ def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
     log.recent.clear()
     log_uncaught()
     with suppress(AttributeError, ValueError):
-        # Output is written after each line, so that handlers' output is seen at once. The runners
-        # inherit this setting.
+        # Output is flushed after each line, so that everything that handlers print is visible at
+        # once. The runners inherit this setting.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     set_title(f"{place}: starting")
-    # The master sends ABRT first to a worker that hangs. This makes ABRT log where it hangs.
+    # If a worker hangs, the master sends ABRT to it before KILL. Because of the next line, ABRT
+    # makes the worker log its stack, which shows where it hangs.
     log.dump_crashes()
     kernel.handle_signals_on_the_stack()
-    # Orders arrive over the link from the master. A worker obeys only three signals: TERM and QUIT
-    # (finish the tasks and exit), and USR2 (reopen the log). It receives the other signals to
-    # ignore them, because a terminal or pkill may send them to every process.
+    # A worker obeys only three signals: TERM and QUIT (finish the tasks and exit), and USR2 (reopen
+    # the log). It receives all other signals and ignores them, because a terminal or pkill can send
+    # them to all processes of psched, and the master sends its orders over the link.
     return SignalInbox(SIGNALS)
 
 
 def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:
-    """Release the leases of dead workers: the only work of a cleaner process.
+    """Release the leases of the dead workers that have these nonces.
+
+    A cleaner process, which the master forks for this purpose, does nothing else.
 
     Returns:
         The exit status.

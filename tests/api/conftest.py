@@ -47,8 +47,9 @@ class Host:
 @pytest.fixture
 def settings(database):
     own = ["tests", "test_triggers", "psched_elsewhere"]  # where triggers may be defined
-    given = {"url": database.url, "alive_time": 60, "retry_wait": 300, "triggers": own}
-    return from_mapping(given)
+    # The tests push tasks without a type, which is a warning if no handler is named.
+    given = {"dispatch": "tests:Dispatch", "triggers": own, "alive_time": 60, "retry_wait": 300}
+    return from_mapping({"url": database.url, **given})
 
 
 @pytest.fixture

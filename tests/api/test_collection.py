@@ -17,6 +17,7 @@ from psched import (
     StoreUnavailableError,
 )
 from psched.base.errors import StoreError
+from psched.core.model import Row
 from psched.testing.store_contract.bench import payload
 from support.stores import make_store
 
@@ -150,6 +151,100 @@ class TestReading:
     def test_an_empty_store_has_an_empty_list(self, schedules):
         assert [*schedules.list()] == []
 
+    def test_a_list_can_be_narrowed(self, schedules):
+        schedules.add("mail-b", "mail", next_time=1, label="me")
+        schedules.add("mail-a", "mail", next_time=LATER)
+        schedules.add("report", "report", next_time=LATER, label="you")
+        schedules["report"].cancel()
+
+        def keys(**conditions):
+            return [found.key for found in schedules.list(**conditions)]
+
+        assert keys(type="mail") == ["mail-b", "mail-a"]
+        assert keys(type={"mail", "report"}, order="key") == ["mail-a", "mail-b", "report"]
+        assert keys(status=["cancelled", "failed"]) == ["report"]
+        assert keys(status="running") == []
+        assert keys(label="me") == ["mail-b"]
+        assert keys(label=("me", "you"), status="cancelled") == ["report"]
+        assert keys(prefix="mail-", limit=1) == ["mail-b"]
+        assert keys(due=True) == ["mail-b"]
+        assert keys(limit=0) == []
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("status", "runing"),
+            ("status", []),
+            ("status", 5),
+            ("type", [7]),
+            ("type", [["mail"]]),
+            ("label", ()),
+            ("prefix", 7),
+            ("limit", -1),
+            ("limit", "7"),
+            ("order", "type"),
+        ],
+    )
+    def test_a_condition_that_makes_no_sense_is_refused_at_once(self, schedules, field, value):
+        with pytest.raises(InvalidError) as refused:
+            schedules.list(**{field: value})
+        assert refused.value.field == field
+
+    @pytest.mark.parametrize("field", ["type", "label", "prefix"])
+    @pytest.mark.parametrize("value", ["\0", "\udc80", "a\0", "a\udc80"])
+    def test_a_condition_that_no_row_can_fulfil_selects_none(self, schedules, field, value):
+        schedules.add("a?", "a?", next_time=1, label="a?")
+        assert [*schedules.list(**{field: value})] == []
+
+    def test_a_collection_can_be_asked_iterated_and_counted(self, schedules):
+        assert not [*schedules]
+        assert len(schedules) == 0
+        schedules.add_many({"key": f"k{n}", "next_time": LATER + n} for n in range(30))
+        schedules.add("done", next_time=1)
+        schedules.poll().finish()
+        schedules.add("runs", next_time=1)
+        assert schedules.poll() is not None
+
+        assert "k7" in schedules
+        assert "K7" not in schedules
+        found = [*schedules]
+        assert all(isinstance(schedule, Schedule) for schedule in found)
+        assert [each.key for each in found] == [each.key for each in schedules.list()]
+        assert {each.key for each in found} == {"done", "runs", *(f"k{n}" for n in range(30))}
+        assert all(schedule in schedules for schedule in found)
+        assert len(schedules) == len(found)
+
+    def test_an_iteration_reads_only_what_is_asked_for(self, schedules):
+        schedules.add_many({"key": f"k{n}", "next_time": LATER + n} for n in range(3))
+        read = []
+        rows = schedules._store.rows
+
+        def counted(*selected):
+            return (read.append(row.key) or row for row in rows(*selected))
+
+        schedules._store.rows = counted
+        iterator = iter(schedules)
+        assert not read
+        assert next(iterator).key == "k0"
+        assert read == ["k0"]
+
+    @pytest.mark.parametrize("key", [7, None, b"k", ("k",), "a\0", "", object()])
+    def test_what_is_no_key_is_in_no_collection(self, schedules, key):
+        schedules.add("k", next_time=LATER)
+        assert key not in schedules
+
+    def test_an_empty_collection_is_true_and_does_not_ask_the_store(self, schedules, monkeypatch):
+        monkeypatch.delattr(type(schedules), "__len__")
+        assert schedules
+
+    def test_a_store_that_cannot_count_is_read(self, schedules, monkeypatch):
+        class Uncounted:
+            def rows(self, *_selected):
+                return iter([Row(key="a"), Row(key="b")])
+
+        monkeypatch.setattr(schedules, "_store", Uncounted())
+        assert len(schedules) == 2
+
     def test_a_reference_needs_no_schedule(self, schedules):
         reference = schedules["k"]
         assert not reference.exists()
@@ -186,6 +281,36 @@ class TestChanging:
         schedules.add("k", cron="@daily", next_time=LATER)
         schedules.modify("k", cron="* * * * *")
         assert 0 <= schedules["k"].metadata().next_time - now() <= 61
+
+    def test_the_next_occurrence_cannot_be_run_now_and_so_is_not_lost(self, schedules, now):
+        schedules.add("k", "backup", cron="30 2 * * *", next_time=LATER, data={"n": 1})
+        before = schedules["k"].metadata()
+        with pytest.raises(InvalidError, match="push a task of type 'backup'") as refused:
+            schedules["k"].modify(next_run_time=floor(now()))
+        assert refused.value.field == "next_run_time"
+        assert schedules["k"].metadata() == before
+        with pytest.raises(InvalidError, match=r"^next_run_time: "):
+            schedules.add("early", cron="30 2 * * *", next_time=LATER, next_run_time=0)
+        assert "early" not in schedules
+
+        schedules.push("k-now", before.type, before.data)  # the call that the error names
+        assert schedules.poll().key == "k-now"
+        schedules["k"].modify(next_run_time=before.next_time + 5)
+        assert schedules["k"].metadata().next_run_time == before.next_time + 5
+
+    def test_a_task_that_runs_once_is_moved_by_its_scheduled_time(self, schedules, now):
+        schedules.push("k", "t", run_at=LATER)
+        with pytest.raises(InvalidError, match="set next_time instead"):
+            schedules["k"].modify(next_run_time=floor(now()))
+        schedules["k"].modify(next_time=floor(now()))
+        assert schedules.poll().key == "k"
+
+    def test_a_time_that_plain_sql_has_set_early_is_left_alone(self, schedules, sql):
+        schedules.add("k", "t", cron="@yearly", next_time=LATER)
+        sql("UPDATE {table} SET next_run_time = 1 WHERE id = 'k'")
+        schedules["k"].modify(data={"n": 1})
+        assert schedules["k"].metadata().next_run_time == 1
+        assert schedules.poll().data == {"n": 1}
 
     def test_a_missing_schedule_cannot_be_changed(self, schedules):
         with pytest.raises(NotFoundError, match="'k'"):
@@ -279,10 +404,10 @@ class TestAbsence:
         assert len(host.slept) == 3
 
     def test_a_store_that_stays_away_is_said(self, settings, host):
-        store = make_store("sqlite:////missing/folder/psched.db")
+        store = make_store("mysql+pymysql://u@127.0.0.1:1/x")  # nothing listens there
         with (
             ScheduleCollection(store, settings, clock=host, draw_nonce=str) as collection,
-            pytest.raises(StoreUnavailableError, match="/missing/folder"),
+            pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1"),
         ):
             collection.add("k", next_time=LATER)
         assert 1 <= sum(host.slept) < 10

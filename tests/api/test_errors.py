@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
+import psched.app
 import psched.errors
 from psched.base import errors
+from psched.testing import ManualClock
 
 FAMILIES = {
     "AlreadyFinishedError": "ScheduleError",
@@ -70,3 +72,16 @@ def test_import_psched_is_light():
         [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
     )
     assert found.stdout == "[]\n"
+
+
+def test_a_file_that_is_missing_is_told_at_once(tmp_path):
+    url = f"sqlite:///{tmp_path}/none.db"
+    clock = ManualClock()
+    settings = psched.app.read_config({"url": url})
+    store = psched.app.make_store(settings)
+    with (
+        psched.ScheduleCollection(store, settings, clock=clock, draw_nonce=str) as schedules,
+        pytest.raises(psched.errors.MissingDatabaseError),
+    ):
+        schedules.read("k")
+    assert clock.slept == []

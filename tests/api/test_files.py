@@ -113,7 +113,10 @@ def test_what_others_have_taken_over_meanwhile_is_theirs(schedules, settings, ap
     assert apply(wanted) == [("added", "a")]
 
 
-def test_what_was_interrupted_goes_on_when_it_is_done_again(schedules, settings, apply):
+def test_what_was_interrupted_goes_on_when_it_is_done_again(
+    schedules, settings, apply, monkeypatch
+):
+    monkeypatch.setattr("psched.files.apply._TRANSACTION", 1)
     apply(WANTED)
     wanted = [{**each, "delay": 5} for each in WANTED]
 
@@ -126,3 +129,18 @@ def test_what_was_interrupted_goes_on_when_it_is_done_again(schedules, settings,
             schedules, settings=settings, report=interrupt,
         )  # fmt: skip
     assert apply(wanted) == [("changed", "b")]
+
+
+def test_a_schedule_that_has_changed_meanwhile_does_not_keep_others_from_being_changed(
+    schedules, settings, apply
+):
+    apply(WANTED)
+    wanted = [{**each, "delay": 5} for each in WANTED]
+    made = make_plan(schedules, wanted, "mine", settings=settings)
+    schedules["a"].modify(note="meanwhile")
+    done = []
+    apply_plan(made, schedules, settings=settings, report=lambda *each: done.append(each))
+    assert done == [("changed", "a"), ("changed", "b")]
+    assert [schedules[key].metadata().delay for key in "ab"] == [5, 5]
+    # The note is not declared, so it was removed.
+    assert apply(wanted) == []

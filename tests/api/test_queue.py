@@ -122,7 +122,7 @@ class TestPushing:
         with pytest.raises(InvalidError, match=r"^max_attempts: "):
             schedules.push("k", max_attempts=-1)
         with pytest.raises(
-            InvalidError, match=r"^cron: is for what runs again and again: add that"
+            InvalidError, match=r"^cron: is for schedules, which run repeatedly; call add, not push"
         ):
             schedules.push("k", cron="@daily")
         with pytest.raises(InvalidError, match=r"^run_at: and next_time say the same; leave one"):
@@ -241,7 +241,7 @@ def test_redis_has_no_transaction_to_push_in(open_database):
     with open_database("redis") as database, psched.open({"url": database.url}) as schedules:
         schedules._store.init()
         with pytest.raises(NotSupportedError, match=r"^connection: this store cannot join"):
-            schedules.push("k", connection=object())
+            schedules.push("k", "t", connection=object())
         assert not schedules["k"].exists()
 
 
@@ -342,6 +342,13 @@ class TestRequeueing:
         assert row("k").next_time == missed
         assert schedules.poll().scheduled_time == missed
 
+    def test_a_recurring_schedule_goes_on_at_its_next_scheduled_time(self, schedules, row, now):
+        schedules.add("k", cron="@hourly")
+        schedules["k"].cancel()
+        schedules["k"].requeue(run_at=int(now()) + 1)
+        assert row("k").next_run_time == row("k").next_time > now()
+        assert row("k").next_time % 3600 == 0
+
     def test_it_can_be_put_off(self, schedules, row, now):
         schedules.push("k")
         schedules["k"].cancel()
@@ -430,7 +437,7 @@ class TestWaiting:
 
     def test_a_schedule_comes_to_no_end(self, schedules):
         schedules.add("k", cron="@daily")
-        with pytest.raises(InvalidError, match="comes to no end"):
+        with pytest.raises(InvalidError, match="never ends"):
             schedules["k"].wait(timeout=0.1)
 
 

@@ -83,6 +83,12 @@ FOUND = {
         "many": {**FLEET, "tasks": 10},
         "worker_and_runner_pss_mib": float,
     },
+    "list": {
+        **{name: {"ms": float, "rows": 2} for name in ("status", "type", "label", "due")},
+        **{name: {"ms": float, "rows": 2} for name in ("running", "type and status")},
+        **{name: {"ms": float, "rows": 20} for name in ("wide type", "wide status")},
+        "prefix": {"ms": float, "rows": 11},
+    },
     "size": {"1000": SIZE, "3000": SIZE},
     "recovery": {"worker": RECOVERY, "runner": RECOVERY},
     "startup": {

@@ -4,12 +4,12 @@ import pytest
 
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
 from psched.core.store_protocol import Store
-from psched.testing import CoreContract
+from psched.testing import BacklogContract, CoreContract
 from support.compat import compat_factory
 from support.stores import Sql
 
 
-class TestPerfectSchedStore(CoreContract):
+class TestPerfectSchedStore(CoreContract, BacklogContract):
     @pytest.fixture
     def backend_factory(self, database):
         if database.kind == "mariadb":

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.testing import BackendContract, StatusContract
+from psched.testing import BackendContract, BacklogContract, StatusContract
 from support.stores import SOME, takes_some_types
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"
@@ -24,7 +24,7 @@ def example():
     return module
 
 
-class TestFileStore(BackendContract, StatusContract):
+class TestFileStore(BackendContract, BacklogContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())

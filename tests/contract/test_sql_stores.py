@@ -3,7 +3,14 @@
 import pytest
 from sqlalchemy import create_engine
 
-from psched.testing import BackendContract, StatusContract, TableContract, TransactionContract
+from psched.testing import (
+    BackendContract,
+    BacklogContract,
+    ReplaceManyContract,
+    StatusContract,
+    TableContract,
+    TransactionContract,
+)
 from support.stores import SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
@@ -33,7 +40,14 @@ def strategy(request):
     ],
     indirect=True,
 )
-class TestSqlStore(BackendContract, TransactionContract, TableContract, StatusContract):
+class TestSqlStore(
+    BackendContract,
+    BacklogContract,
+    TransactionContract,
+    ReplaceManyContract,
+    TableContract,
+    StatusContract,
+):
     @pytest.fixture
     def backend_factory(self, database, strategy):
         with store_factory(database.url, claim_strategy=strategy) as open_store:

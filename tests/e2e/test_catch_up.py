@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_understood_rests_with_its_reason_and_holds_up_no_o
     assert {row.status for row in rows.values()} == {"quarantined"}
     assert all((rows[key].reason or "").startswith(f"{bad[key][0]}: ") for key in bad)
     assert {run.key for run in service.runs.runs()} == {"good"}
-    listed = service.psched("list").stdout
+    listed = service.psched("list", "--legacy").stdout
     assert listed.count("quarantined") == len(bad)
     assert "# timezone: " in listed
 

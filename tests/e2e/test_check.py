@@ -39,11 +39,13 @@ def test_a_good_installation_is_all_ok(make_service, database):
     done = service.psched("check")
 
     assert (done.returncode, done.stderr) == (0, "")
-    configuration, handlers, programs, triggers, zones, store, *facts = done.stdout.splitlines()
+    first, (zones, store, *facts) = done.stdout.splitlines()[:5], done.stdout.splitlines()[5:]
+    configuration, handlers, programs, triggers, workers = first
     assert configuration == f"configuration: {service.config}: ok"
     assert handlers == "handlers: 2 routes: ok"
     assert programs.startswith("programs: rows may run any program as user ")
     assert triggers.startswith("triggers: rows may call trigger classes as user ")
+    assert workers == "workers: 1; slots of each: 1"
     assert zones.startswith("zones: tzdata 20")
     assert store.endswith(", table psched")
     shown = dict(line.strip().split(": ", 1) for line in facts)
@@ -244,3 +246,74 @@ def test_it_says_who_can_run_code(service):
     )
     service.configure(exec_type=None, dispatch="jobs:D")
     assert "programs: your own handler runs type exec" in service.psched("check").stdout
+
+
+def test_it_lists_all_problems_and_not_only_the_first(service):
+    service.configure(
+        dispatch="nowhere:Dispatch", log="/nosuch/psched.log", url="mysql://u@127.0.0.1:1/x"
+    )
+    done = service.psched("check")
+    assert done.returncode == 1
+    handlers, log, database = done.stderr.splitlines()
+    assert handlers.startswith("Error: there is no module 'nowhere' on the load path")
+    assert log.endswith("cannot create /nosuch/psched.log: create its folder, and give it to the"
+                        " user of the service")  # fmt: skip
+    assert database.endswith("; start the server, or correct host and port in url")
+    assert "triggers: " in done.stdout
+
+
+class TestLog:
+    def test_a_log_that_can_be_written_is_ok_and_is_not_created(self, service):
+        log = service.folder / "psched.log"
+        service.configure(log=str(log))
+        for _ in range(2):
+            done = service.psched("check")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert re.search(
+                rf"^log: {log}, which user \S+ can write: ok$", done.stdout, re.MULTILINE
+            )
+            if not log.exists():
+                log.write_text("a line\n")
+        assert log.read_text() == "a line\n"
+
+    def test_a_log_that_is_no_file_is_a_problem(self, service):
+        service.configure(log=str(service.folder))
+        done = service.psched("check")
+        assert done.returncode == 1
+        assert f" cannot append to {service.folder}: is a folder, " in done.stderr
+        assert done.stderr.endswith("; name a file\n")
+
+
+class TestOptionsOfRun:
+    def test_they_replace_what_the_file_says(self, service):
+        service.configure(dispatch=None, load_path=None)
+        service.write("more/jobs.py", DISPATCH)
+        service.write("more/lazily.py", "def report(task): pass")
+        done = service.psched("check", "-I", "more", "-r", "jobs", "Dispatch")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "handlers: 2 routes: ok\n" in done.stdout
+        missing = service.psched("check", "-I", "more", "-r", "nowhere", "Dispatch")
+        assert missing.returncode == 1
+        assert "there is no module 'nowhere'" in missing.stderr
+
+    def test_a_program_for_every_type_is_checked(self, service):
+        done = service.psched("check", "--exec", "/bin/true", "--", "--quickly")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "handlers: /bin/true for every type: ok\n" in done.stdout
+
+    def test_the_database_of_an_option_is_checked(self, service):
+        done = service.psched("check", "--url", f"sqlite:///{service.folder}/none.db")
+        assert done.returncode == 1
+        assert f"Error: no database at {service.folder}/none.db: run" in done.stderr
+
+    def test_an_interval_that_run_refuses_is_refused(self, service):
+        done = service.psched("check", "-t", "60", "-b", "59")
+        assert done.returncode == 1
+        assert "heartbeat-interval: 59 s" in done.stderr
+
+
+def test_a_database_in_memory_needs_no_running_master(service):
+    service.configure(url="memory:")
+    done = service.psched("check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("database: memory:, which each master makes for itself: ok\n")

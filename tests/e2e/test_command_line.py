@@ -40,7 +40,7 @@ def test_the_commands_of_the_readme_work_one_after_another(make_service, tmp_pat
     assert re.fullmatch(r"s1: first at \d{4}-\d\d-\d\d \d\d:\d\d:00 UTC\n", added.stdout)
     service.psched("add", "s2", "user_task", "@daily", '{"k": 2}', "-s", "2026-01-01")
 
-    listed = service.psched("list")
+    listed = service.psched("list", "--legacy")
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "2 entries.\n" in listed.stdout
 
@@ -54,7 +54,7 @@ def test_the_commands_of_the_readme_work_one_after_another(make_service, tmp_pat
 
     deleted = service.psched("delete", "s1")
     assert (deleted.returncode, deleted.stdout, deleted.stderr) == (0, "s1: deleted\n", "")
-    assert "1 entries.\n" in service.psched("list").stdout
+    assert "1 entries.\n" in service.psched("list", "--legacy").stdout
     missing = service.psched("delete", "s1")
     assert (missing.returncode, missing.stderr) == (1, "Error: no schedule has the key 's1'\n")
 
@@ -66,7 +66,7 @@ def test_list_has_perfectscheds_columns_and_shows_those_due_first(service):
         *["-s", "2030-01-01"],
     )
 
-    heading, early, late, total = service.invoke("list").stdout.splitlines()
+    heading, early, late, total = service.invoke("list", "--legacy").stdout.splitlines()
 
     assert heading == (
         "                       key            type               cron   delay    timezone"
@@ -80,6 +80,38 @@ def test_list_has_perfectscheds_columns_and_shows_those_due_first(service):
     )
     assert late.split()[:2] == ["late", "t"]
     assert total == "2 entries."
+
+
+def test_a_first_run_before_its_scheduled_time_is_refused(service):
+    started = ("add", "s1", "t", "30 2 * * *", "-s", "2030-01-01")
+
+    early = service.invoke(*started, "--at", "2029-12-31")
+    late = service.invoke(*started, "--at", "2030-01-01T02:31")
+
+    assert early.exit_code == 1
+    assert early.stderr == (
+        "Error: at: 2029-12-31T00:00:00Z is before the scheduled time, 2030-01-01T02:30:00Z; a run"
+        " before it would take the place of the scheduled run. For an extra run, push a task of"
+        " type 't' with the same data and a key of its own\n"
+    )
+    assert (late.exit_code, late.stdout) == (0, "s1: first at 2030-01-01 02:30:00 UTC\n")
+
+
+def test_a_command_that_exec_could_not_run_is_refused_when_it_is_added(service):
+    service.configure(dispatch=None)
+
+    for words in (
+        ["add", "s1", "exec", "@daily", '{"command": "pg_dump"}'],
+        ["push", "s1", "exec", '{"command": "pg_dump"}'],
+    ):
+        refused = service.invoke(*words)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert refused.stderr == (
+            'Error: data: "command" must be a list of texts, such as ["program", "argument"];'
+            ' one text needs "shell": true\n'
+        )
+    fixed = service.invoke("add", "s1", "exec", "@daily", '{"command": ["pg_dump"]}')
+    assert fixed.exit_code == 0
 
 
 def test_list_in_json_has_every_column_and_a_schedule_on_each_line(service):
@@ -105,7 +137,7 @@ def test_nothing_that_a_row_holds_moves_the_cursor(service):
             [evil] * 6,
         )
 
-    listed = service.psched("list")
+    listed = service.psched("list", "--legacy")
 
     assert listed.returncode == 0
     assert len(listed.stdout.splitlines()) == 3
@@ -194,7 +226,7 @@ def test_a_list_shows_no_more_than_the_beginning_of_what_is_large(service):
                 [f"s{number}", gzip.compress(brackets.encode())],
             )
     for options, most in ([], 10_000), (["--json"], 400_000):
-        done = service.psched("list", *options)
+        done = service.psched("list", "--legacy", *options)
         assert done.returncode == 0
         assert len(done.stdout) < most
     shown = service.psched("show", "s1").stdout

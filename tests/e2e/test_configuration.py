@@ -58,7 +58,7 @@ def test_without_a_configuration_there_is_a_database_of_ones_own(service):
     commands = [
         ["init"],
         ["add", "s1", "exec", "@daily", '{"command": ["touch", "ran"]}', "-s", "2026-01-01"],
-        ["list"],
+        ["list", "--legacy"],
     ]
     for command in commands:
         done = service.run(sys.executable, "-m", "psched", *command)

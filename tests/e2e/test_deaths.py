@@ -332,7 +332,10 @@ def test_titles_say_what_each_process_is_doing(service):
     [worker] = master.workers()
 
     wait_until(
-        lambda: title(master.pid) == "psched master: generation 1, 1 workers, 1 tasks",
+        lambda: (
+            title(master.pid)
+            == "psched master: generation 1, 1 workers, 1 tasks, 0 of 1 slots free"
+        ),
         what="the master's title",
     )
     wait_until(lambda: title(worker) == "psched worker 0 (gen 1): 1 tasks", what="its title")

@@ -50,8 +50,8 @@ def test_a_first_run_that_was_interrupted_is_begun_anew(tmp_path):
     done = demo(tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "6 entries.\n" in done.stdout
+    assert "6 schedules\n" in done.stdout
     assert done.stdout.endswith("the master is there\n")
     again = demo(tmp_path)
-    assert "6 entries.\n" in again.stdout
+    assert "6 schedules\n" in again.stdout
     assert "first at" not in again.stdout

@@ -60,7 +60,8 @@ def program(service, tmp_path):
 def configure(service, **settings):
     """Change what the program's loader returns."""
     path = service.folder / "settings.json"
-    before = json.loads(path.read_text()) if path.exists() else {"poll_interval": 0.2}
+    first = {"poll_interval": 0.2, "processors": 1, "concurrency": 1}
+    before = json.loads(path.read_text()) if path.exists() else first
     path.write_text(json.dumps({**before, "retry_wait": 1, **settings}))
 
 

@@ -22,7 +22,7 @@ def test_a_command_gets_its_arguments_input_environment_and_folder(each_service)
         "env": {"COLOUR": "grün", "HOME": "/nowhere"},
         "cwd": "there",
         "append_key": True,
-        "more": ["for", "the", "command"],
+        "data": ["for", "the", "command"],
     }
     service.add("s 1", "exec", data=data)
     master = service.start()
@@ -100,7 +100,7 @@ def test_only_with_shell_is_a_text_given_to_the_shell(service):
         "nul": {"command": ["touch", "no\0"]},
         "stdin": {"command": ["touch", "no"], "stdin": ["no text"]},
     }.items():
-        service.add(name, "exec", data=data, retry_wait=600)
+        service.insert(name, "exec", data=data, retry_wait=600)
     master = service.start()
 
     service.wait_for_finish("asked")
@@ -111,7 +111,8 @@ def test_only_with_shell_is_a_text_given_to_the_shell(service):
     text = service.row("text")
     assert text.status == "waiting"
     assert text.reason == (
-        'InvalidError: data: "command" must be a list of texts; one text needs "shell": true'
+        'InvalidError: data: "command" must be a list of texts, such as ["program", "argument"];'
+        ' one text needs "shell": true'
     )
 
 
@@ -134,6 +135,30 @@ def test_a_command_that_fails_is_run_again_and_its_status_is_told(service):
     assert "/no/where" in (service.row("nowhere").reason or "")
 
 
+def test_a_command_says_which_exit_statuses_count_as_success(service):
+    for key, exits, ok in (
+        ("one", "exit 1", [0, 1]),
+        ("none", "exit 0", [0, 1]),
+        ("zero", "exit 0", [3]),
+        ("signal", "kill -9 $$", [9, 137]),
+    ):
+        data = {"command": exits, "shell": True, "ok_exit": ok}
+        service.add(key, "exec", data=data, retry_wait=600, max_attempts=9)
+    for key, ok in ("empty", []), ("text", "0"), ("truth", [True]), ("large", [256]):
+        data = {"command": "true", "shell": True, "ok_exit": ok}
+        service.insert(key, "exec", data=data, retry_wait=600, max_attempts=9)
+    master = service.start()
+
+    for key in "one", "none":
+        assert service.wait_for_finish(key).row.fence == 1
+    master.wait_for_log("failed after", count=6)
+
+    assert "exited with status 0" in service.row("zero").reason
+    assert "was killed by signal 9" in service.row("signal").reason
+    for key in "empty", "text", "truth", "large":
+        assert '"ok_exit" must be a list of exit statuses' in service.row(key).reason
+
+
 def test_a_command_can_have_a_text_for_its_input_in_place_of_the_data(service):
     service.add("said", "exec", data={"command": ["tee", "said"], "stdin": "ü\n"})
     service.add("empty", "exec", data={"command": ["tee", "empty"], "stdin": ""})
@@ -147,7 +172,7 @@ def test_a_command_can_have_a_text_for_its_input_in_place_of_the_data(service):
 
 
 def test_a_command_that_does_not_read_its_input_finishes_all_the_same(service):
-    service.add("deaf", "exec", data={"command": ["true"], "much": "x" * 500_000})
+    service.add("deaf", "exec", data={"command": ["true"], "data": "x" * 500_000})
     service.start()
 
     service.wait_for_finish("deaf")

@@ -26,16 +26,51 @@ schedules:
 SCHEDULES = "next: " + ", ".join([r"\d{4}-\d\d-\d\d \d\d:\d\d [+-]\d\d:\d\d"] * 3)
 
 
+UNITS = """\
+label: reports
+schedules:
+  often:
+    cron: "@every 5m +30s"
+    delay: 1m
+    jitter: 30s
+    kill_timeout: 2h
+"""
+
+
+def test_a_file_can_have_durations_and_the_database_gets_seconds(service):
+    service.write("s.yml", UNITS)
+
+    assert service.psched("apply", "s.yml").stdout.endswith("often: added\n")
+    assert service.psched("apply", "s.yml").stdout == "label reports: 1 unchanged\n"
+    exported = service.psched("export").stdout
+    for line in ("cron: '@every 300 +30'", "delay: 60", "jitter: 30", "kill_timeout: 7200"):
+        assert f"    {line}\n" in exported
+
+    service.write("s.yml", UNITS.replace("delay: 1m", "delay: 1min"))
+    refused = service.psched("apply", "s.yml")
+    assert refused.returncode == 1
+    assert refused.stderr.endswith(
+        "s.yml:5: often: delay: must be whole seconds, or have a unit (30s, 5m, 1h, 30d), not"
+        " '1min'\n"
+    )
+
+
 def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service):
     service = each_service
     path = str(service.write("s.yml", FILE))
 
     dry = service.psched("apply", "s.yml", "--dry-run")
     assert (dry.returncode, dry.stderr) == (3, "")
-    lines = dry.stdout.splitlines()
-    assert [lines[0], lines[1], lines[3]] == ["label reports: 2 to add", "+ nightly", "+ weekly"]
-    assert re.fullmatch(f"    {SCHEDULES}", lines[2])
-    assert "0 entries.\n" in service.invoke("list").stdout
+    assert dry.stdout.splitlines() == [
+        "label reports: 2 to add",
+        "+ nightly: 30 2 * * * Europe/Berlin, exec: report",
+        "+ weekly: @weekly UTC, recorder",
+    ]
+    verbose = service.invoke("apply", path, "--dry-run", "--verbose").stdout.splitlines()
+    assert '    cron: "30 2 * * *"' in verbose
+    assert '    note: "for Ann"' in verbose
+    assert sum(re.fullmatch(f"    {SCHEDULES}", line) is not None for line in verbose) == 2
+    assert "0 entries.\n" in service.invoke("list", "--legacy").stdout
 
     done = service.invoke("apply", path)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -48,9 +83,11 @@ def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service)
     service.write(
         "s.yml", FILE.partition("  weekly:")[0].replace("30 2 ", "45 2 ").replace("Ann", "Bo")
     )
-    changed = service.invoke("apply", path)
+    brief = service.invoke("apply", path, "--dry-run").stdout
+    changed = service.invoke("apply", path, "-v")
     assert changed.exit_code == 0
     shown = changed.stdout.splitlines()
+    assert brief.splitlines() == [line for line in shown[:-1] if "next" not in line]
     assert shown[:4] == [
         "label reports: 1 to change, 1 no longer in the files, but stay (see --prune)",
         "~ nightly",
@@ -66,8 +103,8 @@ def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service)
     assert (after.hour, after.minute) == (2, 45)
 
     pruned = service.invoke("apply", path, "--prune")
-    assert pruned.stdout.endswith("weekly: removed\n")
-    assert "weekly" not in service.invoke("list").stdout
+    assert pruned.stdout.endswith("weekly: deleted\n")
+    assert "weekly" not in service.invoke("list", "--legacy").stdout
 
 
 def test_two_labels_stay_apart(service):
@@ -85,13 +122,13 @@ def test_two_labels_stay_apart(service):
         ),
         refused.stderr.splitlines()[0].removeprefix("Error: ").replace("nightly", "weekly"),
     ]
-    assert "3 entries" in service.invoke("list").stdout
+    assert "3 entries" in service.invoke("list", "--legacy").stdout
 
     adopted = service.invoke("apply", str(b), "--adopt", "--prune")
     assert '    label: "reports" -> "others"' in adopted.stdout
     assert "- " not in adopted.stdout
-    assert "3 entries" in service.invoke("list", "--label", "others").stdout
-    assert "0 entries" in service.invoke("list", "--label", "reports").stdout
+    assert "3 entries" in service.invoke("list", "--legacy", "--label", "others").stdout
+    assert "0 entries" in service.invoke("list", "--legacy", "--label", "reports").stdout
     shown = service.invoke("show", "nightly").stdout
     assert re.search(r"^label: +others$", shown, re.MULTILINE)
     assert re.search(r"^note: +for Ann$", shown, re.MULTILINE)
@@ -114,6 +151,16 @@ def test_what_is_exported_can_be_applied_through_a_pipe(service):
     command = " ".join(service.psched_command)
     piped = service.run("sh", "-c", f"{command} export | {command} apply -")
     assert (piped.returncode, piped.stdout) == (0, "label web: 1 unchanged\n"), piped.stderr
+
+
+def test_several_labels_have_one_summary_first(service):
+    service.write("s/a.yml", FILE)
+    more = "label: more\nschedules:\n  long: {cron: '0 5 * * *', data: {words: [LONG]}}\n"
+    service.write("s/b.yml", more.replace("LONG", "x" * 99))
+    shown = service.invoke("apply", str(service.folder / "s")).stdout.splitlines()
+    assert shown[0] == "2 labels: 3 to add"
+    [long] = [line for line in shown if line.startswith("+ long: ")]
+    assert long == f'+ long: 0 5 * * * UTC, default: {{"words": ["{"x" * 48}…'
 
 
 def test_a_plan_can_be_read_by_programs(service):
@@ -208,6 +255,92 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     assert row.status == "waiting"
     assert row.next_time > 1_767_243_600
     assert master.stop() == 0
+
+
+def test_two_versions_of_a_line_are_never_both_active_without_a_question(each_service):
+    service = each_service
+    words = (
+        "import-crontab",
+        str(service.folder / "tab"),
+        "--user",
+        "ann",
+        "--any-user",
+        "--apply",
+    )
+
+    def keys():
+        with service.schedules() as schedules:
+            return {each.data["command"]: each.key for each in schedules.list()}
+
+    def imported(lines, *more):
+        service.write("tab", lines)
+        return service.invoke(*words, *more)
+
+    imported("@daily echo a\n@daily true 1\n")
+    before = keys()
+    edited = imported("@daily echo b\n@daily true 1\n")
+    assert f"{before['echo a']}: edited: @daily echo a -> @daily echo b\n" in edited.stderr
+    assert keys() == {"echo b": before["echo a"], "true 1": before["true 1"]}
+
+    # The line with `true` may have become the one with `printf`: nobody but the user knows.
+    new = "@daily echo b\n@daily printf 1\n"
+    refused = imported(new)
+    assert refused.exit_code == 1
+    assert "delete the former (--prune), or keep them (--keep)\n" in refused.stderr
+    assert set(keys()) == {"echo b", "true 1"}
+    assert "(stays)" in imported(new, "--dry-run").stdout
+    assert set(keys()) == {"echo b", "true 1"}
+    imported(new, "--keep")
+    assert set(keys()) == {"echo b", "true 1", "printf 1"}
+    pruned = imported(new, "--prune")
+    assert f"{before['true 1']}: not imported from {service.folder}/tab any more: " in pruned.stderr
+    assert set(keys()) == {"echo b", "printf 1"}
+    # If lines have only left the crontab, nothing replaces them, so nothing is asked.
+    assert "(stays)" in imported("@daily echo b\n").stdout
+    assert set(keys()) == {"echo b", "printf 1"}
+
+
+def test_a_file_that_is_written_again_keeps_the_keys_of_edited_lines(service):
+    made = service.folder / "tab.yml"
+    words = ("import-crontab", str(service.folder / "tab"), "--user", "ann", "--any-user")
+    service.write("tab", "@daily echo a\n")
+    service.invoke(*words, "-o", str(made))
+    text = made.read_text()
+    comment = "# one day, after which psched stops the command; cron sets no limit"
+    assert f"    kill_timeout: 86400  {comment}\n" in text
+
+    service.write("tab", "@daily echo b\n@weekly echo c\n")
+    service.invoke(*words, "-o", str(made), "--force")
+    [key] = re.findall(r"tab\.echo\.\w+", text)
+    again = made.read_text()
+    assert re.search(rf"{key}:\n.*\n    cron: '@daily'(\n.*)+? echo b\n", again)
+
+    # The file is not there: the former lines are those of the database.
+    service.invoke("apply", str(made))
+    service.write("tab", "@daily echo d\n")
+    assert key in service.invoke(*words).stdout
+    service.write("tab", "@daily true\n")
+    assert service.invoke(*words).exit_code == 1
+    pruned = service.invoke(*words, "--prune")
+    assert "Apply the file with --prune" in pruned.stderr
+    assert key not in pruned.stdout
+
+
+def test_lines_that_the_services_user_cannot_run_are_named_before_anything_is_written(service):
+    secret = service.write("secret", "#!/bin/sh\n")
+    secret.chmod(0o600)
+    tab = service.write("cron.d/tab", f"@daily root {secret}\n@daily nobody true\n")
+    told = service.invoke("import-crontab", str(tab), "--service-user", "root")
+    assert told.exit_code == 1
+    assert told.stderr.splitlines() == [
+        f"{tab}:1: root must not execute {secret}",
+        (
+            f"{tab}:2: not imported: cron runs it as nobody, and psched as root; --any-user imports"
+            " such lines, too"
+        ),
+    ]
+    unknown = service.invoke("import-crontab", str(tab), "--service-user", "no-such-user")
+    assert unknown.stderr == "Error: --service-user: this host has no user 'no-such-user'\n"
 
 
 def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):

@@ -1,5 +1,6 @@
 """USR2: the log may be renamed at any time, and nothing of it is lost."""
 
+import json
 import re
 import signal
 
@@ -161,3 +162,83 @@ def test_every_line_says_when_who_and_which_occurrence(logged):
     assert [re.sub(f"^{when}", "", line).split(" [")[0] for line in about] == [
         "worker 0", "task", "worker 0",
     ]  # fmt: skip
+
+
+FAILING = """
+    import sys
+    from recorder import Dispatch as Before
+
+    def fail(task):
+        print("printed by", task.key, flush=True)
+        raise ValueError("no")
+
+    class Dispatch(Before):
+        routes = {"fail": fail}
+"""
+
+
+def test_in_the_journal_all_lines_have_priorities_and_what_tasks_print_is_not_changed(service):
+    service.configure(dispatch="jobs:Dispatch")
+    service.write("jobs.py", FAILING)
+    stream = service.write("master.log", "").stat()
+    service.env["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
+    service.add("s1", "fail")
+
+    master = service.start(log="master.log")
+    master.wait_for_log("failed after")
+    assert master.stop() == 0
+
+    lines = [line for line in master.text.splitlines() if line != "printed by s1"]
+    assert len(lines) < len(master.text.splitlines())
+    assert all(re.match(r"<[34]>    |<[3-7]>(INFO   |WARNING|ERROR  ) \w", line) for line in lines)
+    assert "<6>INFO    master stopped" in lines
+    assert any(line.startswith("<3>    ValueError: no") for line in lines)
+
+
+def test_in_the_journal_what_prevents_a_start_is_an_error(service):
+    service.configure(retry_wait="soon", alive_time="long")
+    stream = service.write("master.log", "").stat()
+    service.env["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
+    master = service.start(log="master.log", generation=0)
+    assert master.wait() == 78
+    lines = master.text.splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith("<3>") for line in lines)
+
+
+def test_all_processes_log_json_until_the_setting_changes(logged):
+    service = logged
+    service.configure(log_format="json", log_level="debug")
+    service.write("jobs.py", FAILING)
+    service.add("s1", "fail")
+    master = service.start(log="log")
+    master.wait_for_log("failed after")
+    service.configure(log_format="text")
+    master.send(signal.SIGHUP)
+    master.wait_for_log(r"INFO    master .*generation 2 serves")
+    assert master.stop() == 0
+
+    lines = [line for line in master.text.splitlines() if line.startswith("{")]
+    objects = [json.loads(line) for line in lines]
+    assert {each["process"] for each in objects} >= {"master", "worker 0", "task"}
+    [failed] = [each for each in objects if "traceback" in each]
+    assert failed["traceback"].endswith("ValueError: no")
+    assert (failed["level"], failed["key"]) == ("error", "s1")
+    assert failed["occurrence"] == "s1.1000000000"
+
+
+def test_verbose_shows_claims_extends_and_settles_and_info_does_not(service):
+    service.configure(alive_time=6)
+    service.add("long", data={"until": "gate"})
+    master = service.start(*service.master_command, "-c", service.config.name, "--verbose")
+    master.wait_for_log(r"DEBUG   worker 0 claimed 1 in \d+\.\d ms: long\n")
+    master.wait_for_log(r"DEBUG   worker 0 extended 1 in \d+\.\d ms: long\n")
+    service.open_gate("gate")
+    master.wait_for_log(r"DEBUG   worker 0 settled 1 in \d+\.\d ms: long\n")
+    assert master.stop() == 0
+
+    service.add("next")
+    master = service.start()
+    service.wait_for_finish("next")
+    assert master.stop() == 0
+    assert "DEBUG" not in master.text

@@ -155,7 +155,7 @@ def test_a_task_reaches_the_schedules_that_it_came_from(service, own):
 
 
 def test_the_command_sees_those_of_the_one_master_that_runs(service):
-    alone = service.psched("list")
+    alone = service.psched("list", "--legacy")
     assert alone.returncode == 1
     assert "url: memory: is in the memory of a running master, and you have none" in alone.stderr
     master = service.start()
@@ -163,10 +163,10 @@ def test_the_command_sees_those_of_the_one_master_that_runs(service):
     second = service.start()
     assert (
         f"({', '.join(sorted(map(str, (master.pid, second.pid))))})"
-        in service.psched("list").stderr
+        in service.psched("list", "--legacy").stderr
     )
     assert second.stop() == 0
-    assert "1 entries." in service.psched("list").stdout
+    assert "1 entries." in service.psched("list", "--legacy").stdout
     assert master.stop() == 0
 
 

@@ -33,7 +33,7 @@ def test_a_service_runs_on_it_and_survives_its_workers(service):
     assert (waited.returncode, waited.stdout) == (0, "t: finished\n")
     service.runs.wait("s", lambda runs: len(runs) >= 2)
     assert "schedules.json" in service.psched("check").stdout
-    assert "2 entries." in service.psched("list").stdout
+    assert "2 entries." in service.psched("list", "--legacy").stdout
     assert master.stop() == 0
 
 
@@ -57,6 +57,6 @@ def test_the_documented_test_of_it_passes(service):
 )
 def test_what_cannot_be_made_is_named(service, settings, told):
     service.configure(**settings)
-    refused = service.psched("list")
+    refused = service.psched("list", "--legacy")
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].startswith(told), refused.stderr

@@ -257,7 +257,7 @@ def test_the_commands_work_on_perfectscheds_table(make_service, database):
     listed = [json.loads(line) for line in service.psched("list", "--json").stdout.splitlines()]
     shown = [(row["key"], row["type"], row["data"], row["timezone"]) for row in listed]
     assert shown == [("report.daily", "report", {}, "Asia/Tokyo"), ("k1", "t1", {"a": 1}, "UTC")]
-    assert "2030-01-01 00:05:00 UTC" in service.invoke("list").stdout
+    assert "2030-01-01 00:05:00 UTC" in service.invoke("list", "--legacy").stdout
     (stored,) = sql("SELECT timeout, next_time, delay, data, timezone FROM {table} WHERE id='k1'")
     assert json.loads(stored[3]) == {"a": 1, "type": "t1"}
     assert (stored[0], stored[1], stored[2], stored[4]) == (1893456300, 1893456300, 0, "UTC")
@@ -270,7 +270,7 @@ def test_the_commands_work_on_perfectscheds_table(make_service, database):
             ("add", "k2", "t1", "@daily", "--catchup", "skip"),
             "catchup: PerfectSched's table has no",
         ),
-        (("add", "k2", "t1", "@daily", "-s", "2040-01-01T00:00"), "next_time: must be from 0 to"),
+        (("add", "k2", "t1", "@daily", "-s", "2040-01-01T00:00"), "start: must be from 0 to"),
         (("delete", "k2"), "no schedule has the key 'k2'"),
     ]:
         refused = service.invoke(*command)

@@ -49,9 +49,27 @@ def refused(done, status=1):
 def test_a_push_is_key_type_and_data_or_perfectqueues_one_word(queue, words, type_, data):
     pushed = queue.invoke("push", *words)
 
-    assert (pushed.exit_code, pushed.output) == (0, "t1: pushed\n")
+    assert (pushed.exit_code, pushed.stdout) == (0, "t1: pushed\n")
     seen = queue.row("t1")
     assert (seen.type, seen.data, seen.cron, seen.status) == (type_, data, None, "waiting")
+
+
+@pytest.mark.parametrize("words", [["t1", "{}"], ["t1=text"]])
+def test_a_push_without_type_warns_if_no_handler_is_configured(queue, words):
+    queue.configure(dispatch=None)
+
+    pushed = queue.invoke("push", *words)
+
+    assert (pushed.exit_code, pushed.stdout) == (0, "t1: pushed\n")
+    assert pushed.stderr == (
+        'Warning: t1: no type is given, so the type is "default", and the configuration names no'
+        " handler for it (dispatch, exec or script); to give the type of a handler, write: psched"
+        " push t1 TYPE DATA\n"
+    )
+    for more in ["t2", "default", "{}"], ["t3", "mail", "{}"]:
+        assert queue.invoke("push", *more).stderr == ""
+    queue.configure(exec="true")
+    assert queue.invoke("push", "t4", "{}").stderr == ""
 
 
 def test_a_push_has_settings_of_its_own(queue):
@@ -68,7 +86,24 @@ def test_a_push_has_settings_of_its_own(queue):
     }  # fmt: skip
 
 
+def test_a_push_takes_durations_with_units(queue):
+    pushed = queue.invoke(
+        *["push", "t1", "{}", "--timeout", "30s", "--expire", "1h", "--kill-timeout", "1.5s"],
+        *["--retry-wait", "2m"],
+    )
+
+    assert pushed.exit_code == 0, pushed.output
+    row = queue.row("t1").row
+    assert row.alive_time == 30
+    assert json.loads(row.options) == {"expire": 3600, "kill_timeout": 1.5, "retry_wait": 120}
+
+    slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1s")
+    assert slow.exit_code == 3
+    assert "after 0.1 s" in slow.output
+
+
 def test_data_can_come_from_standard_input(queue):
+    queue.configure(exec="./work.sh")
     for word in ["t1", "-"], ["t2=-"]:
         done = subprocess.run(
             [*queue.psched_command, "push", *word],
@@ -97,6 +132,7 @@ PLAIN = [
 
 @pytest.mark.parametrize(("words", "given", "payload"), PLAIN)
 def test_a_payload_need_not_be_json(queue, words, given, payload):
+    queue.configure(exec="./work.sh")
     done = subprocess.run(
         [*queue.psched_command, "push", *words],
         cwd=queue.folder,
@@ -130,6 +166,12 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
         (["t1", "{}", "--at", "soon"], 1, "Error: at: 'soon' is neither Unix seconds nor ISO"),
         (["t1", "{}", "--at", "9" * 15], 1, "Error: at: must be from 0 to"),
         (["t1", "{}", "--timeout", "-1"], 1, "Error: timeout: must be from 0 to"),
+        (
+            ["t1", "{}", "--timeout", "1w"],
+            2,
+            "Error: Invalid value for '--timeout': '1w' is not whole seconds, or a number with",
+        ),
+        (["t1", "{}", "--wait", "-5"], 2, "Error: Invalid value for '--wait': -5 is less than 0"),
         (["t1", "{}", "--expire", "-1"], 1, "Error: expire: must be a whole number of seconds"),
         (["t1", "{}", "--max-attempts", "-1"], 1, "Error: max_attempts: must be a whole number"),
         (["t1", "{}", "--kill-timeout", "nan"], 1, "Error: kill_timeout: must be a number"),
@@ -138,7 +180,7 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
 )
 def test_a_push_that_makes_no_sense_names_the_field_and_the_mend(queue, words, status, line):
     assert re.match(line, refused(queue.invoke("push", *words), status))
-    assert "0 entries" in queue.invoke("list").output
+    assert "0 entries" in queue.invoke("list", "--legacy").output
 
 
 def test_push_list_cancel_and_run_can_be_told_which_database_and_table(queue):
@@ -149,16 +191,16 @@ def test_push_list_cancel_and_run_can_be_told_which_database_and_table(queue):
     def run(*words):
         done = queue.invoke(*words, *there)
         assert done.exit_code == 0, done.output
-        return done.output
+        return done.stdout
 
     run("push", "t1", "{}")
-    assert "t1" in run("list")
+    assert "t1" in run("list", "--legacy")
     assert run("cancel", "t1") == "t1: cancelled\n"
-    assert run("list", "--status", "cancelled").endswith("1 entries.\n")
+    assert run("list", "--legacy", "--status", "cancelled").endswith("1 entries.\n")
     master = run_work(queue, *there)
     assert run("push", "t2", "{}", "--wait", "60") == "t2: finished\n"
     assert master.stop() == 0
-    assert "0 entries" in queue.invoke("list").output
+    assert "0 entries" in queue.invoke("list", "--legacy").output
     wrong = queue.invoke("list", "--database", "oracle://x/y")
     assert "url: names an unknown kind of database; known are" in refused(wrong)
     assert refused(queue.invoke("list", "--table", "a b")).startswith("Error: table: must be")
@@ -184,6 +226,7 @@ def test_a_key_is_pushed_once(queue):
 
 
 def test_waiting_for_a_task_ends_with_its_outcome(queue):
+    queue.configure(exec="./work.sh")
     queue.invoke("push", "later", "{}", "--at", "2030-01-01")
     run_work(queue)
 
@@ -201,7 +244,7 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     assert again.stderr == "the key 'good' is taken: waiting for that task\n"
 
     slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1")
-    assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
+    assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; the task goes on"
 
 
 # --- list and show -------------------------------------------------------------------
@@ -220,7 +263,7 @@ def test_list_shows_when_a_task_was_created_and_can_be_asked_for_some(queue):
         ]
         return [each["key"] for each in listed]
 
-    heading, t1, *_, total = queue.invoke("list").stdout.splitlines()
+    heading, t1, *_, total = queue.invoke("list", "--legacy").stdout.splitlines()
     assert heading.split()[-3:] == ["next_run_time", "created_at", "data"]
     assert heading.endswith("                  created_at  data")
     assert re.fullmatch(rf" +t1 +mail +0 +UTC( +{SECONDS}){{3}}  {{}}", t1)
@@ -230,7 +273,7 @@ def test_list_shows_when_a_task_was_created_and_can_be_asked_for_some(queue):
     assert keys("--status", "cancelled") == ["t3"]
     assert keys("--status", "cancelled", "--status", "waiting", "--type", "mail") == ["t1"]
     assert keys("--type", "default", "--due") == []
-    assert "'runing' is not one of 'waiting', 'running'" in refused(
+    assert "'runing' is not one of 'waiting', 'due', 'running'" in refused(
         queue.invoke("list", "--status", "runing"), 2
     )
 
@@ -311,7 +354,7 @@ def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
     run_work(queue)
     queue.invoke("push", "t1", "{}")
     wait_until(lambda: lines(queue, "ran"), what="the program's start")
-    assert "1 entries." in queue.invoke("list", "--status", "running").stdout
+    assert "1 entries." in queue.invoke("list", "--legacy", "--status", "running").stdout
 
     cancelled = queue.invoke("cancel", "t1")
 
@@ -428,6 +471,38 @@ def test_perfectqueues_short_options_mean_what_they_mean_there(queue):
     }
 
 
+def test_options_with_units_are_written_in_seconds(queue):
+    done = queue.invoke(
+        *["configure", str(queue.folder / "q.yml"), "--exec", "./work.sh", "--timeout", "2m"],
+        *[
+            "-b",
+            "30s",
+            "-x",
+            "1h",
+            "-X",
+            "1.5m",
+            "-i",
+            "2s",
+            "--retry-wait",
+            "5m",
+            "--expire",
+            "4d",
+        ],
+    )
+
+    assert done.exit_code == 0, done.output
+    written = yaml.safe_load((queue.folder / "q.yml").read_text())
+    durations = {
+        "alive_time": 120,
+        "kill_timeout": 3600.0,
+        "kill_interval": 90.0,
+        "poll_interval": 2.0,
+        "retry_wait": 300,
+        "expire": 345_600,
+    }
+    assert durations.items() <= written.items()
+
+
 def test_an_option_that_means_something_else_in_perfectqueue_is_told(queue):
     done = queue.psched("run", "--exec", "./work.sh", "-r", "300")
 
@@ -458,6 +533,18 @@ def test_what_configure_has_written_runs_from_any_folder(queue):
     assert (settings.alive_time, settings.processors, settings.kill_interval) == (30, 2, 5)
     assert lines(queue, "done") == ["-x ${NOTES} t1"]
     assert master.stop() == 0
+
+
+def test_the_number_of_workers_can_be_left_to_each_host(queue):
+    written = queue.psched("configure", "q.yml", "--workers", "auto", "--concurrency", 3)
+    assert written.returncode == 0
+    path = queue.folder / "q.yml"
+
+    assert yaml.safe_load(path.read_text())["processors"] == "auto"
+    workers = min(len(os.sched_getaffinity(0)), 4)
+    checked = queue.run(sys.executable, "-m", "psched", "-c", "q.yml", "check")
+    assert read_config(path).processors == workers
+    assert f"workers: {workers}; slots of each: 3\n" in checked.stdout
 
 
 def test_configure_takes_over_a_file_as_it_stands_but_for_what_is_said_anew(queue):

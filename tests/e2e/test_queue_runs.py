@@ -62,7 +62,7 @@ def test_a_task_that_fails_waits_ever_longer_is_given_up_kept_and_can_be_run_aga
         assert len(waits) == 2, master.text
         assert 0.5 <= waits[0] <= 1 <= waits[1] <= 2
         assert lines(queue, "ran") == ['t {"k":1}'] * 3
-        listed = queue.invoke("list", "--status", "failed").stdout
+        listed = queue.invoke("list", "--legacy", "--status", "failed").stdout
         assert listed.endswith("1 entries.\n")
         assert re.search(r"\bt +mail\b", listed)
         assert "for the last time (attempt 3): " in master.text
@@ -123,7 +123,8 @@ def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
 def test_workers_may_be_for_some_types_alone(queue):
     with queue.schedules() as schedules:
         schedules.push_many(
-            {"key": f"{type_}1", "type": type_} for type_ in ("a", "b", "c", "exec")
+            {"key": f"{type_}1", "type": type_, "data": data}
+            for type_, data in (("a", {}), ("b", {}), ("c", {}), ("exec", {"command": ["true"]}))
         )
     some = run_work(queue, "--only", "a", "--only", "c")
     queue.wait_for_finish("a1")

@@ -23,7 +23,7 @@ def redis_service(place, make_service):
 
 def test_the_commands_say_what_they_say_on_any_database(redis_service, place):
     service = redis_service
-    done = service.psched("list")
+    done = service.psched("list", "--legacy")
     assert done.returncode == 1
     assert "run `psched init`" in done.stderr
     done = service.psched("init")
@@ -33,7 +33,7 @@ def test_the_commands_say_what_they_say_on_any_database(redis_service, place):
     done = service.psched("add", "s1", "recorder", "@daily")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the key 's1' is taken" in done.stderr
-    assert "s1" in service.psched("list").stdout
+    assert "s1" in service.psched("list", "--legacy").stdout
 
     done = service.psched("check")
 

@@ -35,7 +35,7 @@ def test_a_service_manager_is_told_of_every_step_by_the_master_alone(service, ma
     master = service.start(generation=0)
 
     ready = told(manager, *STEPS)
-    assert ready == {"READY": "1", "STATUS": "generation 1, 1 workers, 0 tasks"}
+    assert ready == {"READY": "1", "STATUS": "generation 1, 1 workers, 0 tasks, 1 of 1 slots free"}
     service.add("s1", "exec", data={"command": "env >environ", "shell": True})
     service.wait_for_finish("s1")
     assert "NOTIFY_SOCKET" not in (service.folder / "environ").read_text()
@@ -51,7 +51,10 @@ def test_a_service_manager_is_told_of_every_step_by_the_master_alone(service, ma
     assert told(manager, *STEPS)["RELOADING"] == "1"
     failed = told(manager, *STEPS)
     assert failed["READY"] == "1"
-    problem = "its first worker exited with status 65: its handlers cannot be loaded"
+    problem = (
+        "its first worker exited with status 65: its handlers cannot be loaded: importing 'jobs'"
+        " failed: SyntaxError: '(' was never closed (jobs.py, line 1)"
+    )
     assert failed["STATUS"].endswith(f"; restart failed: {problem}")
 
     master.send(signal.SIGTERM)
@@ -73,7 +76,8 @@ def test_it_is_ready_only_when_it_has_looked_for_due_rows_and_asks_for_patience_
     starting = told(manager, "STATUS", *STEPS)
     assert starting["EXTEND_TIMEOUT_USEC"] == "30000000"
     assert "READY" not in starting
-    while not starting["STATUS"].endswith("; the database does not answer"):
+    reason = "the table is not as psched needs it, run `psched init`: "
+    while f"; the database cannot be used: {reason}" not in starting["STATUS"]:
         starting = told(manager, "STATUS", *STEPS)
         assert "READY" not in starting
 

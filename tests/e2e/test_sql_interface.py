@@ -84,7 +84,7 @@ def test_a_row_that_has_ended_for_any_client_is_never_run_and_comes_to_rest(queu
         is_purged = status in {"cancelled", "finished", "expired"}
         assert (row.retain_until is not None) is is_purged
     assert queue.row("nonsense").reason.startswith("status: 'nonsense' is unknown; there are ")
-    assert "paused" in queue.invoke("list", "--status", "paused").stdout
+    assert "paused" in queue.invoke("list", "--legacy", "--status", "paused").stdout
     assert queue.invoke("requeue", "paused").stdout == "paused: requeued\n"
     queue.wait_for_finish("paused")
     assert lines(queue, "ran") == ["paused {}"]

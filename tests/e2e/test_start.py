@@ -63,7 +63,8 @@ class Program:
 
     def write(self, *jobs, **options):
         """Write the program, with these lines in the block of psched.start."""
-        said = "".join(f", {name}={value!r}" for name, value in options.items())
+        given = {"processors": 1, "concurrency": 1, **options}
+        said = "".join(f", {name}={value!r}" for name, value in given.items())
         lines = "\n        ".join(jobs)
         text = PROGRAM.format(url={"url": self.url}, options=said, jobs=lines)
         self.service.write(self.name, text)
@@ -277,7 +278,7 @@ REFUSING = """
         from psched.client.collection import ScheduleCollection
         def refuse(self, schedules):
             raise psched.InvalidError("data", "are too many for this server")
-        ScheduleCollection.add_many = refuse
+        ScheduleCollection.add_rows = refuse
 """
 
 

@@ -48,7 +48,10 @@ def test_it_tells_what_each_worker_runs_and_agrees_with_the_titles(service):
         what="the worker's title",
     )
     wait_until(
-        lambda: title(master.pid) == "psched master: generation 1, 2 workers, 1 tasks",
+        lambda: (
+            title(master.pid)
+            == "psched master: generation 1, 2 workers, 1 tasks, 1 of 2 slots free"
+        ),
         what="the master's title",
     )
 
@@ -79,7 +82,10 @@ def test_it_tells_of_deaths_errors_and_failed_restarts(service):
     told = asked(service)
 
     assert told["worker_deaths"] == 1
-    problem = "its first worker exited with status 65: its handlers cannot be loaded"
+    problem = (
+        "its first worker exited with status 65: its handlers cannot be loaded: importing 'jobs'"
+        " failed: SyntaxError: '(' was never closed (jobs.py, line 1)"
+    )
     assert told["problem"] == problem
     assert any("was killed by SIGKILL" in line for line in told["errors"])
     assert f"last restart failed: {problem}\n" in service.psched("status").stdout

@@ -67,7 +67,7 @@ def test_one_that_answers_wrongly_is_set_aside_and_one_that_is_not_there_is_wait
     assert problem in stuck.reason
     assert f"stuck: quarantined: cron: {problem}" in log
     assert (waiting.status, waiting.next_time) == ("waiting", 1_000_000_000)
-    assert "# cron: next_at" in service.psched("list", "--status", "quarantined").stdout
+    assert "# cron: next_at" in service.psched("list", "--legacy", "--status", "quarantined").stdout
 
 
 def test_the_command_line_refuses_what_no_worker_could_use(service):
@@ -199,7 +199,7 @@ class TestACommandLetsAChildAskTriggers:
             done = service.psched(*words)
             assert done.returncode == 1
             assert problem in done.stderr
-        for words in (["list"], ["show", "secret"]):
+        for words in (["list", "--legacy"], ["show", "secret"]):
             assert "@call secret:x" in service.psched(*words).stdout
         assert "tides:" in service.psched("export").stdout
         assert not (service.folder / "imported").exists()
@@ -222,6 +222,19 @@ class TestAdding:
         assert row.next_time <= row.next_run_time <= row.next_time + 9
         for words in (["s2", "t"], ["s2", "t", "@daily", "{}", "--every", "5"]):
             assert service.invoke("add", *words).exit_code == 2
+
+    def test_durations_have_units(self, service):
+        for key, words in {"s1": ["--every", "1h"], "s2": ["@every 1h +5m"]}.items():
+            added = service.invoke("add", key, "t", *words, "--jitter", "9s", "-d", "1.5m")
+            assert (added.exit_code, added.stderr) == (0, "")
+            row = service.row(key).row
+            assert re.fullmatch(r"@every 3600 \+\d+", row.cron)
+            assert (row.delay, row.options) == (90, b'{"jitter":9}')
+        shown = service.invoke("next", "--cron", "@every 5m", "-s", "300", "-n", "2", "--json")
+        assert [each["time"] for each in json.loads(shown.stdout)["occurrences"]] == [300, 600]
+        help_text = " ".join(service.invoke("add", "--help").stdout.split())
+        assert "--every DURATION" in help_text
+        assert "number with the unit s, m, h or d: 30s, 5m, 1h, 30d" in help_text
 
     def test_times_that_a_clock_change_meddles_with_are_warned_of(self, service):
         words = "t", "30 2 * * *", "-t", "Europe/Berlin", "-s", "2030-01-01"

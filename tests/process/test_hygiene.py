@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,11 @@ def sockets():
 
 def open_in(pid, kinds):
     """What a process has open besides /dev/null: kinds of sockets, and names of files."""
-    links = [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        # What the process opens for a moment may be closed before it is read.
+        with suppress(FileNotFoundError):
+            links.append(link.readlink())
     named = [kinds.get(str(link), Path(link).name) for link in links]
     return Counter(name for name in named if name != "null")
 
@@ -122,18 +127,30 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_th
 
     kinds = sockets()
     output = {"log": 3}  # and standard output and error, which were there before
-    for runner in runners:
-        assert open_in(runner, kinds) == Counter(unix=1) + Counter(output)
-    for worker in workers:
-        found = open_in(worker, kinds)
+
+    def a_runner_has_its_line(found):
+        return found == Counter(unix=1) + Counter(output)
+
+    def a_worker_has_its_database(found):
         its_own = {name: number for name, number in found.items() if name not in ("unix", "log")}
         if database.server is not None:
-            assert its_own == {"internet": 1}
-        else:
-            assert {*its_own} <= {"psched.db", "psched.db-wal", "psched.db-shm"}
-    found = open_in(master.pid, kinds)
-    assert {*found} == {"unix", "log", "pid"}
-    assert found["log"] == 3
+            return its_own == {"internet": 1}
+        return {*its_own} <= {"psched.db", "psched.db-wal", "psched.db-shm"}
+
+    def the_master_has_neither(found):
+        return {*found} == {"unix", "log", "pid"} and found["log"] == 3
+
+    expectations = [
+        *((runner, a_runner_has_its_line) for runner in runners),
+        *((worker, a_worker_has_its_database) for worker in workers),
+        (master.pid, the_master_has_neither),
+    ]
+    for pid, expected in expectations:
+        # Each process opens files of /proc and of control groups for a moment.
+        wait_until(
+            lambda pid=pid, expected=expected: expected(open_in(pid, kinds)),
+            what=f"{title(pid)}: {expected.__name__}",
+        )
     for pid in [master.pid, *runners]:
         assert not [name for name in mapped_in(pid) if "psched.db" in name]
 

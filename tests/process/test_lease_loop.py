@@ -83,7 +83,13 @@ class Scene:
     """A lease loop over a real SQLite database, with real runners."""
 
     def __init__(self, *keys, **settings):
-        given = {"url": "sqlite:///psched.db", "poll_interval": 0.05, "retry_wait": 0, **settings}
+        given = {
+            "url": "sqlite:///psched.db",
+            "poll_interval": 0.05,
+            "retry_wait": 0,
+            "concurrency": 1,
+            **settings,
+        }
         self.settings = from_mapping(given)
         self.bench = Bench(HANDLERS, **given)
         self.schedules = psched.open(given)

@@ -1,5 +1,6 @@
 """The log: whole lines, each once, whatever happens to the file and whatever is in them."""
 
+import json
 import logging
 import os
 import re
@@ -75,6 +76,78 @@ def test_a_traceback_is_indented_below_its_line(path):
     assert first.endswith("failed")
     assert all(line.startswith("    ") for line in rest)
     assert rest[-1].startswith("    ValueError: ")
+
+
+def lines_of_each_level(stream, form):
+    """Log to standard error, of which a variable says that systemd's journal reads it."""
+    found = os.fstat(2)
+    os.environ["JOURNAL_STREAM"] = stream or f"{found.st_dev}:{found.st_ino}"
+    journal = log.start(None, "debug", "writer")
+    journal.json = form == "json"
+    journal.subject = "a.b.60"
+    for level in logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL:
+        logging.getLogger("anything").log(level, "one\ntwo ü\x1b")
+    journal.subject = ""
+    try:
+        int("x")
+    except ValueError:
+        logging.getLogger("anything").exception("failed")
+    journal.redirect(Path("file"))
+    logging.getLogger("anything").info("in the file")
+    return [*journal.recent], Path("file").read_text()
+
+
+PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+
+
+def test_in_the_journal_each_line_has_a_priority_and_neither_time_nor_pid():
+    with started_isolated(lines_of_each_level, None, "text") as process:
+        recent, in_file = process.result()
+        lines = process.text.splitlines()
+    assert lines[:10] == [
+        line
+        for level, priority in PRIORITIES.items()
+        for line in (
+            f"<{priority}>{level:<7} writer [a.b.60] one",
+            f"<{priority}>    two ü\\x1b",
+        )
+    ]
+    assert lines[10] == "<3>ERROR   writer failed"
+    assert lines[11] == "<3>    Traceback (most recent call last):"
+    assert all(line.startswith("<3>    ") for line in lines[11:])
+    # Other places have no priorities; `psched status` shows the time of each error.
+    assert re.fullmatch(HEAD + " writer in the file\n", in_file)
+    assert len(recent) == 4
+    assert all(re.match(r"\d{4}-\d\d-\d\dT", line) for line in recent)
+
+
+def test_a_variable_that_names_another_stream_does_not_make_a_journal():
+    with started_isolated(lines_of_each_level, "1:2", "text") as process:
+        process.result()
+        assert re.match(HEAD.replace("INFO ", "DEBUG"), process.text)
+
+
+@pytest.mark.parametrize("stream", [None, "1:2"])
+def test_json_is_one_object_per_line(stream):
+    with started_isolated(lines_of_each_level, stream, "json") as process:
+        recent, in_file = process.result()
+        lines = process.text.splitlines()
+        pid = process.pid
+    if stream is None:
+        assert [int(line[1]) for line in lines] == [*PRIORITIES.values(), 3]
+        lines = [line[3:] for line in lines]
+    objects = [json.loads(line) for line in lines]
+    times = [each.pop("time") for each in objects]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time) for time in times)
+    same = {"pid": pid, "process": "writer"}
+    about = {"key": "a.b", "occurrence": "a.b.60", "message": "one\ntwo ü\x1b"}
+    assert objects[:5] == [{"level": level.lower(), **same, **about} for level in PRIORITIES]
+    traceback = objects[5].pop("traceback")
+    assert objects[5] == {"level": "error", **same, "message": "failed"}
+    assert traceback.startswith("Traceback (most recent call last):\n")
+    assert json.loads(in_file)["message"] == "in the file"
+    assert len(recent) == 4
+    assert all(re.match(r"\d{4}-\d\d-\d\dT", line) for line in recent)
 
 
 @pytest.mark.usefixtures("journal")

@@ -14,10 +14,11 @@ from psched.master.generation_spec import GenerationSpec
 from psched.master.master import Master
 from psched.master.messages import FROM_MASTER
 from psched.master.nonce_file import NonceFile
+from psched.master.reports.sd_notify import Notifier
+from psched.master.reports.status import Status
+from psched.master.reports.status_socket import StatusSocket
 from psched.master.respawn import Respawn
-from psched.master.sd_notify import Notifier
-from psched.master.status import Status
-from psched.master.status_socket import StatusSocket
+from psched.master.terminal import Terminal
 from psched.master.workers import Workers
 from psched.process import kernel
 from psched.process.signals import SIGNALS, SignalInbox
@@ -37,7 +38,8 @@ def worker(link, identity):
     while (message := link.wait()) is not None:
         if "go" in message:
             link.send({"looked": True})
-            link.send({"tasks": 1, "away": None, "enough": ""})
+            load = {"slots": 2, "free": 1, "due": 0, "late": 0}
+            link.send({"tasks": 1, "away": None, "enough": "", **load})
         if "stop" in message:
             return 0
     say("orphaned", identity.number)
@@ -98,7 +100,7 @@ def run_master(failing):
         respawn=Respawn(random.Random()),  # noqa: S311  # jitter
         reopen_logs=lambda: say("reopened"),
         status=status,
-        on_terminal=False,
+        terminal=Terminal(),
     )
     exit_status = master.run(inbox)
     say("used", time.process_time() - began)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from psched.master.sd_notify import Notifier
+from psched.master.reports.sd_notify import Notifier
 from support.isolated import isolated
 
 

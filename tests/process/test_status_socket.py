@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.master import status_query
 from psched.master.messages import STATUS
-from psched.master.status_socket import StatusSocket
+from psched.master.reports import status_query
+from psched.master.reports.status_socket import StatusSocket
 from psched.process.message_shapes import Shapes
 from support.odd_files import KINDS, leave
 from support.waiting import wait_until

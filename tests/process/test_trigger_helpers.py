@@ -132,6 +132,7 @@ class Scene:
         given = {
             "url": "sqlite:///psched.db",
             "poll_interval": 0.05,
+            "concurrency": 1,
             "load_path": str(Path.cwd()),
             **settings,
         }

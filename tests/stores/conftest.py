@@ -10,7 +10,7 @@ from support.stores import Sql, store_factory
 
 @pytest.fixture
 def open_store(database):
-    """Opens further stores on the test's database, which is initialised."""
+    """A function that opens a further store on the test's database, which is initialised."""
     with store_factory(database.url) as factory:
         factory().init()
         yield factory
@@ -23,7 +23,7 @@ def store(open_store):
 
 @pytest.fixture
 def open_at():
-    """Opens a store at any url."""
+    """A function that opens a store at any url; the store is closed after the test."""
     with contextlib.ExitStack() as opened:
 
         def open_at(url, timeout=10.0):
@@ -34,7 +34,7 @@ def open_at():
 
 @pytest.fixture
 def sql(database):
-    """Plain SQL on the test's database."""
+    """A function that executes plain SQL on the test's database."""
     return Sql(database.url)
 
 

@@ -1,4 +1,4 @@
-"""Extends and settles in batches: only a row's own fault leaves it out."""
+"""Tests of extends and settles in batches: a batch leaves out only rows with faults."""
 
 import pytest
 
@@ -24,7 +24,7 @@ TRIGGERS = {
         "CREATE TRIGGER odd BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()",
     ),
 }
-"""Raise an error that is no value's fault, at one row."""
+"""By database: SQL that makes every update of one row fail, whatever its values are."""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_value_that_does_not_fit_leaves_its_row_out_and_no_other(store, held):
     indirect=True,
 )
 class TestLockedRows:
-    """Rows that another session has locked are waited for, but do not hold up the others."""
+    """Tests that rows which another session has locked do not delay the other rows of a batch."""
 
     @pytest.fixture
     def locked(self, sql, held):  # noqa: ARG002  # it is not to stop the claim

@@ -1,4 +1,4 @@
-"""What may happen between reading due rows and claiming them."""
+"""Tests of changes that other clients make between a claim's read and its write."""
 
 from dataclasses import replace as changed
 
@@ -23,7 +23,7 @@ def store(database, open_store):  # noqa: ARG001  # which has made the table
 
 @pytest.fixture
 def claim_after(store):
-    """Claims, but calls a function after reading what is due, before the compare-and-swap."""
+    """A function that claims, and calls its argument between the read and the compare-and-swap."""
     take = store._claim_strategy()._swap
 
     def claim_after(something):
@@ -78,7 +78,7 @@ def test_an_occurrence_that_its_holder_has_just_settled_is_not_run_again(
 
 
 def test_a_row_that_others_have_just_had_is_not_taken_as_it_was(claim_after, other, lost):
-    """Taken over, settled, and due again."""
+    """Other workers have taken over the row and settled it, and it is due again."""
 
     def run():
         (row,) = other.claim("other.2", **CLAIM).rows
@@ -124,7 +124,7 @@ def test_a_row_that_came_to_the_place_of_a_deleted_one_is_not_taken_for_it(claim
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_rows_that_were_moved_are_left_to_the_next_claim(claim_after, store, other, sql):
-    """As VACUUM may do."""
+    """VACUUM can move rows in this way."""
     other.add([Row(key=key, next_time=1, next_run_time=1) for key in "ab"], nonce="n")
     assert not claim_after(lambda: sql("UPDATE {table} SET rowid = rowid + 10")).rows
     assert [row.key for row in store.claim("late.2", **CLAIM).rows] == ["a", "b"]

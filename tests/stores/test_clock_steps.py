@@ -1,4 +1,4 @@
-"""SQLite's clock is its host's, and somebody may set it while tasks run."""
+"""Tests of SQLite, whose clock is its host's clock, while somebody sets this clock."""
 
 import json
 import os
@@ -22,7 +22,7 @@ HOUR = 3600
 
 @pytest.fixture
 def after_a_step(tmp_path):
-    """What a store answers on a host whose clock was set forward during another worker's lease."""
+    """A function that returns a store's answer after the host's clock was set forward."""
 
     def run(kind, request):
         clock = HostClock(tmp_path / "clock")
@@ -44,7 +44,7 @@ def after_a_step(tmp_path):
 
 @pytest.mark.parametrize("kind", ["rdb", "rdb_compat"])
 def test_no_lease_is_taken_over_when_the_clock_was_set_forward(after_a_step, kind):
-    # The lease does not hold up rows that are free.
+    # Free rows can be claimed, although another row seems to be leased no longer.
     assert after_a_step(kind, "claim") == ["free"]
 
 
@@ -53,7 +53,7 @@ def test_what_seems_to_be_leased_no_more_is_marked_for_its_holder(after_a_step):
 
 
 def main(kind, request, folder):
-    """Run in a process of its own, on a host with such a clock."""
+    """Send a request to a store, in a separate process whose clock the test sets."""
     factory = {"rdb": store_factory, "rdb_compat": compat_factory}[kind]
     clock = SystemClock()
     with factory(f"sqlite:///{folder}/store.db") as open_store:

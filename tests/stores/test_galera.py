@@ -71,19 +71,19 @@ def answered(request):
 
 @pytest.fixture
 def stores(galera, name):
-    """A store at each node."""
+    """A list of stores, one connected to each node."""
     with contextlib.ExitStack() as opened:
         yield [opened.enter_context(store_factory(node.url(name)))() for node in galera.nodes]
 
 
 class TestRaces:
-    """Workers at all nodes want the same rows, all the time."""
+    """Tests with workers at all nodes that claim the same rows all the time."""
 
     GRANTS = 700
 
     @pytest.fixture(params=[1, 0], ids="retries={}".format)
     def retries(self, request, galera):
-        """How often a node itself repeats a write that has lost against another node's."""
+        """How often a node itself repeats a write that conflicts with another node's write."""
         for node in galera.nodes:
             node.query(f"SET GLOBAL wsrep_retry_autocommit = {request.param}")
         yield
@@ -149,7 +149,7 @@ class TestConflictAtCommit:
 
     @pytest.fixture
     def before_commit(self):
-        """Calls a function just before a store sends its next COMMIT."""
+        """A function that has its argument called just before a store sends its next COMMIT."""
 
         def before_commit(connector, something):
             waiting = [something]
@@ -164,7 +164,7 @@ class TestConflictAtCommit:
 
     @pytest.fixture
     def refused(self, stores):
-        """The numbers of the errors that one store has met."""
+        """A list that receives the numbers of the errors that one store gets."""
         numbers = []
 
         def note(context):
@@ -208,7 +208,7 @@ class TestLateNode:
 
     @pytest.fixture
     def far(self, galera, proxy, name):
-        """A store that goes on at the second node when the way to the first is closed."""
+        """A store that connects to the second node when the connection to the first is cut."""
         with store_factory(url(name, proxy.port, galera.nodes[1].port), timeout=0.5) as open_store:
             store = open_store()
             add(store, "k")
@@ -340,7 +340,7 @@ class TestLostMajority:
 
     @contextlib.contextmanager
     def alone(self, cut_off, *others):
-        """Cuts a node off from the others within its context."""
+        """A context manager that cuts a node off from the other nodes."""
         for node in others:
             kill(node.pid, signal.SIGSTOP)
         try:
@@ -364,7 +364,7 @@ class TestLostMajority:
 
 
 class TestMasters:
-    """Real masters, with workers at every node, when nodes die."""
+    """Tests with real masters and workers at every node, while nodes die."""
 
     SCHEDULES = 40
     OCCURRENCES = 10

@@ -1,4 +1,4 @@
-"""Large payloads on every database: stored compressed, read as they were declared."""
+"""Tests that every database stores large payloads compressed, and returns them unchanged."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def noise(size):
 
 @pytest.fixture
 def compressing(database):
-    """Opens stores that compress almost everything."""
+    """A function that opens a store that compresses almost every payload."""
     with store_factory(database.url, compress_above=100) as open_store:
         open_store().init()
         yield open_store
@@ -48,7 +48,7 @@ def stored_size(sql):
 
 
 def test_large_data_are_small_in_the_table_and_whole_in_the_program(schedules, sql):
-    schedules.push("k", data=LARGE)
+    schedules.push("k", "t", data=LARGE)
     size = len(json.dumps(LARGE, ensure_ascii=False).encode())
     assert size > 100_000
     assert stored_size(sql) < size / 10
@@ -75,7 +75,7 @@ def test_data_that_another_store_does_not_compress_it_can_read(compressing, open
     plain = open_store()
     seen = plain.get("k")
     assert decode("data", seen.data) == LARGE
-    # What it writes back is intact, too.
+    # The payload that the worker writes back is intact.
     assert plain.replace(seen, seen)
     assert compressing().get("k").data == seen.data
     (held,) = plain.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
@@ -89,12 +89,12 @@ def test_as_much_as_may_be_is_stored_even_if_it_gets_no_smaller(database, compre
     settings = {"url": database.url, "data_limit": limit, "compress_above": compress_above}
     with open_schedules(settings) as schedules:
         data = noise(limit)
-        schedules.push("k", data=data)
+        schedules.push("k", "t", data=data)
         assert schedules.poll().data == data
         with pytest.raises(InvalidError, match=rf"^data: has {limit + 1} bytes .* data_limit is"):
-            schedules.push("other", data=noise(limit + 1))
+            schedules.push("other", "t", data=noise(limit + 1))
         with pytest.raises(InvalidError, match=r"^schedules\[0\].data: has"):
-            schedules.push_many([{"key": "other", "data": noise(limit + 1)}])
+            schedules.push_many([{"key": "other", "type": "t", "data": noise(limit + 1)}])
         with pytest.raises(InvalidError, match=r"^data: has"):
             schedules["k"].modify(data=noise(limit + 1))
         assert schedules["k"].metadata().data == data
@@ -103,7 +103,7 @@ def test_as_much_as_may_be_is_stored_even_if_it_gets_no_smaller(database, compre
 @pytest.mark.usefixtures("store")
 def test_a_polled_task_cannot_grow_its_data_beyond_the_limit(database):
     with open_schedules({"url": database.url, "data_limit": 1024}) as schedules:
-        schedules.push("k", data={"a": 1})
+        schedules.push("k", "t", data={"a": 1})
         task = schedules.poll()
         with pytest.raises(InvalidError, match=r"^data: has"):
             task.update_data({"a": "x" * 1100})
@@ -119,9 +119,9 @@ def test_what_is_larger_than_the_server_takes_is_refused_with_the_mend(start_mar
     told = r"^the database refused: .1153.* bytes, and the server accepts 1,048,576: raise its max_"
     with open_schedules(settings) as schedules:
         with pytest.raises(StoreError, match=told) as refused:
-            schedules.push("k", data=noise(2 * MIB))
+            schedules.push("k", "t", data=noise(2 * MIB))
         assert not isinstance(refused.value, TransientStoreError)
-        schedules.push("k", data={"a": 1})
+        schedules.push("k", "t", data={"a": 1})
         task = schedules.poll()
         with pytest.raises(InvalidError, match=told.replace("^", "^data: ")):
             task.update_data(noise(MIB))
@@ -132,14 +132,14 @@ def test_what_is_larger_than_the_server_takes_is_refused_with_the_mend(start_mar
 
 def test_many_large_ones_are_pushed_at_once(schedules):
     tasks = [{"key": f"k{n}", "data": {"n": n, "text": f"{n} " * 20_000}} for n in range(100)]
-    schedules.push_many(tasks)
+    schedules.push_many({"type": "t", **task} for task in tasks)
     found = {each.key: each.data for each in schedules.list()}
     assert found == {task["key"]: task["data"] for task in tasks}
 
 
 def test_who_is_not_answered_knows_the_data_that_it_wrote_again(schedules, sql):
     """What is compared is the payload, not how it is stored."""
-    schedules.push("k", data=LARGE)
+    schedules.push("k", "t", data=LARGE)
     backend = schedules._store
     replaced = []
 

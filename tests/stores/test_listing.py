@@ -1,4 +1,4 @@
-"""Tables that are larger than a page."""
+"""Tests of listing tables that are larger than a page."""
 
 import base64
 import random

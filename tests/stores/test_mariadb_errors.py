@@ -1,4 +1,4 @@
-"""Real errors of a real MariaDB, and how they are classified."""
+"""Tests of how psched classifies real errors of a real MariaDB."""
 
 import contextlib
 import signal
@@ -30,13 +30,13 @@ LEASE = {"alive_time": 60, "shortest": 6}
 
 @pytest.fixture
 def name(database):
-    """The database's own name."""
+    """The name of the test's database."""
     return database.url.rpartition("/")[2]
 
 
 @pytest.fixture
 def connect(database, name):
-    """Opens a client's connection, in a transaction of its own, until the test's end."""
+    """A function that opens a client's connection, which is closed at the end of the test."""
     with contextlib.ExitStack() as opened:
 
         def connect():
@@ -55,7 +55,7 @@ def connect(database, name):
 
 @pytest.fixture
 def user(database, name, store):  # noqa: ARG001  # the table is there
-    """Makes a user with some rights on the table; its url."""
+    """A function that creates a user with some rights on the table, and returns the user's url."""
     made = []
 
     def user(rights="SELECT, INSERT, UPDATE, DELETE", more=""):
@@ -82,7 +82,7 @@ def add(store, *keys):
 
 
 def is_plainly_unavailable(error):
-    """Nothing was applied, and that is known."""
+    """Return whether the error means that the store certainly did not apply the request."""
     return isinstance(error, StoreUnavailableError)
 
 
@@ -100,7 +100,7 @@ def wait_longer_for_locks(store):
 
 
 class TestLocks:
-    """Another session's lock is waited for, for at most a second."""
+    """Tests that a request waits at most a second for another session's lock."""
 
     def test_a_row_that_is_locked_is_not_written_and_that_is_known(self, store, connect):
         add(store, "k")
@@ -192,7 +192,7 @@ class TestLocks:
 
 
 class TestConnections:
-    """A connection that breaks under a request leaves its outcome open, and is replaced."""
+    """Tests of connections that break: the request's outcome is unknown, and psched reconnects."""
 
     def test_a_connection_that_was_killed_is_replaced(self, store, sql, database):
         add(store, "k")
@@ -266,7 +266,7 @@ class TestConnections:
                 store.extend({"k": row.token}, **LEASE)
         message = str(raised.value)
         assert message.startswith("cannot connect to mysql+pymysql://root@")
-        assert "is the server running" in message
+        assert "; start the server, or correct host and port in url" in message
         database.server.start()
         # What was acknowledged has survived.
         assert store.extend({"k": row.token}, **LEASE) == {"k"}
@@ -441,7 +441,7 @@ class TestReadOnly:
 
 
 class TestOneByOne:
-    """A row is quarantined only by its own fault."""
+    """Tests that a row is quarantined only because of its own values."""
 
     def test_a_claim_that_nobody_may_make_sets_no_row_aside(
         self, user, open_at, store, database, name
@@ -523,23 +523,34 @@ class TestRefusals:
         assert len(store.claim("w.1", **CLAIM).rows) == 1
 
     @pytest.mark.parametrize(
-        ("part", "wrong"),
+        ("part", "wrong", "fix"),
         [
-            ("se%2Fcr%3Aet@", "secretive@"),
-            ("/psched_", "/missing_"),
-            ("/psched_", "/missing?password=secretive&program_name="),
-            (f"@{LOOPBACK}", "@127.0.0.9"),
+            ("se%2Fcr%3Aet@", "secretive@", "correct user and password in url"),
+            (
+                "/psched_",
+                "/missing_",
+                "grant the user rights on this database, or correct its name",
+            ),
+            (
+                "/psched_",
+                "/missing?password=secretive&program_name=",
+                "correct user and password in url",
+            ),
+            (f"@{LOOPBACK}", "@127.0.0.9", "start the server, or correct host and port in url"),
+            (f"@{LOOPBACK}", "@nowhere.invalid", "correct the host in url"),
         ],
-        ids=["password", "database", "parameter", "host"],
+        ids=["password", "database", "parameter", "host", "name"],
     )
-    def test_a_wrong_url_is_said_without_its_password(self, part, wrong, user, open_at):
+    def test_a_wrong_url_is_said_with_the_fix_and_without_its_password(
+        self, part, wrong, fix, user, open_at
+    ):
         url = user()
         assert url.count(part) == 1
         with unavailable() as raised:
             open_at(url.replace(part, wrong), timeout=2.0).now()
         message = str(raised.value)
         assert "cannot connect to mysql+pymysql://u0_" in message
-        assert "are host, port, user and password right?" in message
+        assert f"; {fix}" in message
         assert "cr:et" not in message
         assert "cr%3Aet" not in message
         assert "secretive" not in message
@@ -587,7 +598,7 @@ class TestRefusals:
 
 
 def kill_all_but_ours(database, which=""):
-    """Kill the connections to the test's database; whether there were any."""
+    """Kill the connections to the test's database; return whether there were any."""
     query = database.server.query
     name = database.url.rpartition("/")[2]
     found = query(f"SELECT id FROM information_schema.processlist WHERE db = '{name}' {which}")  # noqa: S608

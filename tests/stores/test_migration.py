@@ -1,4 +1,4 @@
-"""Moving the tables of PerfectSched and PerfectQueue, step by step and live."""
+"""Tests of migrating tables of PerfectSched and PerfectQueue, also while workers run."""
 
 import contextlib
 import gzip
@@ -28,9 +28,9 @@ LEASE = 300
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/migration.md"
 
 
-def migration_of(table, settings, url=None):
+def migration_of(table, settings, url=None, **options):
     rng = random.Random()  # noqa: S311  # jitter
-    return open_migrator(settings, table, url=url, clock=SystemClock(), rng=rng)
+    return open_migrator(settings, table, url=url, clock=SystemClock(), rng=rng, **options)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def old(make_old):
 
 @pytest.fixture
 def make_migration(settings):
-    """Opens a migration of a table into the test's database."""
+    """A function that opens a migration of a table into the test's database."""
     with contextlib.ExitStack() as opened:
 
         def make_migration(old, **changes):
@@ -75,7 +75,7 @@ def make_migration(settings):
 
 @pytest.fixture
 def migrate(make_migration):
-    """Moves a table once; returns the report."""
+    """A function that migrates a table, and returns the report."""
     return lambda old, wait=0, **changes: make_migration(old, **changes).run(wait)
 
 
@@ -95,7 +95,7 @@ PAYLOADS = {
     b"\x1f\x8bbroken": ("", {"data_base64": "H4ticm9rZW4="}),
     b"[1]": ("", {"data": "[1]"}),
 }
-"""Payloads, with the type (empty: that of the key) and the data that they become."""
+"""By payload, the type and the data of the new row; "" stands for the type in the key."""
 
 SHAPES = {
     "text": b"hello world",
@@ -119,7 +119,7 @@ SHAPES = {
     "object like ours": b'{"data":"hello"}',
     "object like ours in base64": b'{"data_base64":"AP8="}',
 }
-"""Payloads as PerfectQueue 0.7 has them."""
+"""Payloads that a row of PerfectQueue 0.7 can contain."""
 
 WINDOWS_ZONE = "Pacific Time (US & Canada)"
 REFUSED = [
@@ -135,6 +135,23 @@ REFUSED = [
     ("data: is not JSON", {"data": b'{"n": 1e999}'}),
     ("type: ", {"data": b'{"type": " padded "}'}),
 ]
+
+
+@pytest.mark.usefixtures("store")
+def test_it_shows_how_many_of_the_rows_are_done(old, settings):
+    old.insert(*(schedule(f"key {number:04}", at=LATER) for number in range(PAGE + 1)))
+    shown = []
+
+    @contextlib.contextmanager
+    def meter(what, total):
+        shown.append((what, total))
+        yield shown.append
+
+    with migration_of(old.name, settings, old.url, meter=meter) as migration:
+        migration.run_pass(dry=True)
+        migration.run_pass()
+    total = PAGE + 1
+    assert shown == [("reading", total), PAGE, total, ("moving", total), PAGE, total]
 
 
 class TestPerfectSched:
@@ -202,7 +219,7 @@ class TestPerfectSched:
     def test_what_may_be_running_is_left_until_it_is_not(self, old, store, migrate, now):
         old.insert(
             schedule("leased", at=now - 60, timeout=now + LEASE - 1),
-            # The lease of a worker whose clock is ahead.
+            # A worker whose clock is ahead holds this lease.
             schedule("ahead", at=now - 60, timeout=now + LEASE + 50),
             schedule("waiting", at=now + 60),
             schedule("delayed", at=now + 60, delay=30, timeout=now + 90),
@@ -440,7 +457,7 @@ class TestPerfectQueue:
         old = make_old("tasks")
         old.insert(
             task("leased", at=now + LEASE - 9, owner=77),
-            # Leased by a version that does not write the owner.
+            # A worker of a version that does not write the owner holds the lease.
             task("old", at=now + LEASE - 9, owner=0),
             task("expired", at=now - 1, owner=78),
         )
@@ -484,7 +501,7 @@ def test_without_a_table_of_psched_s_it_says_what_to_do(database, make_old):
 
 
 class Killed(BaseException):
-    """The process is killed here."""
+    """Raised in place of a kill of the process."""
 
 
 STEPS = [
@@ -501,7 +518,7 @@ MARKED = ("_source", "mark", "after")
 
 
 def break_off(migration, place, error):
-    """Make a step fail, once, before or after it has been applied."""
+    """Make a step raise an error once, before or after the step has been applied."""
     part, step, when = place
     home = getattr(migration, part)
     work, failures = getattr(home, step), [error]
@@ -521,7 +538,7 @@ def break_off(migration, place, error):
 
 @pytest.fixture
 def killed(make_migration):
-    """Migrates, and is killed at a step."""
+    """A function that migrates until a given step kills the migration."""
 
     def killed(old, place):
         migration = make_migration(old)
@@ -572,7 +589,7 @@ def test_a_task_that_others_have_finished_meanwhile_does_not_come_back(
         key = "-".join(place)
         old.insert(task(key, at=now - 5))
         killed(old, place)
-        # Claimed, finished and cleared away, as PerfectQueue 0.8 does it.
+        # A worker claims, finishes and deletes the task, as PerfectQueue 0.8 does.
         claim = "UPDATE tasks SET timeout = :end WHERE 1300000000 < timeout AND timeout <= :now"
         ran = old(claim, end=now + LEASE, now=now)
         old("DELETE FROM tasks WHERE timeout = :end", end=now + LEASE)
@@ -619,10 +636,10 @@ def test_what_is_deleted_while_it_is_half_moved_is_deleted(old, store, killed, m
 def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
     make_old, killed, migrate, now, newer
 ):
-    """The conditions by which heartbeat, finish, acquire and cleanup find rows.
+    """The test uses the conditions by which heartbeat, finish, acquire and cleanup find rows.
 
-    If the table has the column owner, the conditions of the workers that write it; otherwise those
-    of 0.7 and of the workers before it.
+    If the table has the column ``owner``, these are the conditions of workers that write the
+    column; otherwise those of version 0.7 and of older workers.
     """
     old = make_old("tasks", newer=newer)
     old.insert(task("k", at=now - 5))
@@ -678,7 +695,7 @@ def test_a_row_whose_status_somebody_has_set_is_nobodys_copy(old, store, make_mi
 def test_a_second_migration_that_read_earlier_withdraws_no_copy_of_the_first(
     old, store, make_migration, now
 ):
-    """The second one read the row before a worker ran it; the first one copied it afterwards."""
+    """The second migration read the row before a worker ran it; the first one copied it later."""
     start = now - now % 60 - 60
     old.insert(schedule("k", at=start))
     early, late = make_migration(old), make_migration(old)
@@ -725,7 +742,7 @@ def test_the_tables_may_be_in_two_databases(database, make_migration, tmp_path, 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_the_url_of_an_old_database_means_what_it_means_to_sequel(settings, store, now, tmp_path):
-    """Three slashes begin an absolute path: here as in PerfectSched's own configuration."""
+    """A path after three slashes is absolute, as in PerfectSched's own configuration."""
     with contextlib.closing(OldTable(f"sqlite:///{tmp_path}/old.db")) as old:
         old.create()
         old.insert(schedule("k", at=now - 60))
@@ -840,7 +857,7 @@ def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql, payloa
 
 
 def move(url, log):
-    """Migrate while workers run; runs isolated."""
+    """Migrate in a separate process while workers run."""
     with migration_of("schedules", config.from_mapping({"url": url})) as migration:
         say("ready")
         wait_until(lambda: Path(log).exists(), what="the first run")

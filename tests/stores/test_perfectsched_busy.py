@@ -1,4 +1,4 @@
-"""PerfectSched's table when rows are locked, or answers come slowly."""
+"""Tests of PerfectSched's table while rows are locked, or while the database answers slowly."""
 
 import contextlib
 
@@ -31,7 +31,7 @@ def store(database):
     indirect=True,
 )
 class TestLockedRow:
-    """A locked row does not keep the others from being claimed, extended and settled."""
+    """Tests that other rows are claimed, extended and settled although one row is locked."""
 
     @contextlib.contextmanager
     def locked(self, sql, key):
@@ -67,7 +67,7 @@ class TestLockedRow:
     "database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
 )
 def test_many_leases_on_a_slow_link_are_settled_in_several_requests_that_end_in_time(database):
-    """Each request takes two timeouts at most, because other leases wait to be extended."""
+    """Each request ends within two timeouts, because the worker must also extend other leases."""
     timeout, keys = 1.0, [f"k{number}" for number in range(8)]
     with Proxy(database.server.port) as proxy:
         url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")

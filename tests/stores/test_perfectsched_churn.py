@@ -1,4 +1,4 @@
-"""Somebody changes triggers with PerfectSched's ``modify`` all the time: no occurrence is lost."""
+"""Tests that no occurrence is lost while PerfectSched's ``modify`` changes triggers."""
 
 import random
 from collections import defaultdict
@@ -64,12 +64,12 @@ class Churn:
             )
 
     def step(self):
-        """One worker, or the client, does something."""
+        """Choose a worker or the client at random; it sends one request."""
         ruby = [self.modify, self.modify, self.acquire, self.finish]
         self.rng.choice([*ruby, self.claim, self.claim, self.end, self.end, self.wait])()
 
     def modify(self):
-        """PerfectSched's client changes a schedule, most often one that psched runs."""
+        """Have PerfectSched's client change a schedule; if psched runs any, one of these."""
         key = self.rng.choice([row.key for _, row in self.running] or self.keys)
         name = self.rng.choice([*CHANGES])
         self.ruby.modify(key, **{name: self.rng.choice(CHANGES[name])})
@@ -82,7 +82,7 @@ class Churn:
             self.running.append((store, row))
 
     def end(self):
-        """A task of psched's ends, in most cases with success."""
+        """End one task that psched runs, in most cases with success."""
         if not self.running:
             return
         store, row = self.running.pop(self.rng.randrange(len(self.running)))
@@ -109,7 +109,7 @@ class Churn:
             assert store.extend({row.key: row.token}, alive_time=60, shortest=1)
 
     def work_off(self):
-        """No more changes: psched runs all that is still due."""
+        """End all tasks; then psched runs all occurrences that are due, without further changes."""
         while self.acquired:
             self.finish()
         while self.running:

@@ -1,4 +1,4 @@
-"""The store on PerfectSched's table: what the table keeps, and what other writers may do to it."""
+"""Tests of the store on PerfectSched's table, and of other clients that write to the table."""
 
 import gzip
 import itertools
@@ -63,7 +63,7 @@ def settings(database):
 
 @pytest.fixture
 def collection(settings):
-    """Makes the `ScheduleCollection` of a store."""
+    """A function that creates a `ScheduleCollection` on a store."""
     return lambda store: ScheduleCollection(
         store, settings, clock=SystemClock(), draw_nonce=lambda: "n"
     )
@@ -71,7 +71,7 @@ def collection(settings):
 
 @pytest.fixture
 def row(sql):
-    """Reads the row 'k'."""
+    """A function that reads the row with the key ``k``."""
 
     def read():
         (stored,) = sql("SELECT timeout, next_time, cron, delay, data FROM {table} WHERE id = 'k'")
@@ -244,7 +244,7 @@ def test_what_would_need_a_count_of_attempts_is_refused_by_name(store, sql, coll
 
 
 def test_a_url_that_cannot_be_used_is_refused_by_name():
-    """Though the store is made by its import path, as a user's own store is."""
+    """The error names the setting, although psched creates this store by its import path."""
     url = "mysql://db/x?read_timeout=soon"
     settings = config.from_mapping({"url": url, "type": "rdb_compat", "table": "psched"})
     with pytest.raises(ConfigError, match=r"^url: "):
@@ -254,7 +254,7 @@ def test_a_url_that_cannot_be_used_is_refused_by_name():
 def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):
     with (
         compat_factory(f"sqlite:///{tmp_path}/elsewhere/sched.db") as open_store,
-        pytest.raises(StoreUnavailableError, match="cannot connect to sqlite:"),
+        pytest.raises(StoreUnavailableError, match="no database at "),
     ):
         open_store().init()
     assert not [*tmp_path.iterdir()]
@@ -264,7 +264,7 @@ def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):
 
 
 def test_no_timeout_comes_back_with_another_occurrence(store, sql, row):
-    """A worker that read the row under one occurrence could claim it under the next otherwise."""
+    """Otherwise, a worker that has read the row before a settle could claim it after the settle."""
     insert(sql)
     times = []
     for number in range(1, 6):
@@ -401,7 +401,7 @@ WAITING = {
     "it was put off by a day": {"next_time": -HOUR, "timeout": 24 * HOUR},
     "PerfectSched has made its delay longer": {"next_time": 40, "timeout": 40, "delay": 600},
 }
-"""Times of rows that nobody has leased, in seconds from now."""
+"""By description, the times of a row that nobody has leased, in seconds from now."""
 
 
 @pytest.mark.parametrize("waits", WAITING.values(), ids=WAITING)
@@ -416,10 +416,18 @@ def test_a_row_that_waits_is_not_taken_for_one_that_runs(store, sql, row, collec
     assert timeout == next_time + delay
     sql("UPDATE {table} SET next_time = :next_time, timeout = :timeout", **times)
     collection(store).modify("k", cron="* * * * *", next_time=LONG_AGO)
-    assert row()[1] == LONG_AGO + 20  # the first minute from then on
+    assert row()[1] == LONG_AGO + 20  # the first minute after the change
     sql("UPDATE {table} SET next_time = :next_time, timeout = :timeout", **times)
     collection(store).modify("k", next_time=LONG_AGO + 60)
     assert row()[:2] == (LONG_AGO + 80 + delay, LONG_AGO + 80)
+
+
+def test_the_next_occurrence_cannot_be_run_before_its_time(store, sql, row, collection):
+    now = int(store.now())
+    insert(sql, next_time=now + HOUR, timeout=now + HOUR)
+    with pytest.raises(InvalidError, match="take the place of the scheduled run"):
+        collection(store).modify("k", next_run_time=now)
+    assert row()[:2] == (now + HOUR, now + HOUR)
 
 
 def test_who_may_not_be_changed_is_told_until_when(open_store, row, collection):
@@ -449,7 +457,7 @@ def test_a_trigger_that_perfectsched_modifies_under_a_task_drops_no_backlog(
     insert(sql, cron="*/10 * * * *", timeout=LONG_AGO + 200, next_time=LONG_AGO + 200)
     (held,) = claim(store, "w.1").rows
     sql("UPDATE {table} SET cron = '*/15 * * * *'")
-    # The old trigger's next occurrence runs, too: it may have been due before the change.
+    # The old trigger's next occurrence also runs, because it can have been due before the change.
     assert settle(store, [Ending(held, Finish())], settings) == {"k": Settled.DONE}
     assert row()[:3] == (LONG_AGO + 800, LONG_AGO + 800, "*/15 * * * *")
     assert "k: while 2001-09-09T01:50:00Z ran, its trigger was changed from '*/10" in caplog.text

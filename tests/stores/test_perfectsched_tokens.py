@@ -1,4 +1,4 @@
-"""PerfectSched's table: each claim has a new token, and a token writes to its own lease only."""
+"""Tests that each claim on PerfectSched's table has a new token, valid for its lease only."""
 
 import contextlib
 import tempfile
@@ -26,7 +26,7 @@ MINUTE = 60
 
 
 def fast(connection, milliseconds):
-    """SQLite's session, but it does not wait for the disk: tests survive no power failure."""
+    """Begin an SQLite session that does not wait for the disk, which makes the tests faster."""
     standing = SQLITE.begin_session(connection, milliseconds)
     connection.exec_driver_sql("PRAGMA synchronous = OFF").close()
     return standing
@@ -36,17 +36,17 @@ FAST = {"begin_session": fast}
 
 
 class Unanswered:
-    """Lets a store's writes be lost on their way there or back, or arrive late.
+    """Loses or delays the writes of a store, or loses the answers to them.
 
     Args:
         store: the store.
-        wrote: called after each write that was executed, with its subject and the rows it met.
+        wrote: called after each executed write, with the write's subject and the number of rows.
 
     Attributes:
-        fault: what happens to the next writes: their ``request`` or ``reply`` is lost, or the
-            request arrives ``late``; None: nothing.
-        subject: what the next writes are about, for `wrote`.
-        late: requests that are still on their way, with their subjects.
+        fault: what happens to the next writes: ``request`` or ``reply`` means that this part of
+            each write is lost; ``late`` means that `arrive` executes it; None means no fault.
+        subject: any object; it is passed to ``wrote`` for the next writes.
+        late: the delayed requests, with their subjects.
     """
 
     def __init__(self, store, wrote=lambda _subject, _met: None):
@@ -59,7 +59,7 @@ class Unanswered:
 
     @contextlib.contextmanager
     def losing(self, fault):
-        """Set `fault` for the requests within."""
+        """Set `fault` during a ``with`` block."""
         self.fault = fault
         try:
             yield
@@ -67,7 +67,7 @@ class Unanswered:
             self.fault = None
 
     def arrive(self, place):
-        """Let a late request arrive; nobody waits for its answer."""
+        """Execute a delayed request, whose sender does not wait for the answer any more."""
         self._execute(*self.late.pop(place))
 
     def _send(self, work):
@@ -105,7 +105,7 @@ def extended(store, row, alive_time=60):
 
 
 def test_a_repeated_release_does_not_end_the_lease_of_who_came_next(open_store, clock):
-    """All in the same second, as far as the store permits it."""
+    """All requests are sent in the same second, as far as the store permits this."""
     one, two, three = open_store(), open_store(), open_store()
     lost = Unanswered(one)
     add(one, "k")
@@ -193,14 +193,14 @@ def test_nobody_waits_for_a_clock_that_was_set_back(open_store, clock):
 
 @dataclass(eq=False)
 class Held:
-    """A lease as the table shows it, also if its worker does not know of it.
+    """A lease in the table; its worker does not know the lease if the claim was not answered.
 
     Attributes:
-        worker: the number of the worker that claimed it.
-        tokens: all pairs of next_time and timeout that it has had.
-        row: the row that the claim returned; None: the claim was not answered.
-        decision: how its worker settles it, once that is decided.
-        faultless: whether all its requests were answered.
+        worker: the number of the worker that claimed the row.
+        tokens: all pairs of ``next_time`` and ``timeout`` that the row has had under this lease.
+        row: the row that the claim returned; None if the claim was not answered.
+        decision: how the worker settles the lease; None before the worker has decided.
+        faultless: whether all requests about this lease were answered.
     """
 
     worker: int
@@ -211,9 +211,9 @@ class Held:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Workers claim, extend and settle one schedule; requests and answers are lost, or late.
+    """Workers claim, extend and settle one schedule; some requests and answers are lost or late.
 
-    The holder of the lease is found out from the table after each write, not from the workers.
+    After each write, the test reads from the table, not from the workers, who holds the lease.
     """
 
     faults = st.sampled_from([None, None, None, "request", "reply", "late"])
@@ -308,12 +308,12 @@ class Interleavings(RuleBasedStateMachine):
                 lease.faultless = False
 
     def is_surely_held(self, lease):
-        """Whether a request of its worker must succeed."""
+        """Whether the store must grant a request of the lease's worker."""
         end = lease.tokens[-1][1]
         return self.holder is lease and lease.faultless and self.clock.now < end
 
     def wrote(self, subject, met):
-        """Check a write that was executed: only the holder writes, or a claim of a free row."""
+        """Check an executed write: it must be the holder's, or a claim of a free row."""
         if not met:
             return
         request, lease = subject

@@ -1,4 +1,4 @@
-"""Requests on PerfectSched's table that were executed and never answered, or never executed."""
+"""Tests of requests on PerfectSched's table that were not answered, executed or not."""
 
 import pytest
 
@@ -32,7 +32,7 @@ pytestmark = [
 CLOCK = SystemClock()
 
 LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
-"""The client cannot tell one from the other."""
+"""The two faults that a client cannot distinguish."""
 
 each_loss = pytest.mark.parametrize("loss", LOST, ids=lambda loss: loss.name.lower())
 
@@ -45,7 +45,7 @@ def proxy(database):
 
 @pytest.fixture
 def near(database):
-    """A store that reaches the server."""
+    """A store with a direct connection to the server."""
     with compat_factory(database.url) as open_store:
         store = open_store()
         store.init()
@@ -54,7 +54,7 @@ def near(database):
 
 @pytest.fixture
 def far(proxy, database, near):  # noqa: ARG001  # the table is there
-    """A store behind the proxy."""
+    """A store that is connected to the server through the proxy."""
     url = f"mysql+pymysql://root@{LOOPBACK}:{proxy.port}/{database.url.rpartition('/')[2]}"
     with compat_factory(url, timeout=10.0) as open_store:
         store = open_store()
@@ -72,7 +72,7 @@ def test_a_claim_without_an_answer_counts_as_not_held(far, near, proxy, loss):
     with proxy.fault(loss, b"UPDATE"), pytest.raises(ClaimUnknownError) as unknown:
         claim(far, "w.1")
     assert not far.held("w.1", unknown.value.keys)
-    # If it is in the table, the lease expires.
+    # If the claim was executed, the lease expires.
     assert len(claim(near, "w.2").rows) == (1 if loss is Fault.LOSE_REQUEST else 0)
 
 
@@ -161,7 +161,7 @@ def test_an_insert_without_an_answer_is_not_reported_as_taken(far, near, proxy, 
 @each_loss
 @pytest.mark.parametrize("number", range(4))
 def test_a_modification_without_an_answer_is_applied_once(far, near, proxy, loss, number):
-    """Also if a worker leases the row before the repetition; the numbers vary the checksums."""
+    """This is true even if a worker leases the row first; the numbers vary the checksums."""
     settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat", "table": "psched"})
 
     class Meanwhile(SystemClock):

@@ -1,4 +1,4 @@
-"""Real errors of a real PostgreSQL, and how they are classified."""
+"""Tests of how psched classifies real errors of a real PostgreSQL."""
 
 import contextlib
 import signal
@@ -30,6 +30,8 @@ pytestmark = [
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
 
+NAMED = "correct what the server names: the user, password or database in url"
+
 each_way = pytest.mark.parametrize("strategy", ["skip_locked", "cas"])
 
 
@@ -40,7 +42,7 @@ def strategy():
 
 @pytest.fixture
 def name(database):
-    """The database's own name."""
+    """The name of the test's database."""
     return database.url.rpartition("/")[2]
 
 
@@ -52,7 +54,7 @@ def store(database, open_store, strategy):  # noqa: ARG001  # which has made the
 
 @pytest.fixture
 def connect(database, name):
-    """Opens a client's connection, in a transaction of its own, until the test's end."""
+    """A function that opens a client's connection, which is closed at the end of the test."""
     with contextlib.ExitStack() as opened:
 
         def connect():
@@ -66,7 +68,7 @@ def connect(database, name):
 
 @pytest.fixture
 def user(database, name, store):
-    """Makes a user with some rights on the table; its url."""
+    """A function that creates a user with some rights on the table, and returns the user's url."""
     store.now()  # the table is there
     made = []
 
@@ -88,7 +90,7 @@ def user(database, name, store):
 
 @pytest.fixture
 def terminate(database, name):
-    """Ends the sessions on the test's database; whether there were any."""
+    """End the sessions on the test's database; return whether there were any."""
 
     def terminate(which=""):
         found = database.server.query(
@@ -106,7 +108,7 @@ def add(store, *keys, **fields):
 
 
 def is_plainly_unavailable(error):
-    """Nothing was applied, and that is known."""
+    """Return whether the error means that the store certainly did not apply the request."""
     return isinstance(error, StoreUnavailableError)
 
 
@@ -118,7 +120,7 @@ def unavailable(text=None):
 
 
 class TestLocks:
-    """Another session's lock is waited for, for at most a second."""
+    """Tests that a request waits at most a second for another session's lock."""
 
     def test_a_row_that_is_locked_is_not_written_and_that_is_known(self, store, connect):
         add(store, "k")
@@ -178,12 +180,12 @@ class TestLocks:
 
 
 class TestSerialization:
-    """A transaction that cannot be serialized is rolled back, and run again."""
+    """Tests that a transaction which cannot be serialized is rolled back and repeated."""
 
     LEVEL = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
     def transact(self, store, others, keys=("k",)):
-        """Read and write in a transaction, during which others write; the number of tries."""
+        """Read and write in a transaction while others write; return the number of tries."""
         tries = []
 
         def work(connection):
@@ -239,7 +241,7 @@ class TestSerialization:
 
 
 class TestConnections:
-    """A connection that breaks under a request leaves its outcome open, and is replaced."""
+    """Tests of connections that break: the request's outcome is unknown, and psched reconnects."""
 
     def test_a_session_that_was_ended_is_replaced(self, store, terminate):
         add(store, "k")
@@ -291,7 +293,9 @@ class TestConnections:
         with pytest.raises(UnknownOutcomeError):
             store.extend({"k": row.token}, **LEASE)
         for _ in range(2):
-            with unavailable(r"^cannot connect to postgresql\+psycopg://postgres@.*is the server"):
+            with unavailable(
+                r"^cannot connect to postgresql\+psycopg://postgres@.*; start the server"
+            ):
                 store.extend({"k": row.token}, **LEASE)
         database.server.start()
         assert store.extend({"k": row.token}, **LEASE) == {"k"}
@@ -335,7 +339,7 @@ class TestConnections:
         url = user(more="CONNECTION LIMIT 1")
         one, other = open_at(url), open_at(url)
         one.now()
-        with unavailable("cannot connect .* too many connections for role .*a free connection"):
+        with unavailable("cannot connect .* too many connections for role .*limit of connections"):
             other.now()
         one.disconnect()
         wait_until(lambda: _works(other), what="the server to see that one has gone")
@@ -350,7 +354,7 @@ class TestConnections:
             with pytest.raises(SchemaError):
                 one.now()
         stores = [psycopg.connect(url.replace("+psycopg", "")) for _ in range(2)]
-        with unavailable("cannot connect .* (too many clients|reserved) .*a free connection"):
+        with unavailable("cannot connect .* (too many clients|reserved) .*limit of connections"):
             taken[0].now()
         for one in stores:
             one.close()
@@ -418,7 +422,7 @@ class TestPatience:
 
 @pytest.mark.usefixtures("database")
 class TestReplicas:
-    """Only the primary is worked on, whichever of the hosts that is."""
+    """Tests that psched works only on the primary, whichever host of the url this is."""
 
     def test_a_server_that_has_become_read_only_is_left(self, store):
         add(store, "k")
@@ -474,22 +478,26 @@ class TestRefusals:
     """Lasting errors say what to check, and never show the password."""
 
     @pytest.mark.parametrize(
-        ("part", "wrong"),
+        ("part", "wrong", "fix"),
         [
-            ("se%2Fcr%3Aet@", "secretive@"),
-            ("/psched_", "/missing_"),
-            (f"@{LOOPBACK}", "@127.0.0.9"),
+            ("se%2Fcr%3Aet@", "secretive@", NAMED),
+            (":se%2Fcr%3Aet@", "@", "put the password into url or password_file"),
+            ("/psched_", "/missing_", NAMED),
+            (f"@{LOOPBACK}", "@127.0.0.9", "start the server, or correct host and port in url"),
+            (f"@{LOOPBACK}", "@nowhere.invalid", "correct the host in url"),
         ],
-        ids=["password", "database", "host"],
+        ids=["password", "no password", "database", "host", "name"],
     )
-    def test_a_wrong_url_is_said_without_its_password(self, part, wrong, user, open_at):
+    def test_a_wrong_url_is_said_with_the_fix_and_without_its_password(
+        self, part, wrong, fix, user, open_at
+    ):
         url = user()
         assert url.count(part) == 1
         with unavailable() as raised:
             open_at(url.replace(part, wrong), timeout=2.0).now()
         message = str(raised.value)
         assert "cannot connect to postgresql+psycopg://u0_" in message
-        assert "are host, port, user and password right?" in message
+        assert f"; {fix}" in message
         assert "\n" not in message
         for secret in ("cr:et", "cr%3Aet", "secretive"):
             assert secret not in message
@@ -524,7 +532,7 @@ class TestRefusals:
 
 
 class TestTransactions:
-    """A transaction that failed leaves no change behind, and is not left open."""
+    """Tests that a failed transaction changes nothing, and does not stay open."""
 
     @pytest.fixture
     def transact(self, store):
@@ -559,7 +567,7 @@ class TestTransactions:
 
 
 def backend(store):
-    """The server's process for a store."""
+    """The pid of the server's process that serves a store."""
     return store._connector.run(lambda c: c.exec_driver_sql("SELECT pg_backend_pid()").scalar())
 
 

@@ -1,4 +1,4 @@
-"""Deleting finished rows whose retention is over."""
+"""Tests of purging: deleting finished rows after their retention time."""
 
 import pytest
 from sqlalchemy import create_engine
@@ -16,7 +16,7 @@ def now(store):
 
 @pytest.fixture
 def insert(sql, store):  # noqa: ARG001  # the table is there
-    """Inserts finished rows, which may be purged from a given time on."""
+    """Insert finished rows that can be purged from a given time on."""
 
     def insert(prefix, retain_until, count=1, status=FINISHED):
         for number in range(count):
@@ -59,7 +59,7 @@ def test_no_more_than_a_lot_is_removed_at_once_and_what_ended_first_goes_first(s
 
 
 def test_what_was_requeued_after_it_was_found_stays(database, store, insert, now):
-    """Between the search for rows to purge and their deletion."""
+    """Somebody requeues a row between the search for rows to purge and their deletion."""
     insert("k", now - 1, 2)
     found = store._connector.read(
         lambda c: c.execute(store._sql.purgeable, {"limit": 9}).scalars().all()
@@ -74,7 +74,7 @@ def test_what_was_requeued_after_it_was_found_stays(database, store, insert, now
 
 
 def test_what_plain_sql_has_put_back_to_work_stays(store, insert, sql, now):
-    """A client of the table need not know every column."""
+    """A client that writes SQL need not know every column, so ``retain_until`` can still be set."""
     insert("k", now - 1, 3)
     sql("UPDATE {table} SET status = 'waiting', next_run_time = 0 WHERE id <> 'k0'")
     (held,) = store.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
@@ -96,7 +96,7 @@ def test_two_that_purge_at_once_remove_each_row_once(open_store, insert, now):
     "database", [pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True
 )
 def test_what_is_being_requeued_is_not_waited_for_long_and_stays(database, store, insert, now):
-    """Because the worker must extend its leases in the meantime."""
+    """The purge must not wait long, because the worker must extend its leases."""
     insert("k", now - 1)
     engine = create_engine(database.url, poolclass=NullPool)
     with engine.connect() as person:

@@ -12,7 +12,9 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.core.model import Row, Settlement
+from psched.core.selection import selection_of
 from psched.stores.sql.raw_execute import Columns
+from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, as_seen
 from psched.stores.sql.store import SqlStore
 from support.big_tables import Cost, fill, joined, number, take_statistics
@@ -21,7 +23,7 @@ from support.stores import store_factory
 ROWS = 60_000
 
 LIMIT = 40
-"""Rows that are asked for."""
+"""The number of rows that each statement requests."""
 
 MOST = 10 * LIMIT
 """Rows that a statement may examine for that; some look at each several times."""
@@ -43,8 +45,8 @@ class Crowd:
     """A table with very many rows.
 
     Attributes:
-        kind: on which database.
-        store: on this table.
+        kind: the kind of the database.
+        store: a store on the table.
         first: the rows that were due or leased first.
         held: rows that one owner holds.
     """
@@ -101,6 +103,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "first_resting": lambda c: (c.sql.first_resting, {"limit": LIMIT}),
     "resting": lambda c: (c.sql.resting, {"id": "k5", "limit": LIMIT}),
     "due": lambda c: (c.sql.due, {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT}),
+    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
     "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
@@ -126,11 +129,13 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         {"id": c.key, "owner": "w.1", "fence": 1, "data": "{}"},
     ),
 }
-"""Each statement with values for it."""
+"""By name, a function that returns a statement and values for it."""
 
 UNJUDGED = {
     "now": "reads no table",
+    "selecting": "its statements are judged by `test_a_selection_costs_as_much_as_it_returns`",
     "rights": "match no row",
+    "count": "counts every row",
     "skip_locked_probe": "matches no row",
     "due_keys": "reads every key that is due; sent when one of them is no text",
     "quarantine_by_hex": "the same",
@@ -138,7 +143,7 @@ UNJUDGED = {
 """The other names in `Statements`, and why it does not matter what they cost."""
 
 NOT_SENT = {"sqlite": {"claim_unlocked"}, "mariadb": {"claim_unlocked"}, "postgresql": set()}
-"""The statements that this database is never sent."""
+"""By database, the statements that psched never sends to it."""
 
 SORTS = {"claim_unlocked": "what it has claimed"}
 
@@ -184,7 +189,12 @@ def gather(connection, kind, now, *, flooded):
             f"CASE WHEN i % 3000 = 0 THEN {now} - 200 + i % 7 WHEN i % 10 = 5 THEN NULL"
             f" WHEN i % 10 = 6 THEN {LATER} ELSE {now} + 3600 + i * 7907 % 86413 END"
         ),
-        status="CASE WHEN i % 10 = 5 THEN 'finished' ELSE 'waiting' END",
+        status=(
+            "CASE WHEN i % 2000 = 5 THEN 'failed' WHEN i % 10 = 5 THEN 'finished'"
+            " ELSE 'waiting' END"
+        ),
+        type="CASE WHEN i % 2000 = 7 THEN 'rare' ELSE 'default' END",
+        options="""CASE WHEN i % 2000 = 8 THEN '{"label":"reports"}' ELSE '{"note":"x"}' END""",
         retain_until=(
             f"CASE WHEN i % 1000 = 5 THEN {now} - 100 + i % 7"
             f" WHEN i % 10 = 5 THEN {now} + 3600 + i * 7907 % 86413 END"
@@ -213,6 +223,77 @@ def test_a_statement_costs_as_much_as_it_is_asked_for(crowd, name):
     assert cost.examined <= MOST, cost.plan
     assert not cost.scans, cost.plan
     assert not cost.sorts or name in SORTS, cost.plan
+
+
+NARROW = {
+    "status": {"status": "failed"},
+    "statuses": {"status": ["failed", "running", "paused"]},
+    "running": {"status": "running"},
+    "type": {"type": "rare"},
+    "label": {"label": "reports"},
+    "prefix": {"prefix": "held"},
+    "prefix of waiting ones": {"prefix": "held", "status": ["waiting", "running"]},
+    "narrow and wide": {"type": "default", "status": "failed"},
+    "wide and narrow": {"status": ["waiting", "finished"], "label": "reports"},
+}
+"""Arguments of a listing that returns few of the rows."""
+
+WIDE = {
+    "type": {"type": "default"},
+    "type by key": {"type": "default", "order": "key"},
+    "status": {"status": "waiting"},
+    "prefix": {"prefix": "k"},
+    "status of those that do not run": {"status": "finished"},
+    "by key": {"order": "key"},
+}
+"""Arguments of a listing that returns many of the rows; its first row is asked for."""
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_selection_costs_as_much_as_it_returns(crowd, name, monkeypatch):
+    monkeypatch.setattr("psched.stores.sql.selecting.MOST_KEYS", MOST)
+    costs = costs_of_listing(crowd, NARROW[name], rows=None)
+    assert not [cost.plan for cost in costs if cost.scans or cost.sorts]
+    assert not [cost.plan for cost in costs if cost.examined > 2 * MOST]
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_the_first_row_of_a_wide_selection_costs_a_page(crowd, name, monkeypatch):
+    if len(crowd.store.look(["flood10"])):
+        return  # in the order of time, a flood of rows that do not match may come first
+    monkeypatch.setattr("psched.stores.sql.selecting.MOST_KEYS", MOST)
+    costs = costs_of_listing(crowd, WIDE[name], rows=1)
+    assert not [cost.plan for cost in costs if cost.sorts or cost.examined > 2 * MOST]
+
+
+def test_a_list_of_due_rows_does_not_read_the_others(crowd, monkeypatch):
+    if len(crowd.store.look(["flood10"])):
+        return  # very many rows are due
+    monkeypatch.setattr("psched.stores.sql.selecting.MOST_KEYS", 0)
+    costs = costs_of_listing(crowd, {"due": True}, rows=None)
+    assert not [cost.plan for cost in costs if cost.sorts or cost.examined > 2 * MOST]
+
+
+def costs_of_listing(crowd, conditions, rows):
+    """What each query for keys or rows costs, until so many rows have come; None: all of them."""
+    sent = []
+
+    def read(statement, values):
+        sent.append((statement, dict(values)))
+        return crowd.store._query(statement, values)
+
+    selection = selection_of(**conditions)
+    listing = SelectedListing(crowd.sql.selecting, selection, read, Row)
+    found = [*itertools.islice(listing, rows)]
+    assert found
+    assert all(selection.matches(row, crowd.store.now()) for row in found)
+    # A count ends at `MOST_KEYS`. If very many rows match, to read the table is the best plan.
+    reads = [each for each in sent if "COUNT" not in each[0].text]
+    assert reads
+    return [
+        crowd.store._connector.run(lambda c, each=each: Cost(c, crowd.kind, *each))
+        for each in reads
+    ]
 
 
 def test_every_statement_is_judged(open_store):

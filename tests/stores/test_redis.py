@@ -1,4 +1,4 @@
-"""What a Redis server may refuse, lose or hold, and what is said of it."""
+"""Tests of requests that a Redis server refuses, loses or delays, and of psched's messages."""
 
 import contextlib
 import itertools
@@ -24,6 +24,7 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config.tls import Tls
 from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
 from psched.core.policy import Run, after_claim, after_run
+from psched.core.selection import selection_of
 from psched.stores.redis import scripts
 from psched.stores.redis.store import MOST_ADDED
 from support.proxy import Proxy
@@ -46,14 +47,14 @@ def database(open_database):
 
 @pytest.fixture
 def redis_cli(database):
-    """Sends a command as any client would; text is answered as bytes."""
+    """A function that sends a command to the server; texts in the answer are bytes."""
     number = int(database.url.rpartition("/")[2])
     return lambda *command: database.server.query(*command, db=number)
 
 
 @pytest.fixture
 def configured(redis_cli):
-    """A context in which the server has other settings."""
+    """A context manager that changes settings of the server for a block."""
 
     @contextlib.contextmanager
     def configured(**settings):
@@ -177,7 +178,7 @@ class TestRefusals:
             assert not store.claim("w.2", **CLAIM).rows
 
     def test_who_may_not_is_told_so(self, database, store, redis_cli):
-        """And not with a password."""
+        """The message does not contain a password."""
         store.now()
         url = database.url.replace("://", "://reader:s3cret@")
         redis_cli("ACL", "SETUSER", "reader", "on", ">s3cret", "~{psched}*", "+@all", "-zadd")
@@ -240,7 +241,7 @@ class TestRefusals:
         store = make_store("redis://:s3cret@127.0.0.1:1/0")
         with pytest.raises(
             StoreUnavailableError,
-            match=r"^cannot connect to 127\.0\.0\.1:1: .*server running",
+            match=r"^cannot connect to 127\.0\.0\.1:1: .*; start the server",
         ) as refused:
             store.now()
         assert "s3cret" not in str(refused.value)
@@ -322,7 +323,7 @@ class TestInterruptions:
 
 
 class TestWaiting:
-    """No request takes longer than it was given."""
+    """Tests that no request takes longer than its timeout."""
 
     @pytest.fixture
     def proxy(self, database):
@@ -436,7 +437,7 @@ class TestFacts:
 
 
 class TestRowsOfOthers:
-    """Any client may have written them."""
+    """Tests of rows that another client has written, with any content."""
 
     @pytest.fixture
     def write(self, store, redis_cli):
@@ -569,6 +570,42 @@ class TestListing:
         store.add([Row(key=key) for key in keys], nonce="n")
         assert [row.key for row in store.rows()] == keys
         assert {row.next_run_time for row in store.rows()} == {None}
+
+    @pytest.mark.parametrize("looked_at", [7, 500])
+    def test_only_rows_that_match_cross_the_network(self, store, monkeypatch, looked_at):
+        monkeypatch.setattr("psched.stores.redis.encoding.FILTERED_PAGE", looked_at)
+        rows = [
+            Row(
+                key=f"{'ab'[number % 2]}{number:02}",
+                type=("mail", "report")[number % 3 == 0],
+                next_run_time=(None, 5, 4_000_000_000)[number % 3 if number % 4 else 0],
+                options='{"label":"me"}' if number % 5 else None,
+            )
+            for number in range(60)
+        ]
+        store.add(rows, nonce="n")
+        store.claim("w.1", **CLAIM)
+        every, run, answers = [*store.rows()], store._connector.run, []
+
+        def noting(script, *arguments, **more):
+            answer = run(script, *arguments, **more)
+            answers.extend(row[0].decode() for row in answer[0])
+            return answer
+
+        store._connector.run = noting
+        for conditions in (
+            {"type": "report"},
+            {"status": "running"},
+            {"status": ["waiting", "running"], "label": "me"},
+            {"prefix": "b", "due": True},
+            {"type": "mail", "label": ["me", "you"], "prefix": "a"},
+            {"label": "you"},
+        ):
+            selection = selection_of(**conditions)
+            expected = [row.key for row in every if selection.matches(row, store.now())]
+            answers.clear()
+            assert [row.key for row in store.rows(selection)] == expected
+            assert answers == expected
 
 
 def test_large_data_are_compressed(database):

@@ -1,4 +1,4 @@
-"""A replica takes the place of a primary: by Sentinels, and after writes that it never saw."""
+"""Tests of failovers to a replica: by Sentinels, and with the loss of the last writes."""
 
 import contextlib
 import itertools
@@ -31,7 +31,7 @@ MOMENT = {**CLAIM, "alive_time": 0, "shortest": 0}
 
 
 class Later(SystemClock):
-    """A clock that a test puts forward."""
+    """A clock whose monotonic time a test moves forward."""
 
     passed = 0.0
 
@@ -51,24 +51,24 @@ def finish(row):
 
 @pytest.fixture
 def followed(servers, start_redis):
-    """A primary, the line to its replica, and the replica."""
+    """A primary, the proxy between the primary and its replica, and the replica."""
     primary = start_redis()
     with Proxy(primary.port) as proxy, Redis(servers) as replica:
         replica.follow(primary)
         replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
         wait_until(lambda: replica.is_linked, what="a replica with a copy of what there was")
-        # Up to a second later it is sent what is new.
+        # The primary can send new writes up to a second late, so the fixture waits for one.
         primary.query("SET", "first", 1)
         wait_until(lambda: replica.query("EXISTS", "first"), what="a replica that follows")
         yield primary, proxy, replica
 
 
 class TestLostWrites:
-    """What was acknowledged and had not reached the replica is gone. The nonce still tells."""
+    """Tests of acknowledged writes that are lost because they had not reached the replica."""
 
     @pytest.fixture
     def pair(self, followed):
-        """A store on a primary, and a function that loses what it does before a failover."""
+        """A store on a primary, and a function whose writes are lost by a failover."""
         primary, proxy, replica = followed
         with store_factory(primary.url()) as here, store_factory(replica.url()) as there:
             store = here()
@@ -76,7 +76,7 @@ class TestLostWrites:
             add(store, "k")
 
             def lose(work):
-                """Do something of which the replica does not hear before it is the primary."""
+                """Do ``work`` while the replica receives nothing, then promote the replica."""
                 replica.catch_up()
                 with proxy.black_hole():
                     done = work(store)
@@ -87,7 +87,7 @@ class TestLostWrites:
             yield store, lose
 
     def test_a_lost_claim_leaves_its_worker_without_power(self, pair):
-        """The same fence is given again, with another owner."""
+        """The new primary gives the same fence again, but with another owner."""
         _, lose = pair
         (lost,), store = lose(lambda store: store.claim("w.1", **CLAIM).rows)
         assert store.extend({"k": lost.token}, alive_time=60, shortest=6) == frozenset()

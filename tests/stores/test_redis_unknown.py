@@ -1,4 +1,4 @@
-"""Requests to Redis that were executed and never answered, or never executed, or too late."""
+"""Tests of requests to Redis that were not answered: executed, not executed, or executed late."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.redis
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
 LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
-"""The client cannot tell one from the other."""
+"""The two faults that a client cannot distinguish."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def proxy(database):
 
 @pytest.fixture
 def far(database, store, proxy):  # the data are there
-    """A store behind the proxy."""
+    """A store that is connected to the server through the proxy."""
     url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
     with store_factory(url, timeout=1.0) as open_store:
         far = open_store()
@@ -63,7 +63,7 @@ def run_through(far):
 
 @pytest.fixture
 def schedules(far, settings):
-    """The Python API behind the proxy."""
+    """The Python API, connected to the server through the proxy."""
     numbers = itertools.count()
     return ScheduleCollection(
         far, settings, clock=SystemClock(), draw_nonce=lambda: f"nonce-{next(numbers)}"
@@ -86,7 +86,7 @@ def finish(row):
 
 
 def sent(script):
-    """What is in a request to run a script."""
+    """Bytes by which the proxy recognises a request to run this script."""
     return script.digest.encode()
 
 
@@ -147,7 +147,7 @@ class TestLease:
         assert row.settled_by == str(held.token)
 
     def test_a_settlement_that_comes_twice_is_applied_once(self, far, held, store, proxy):
-        """The first was held up on its way, the second has overtaken it."""
+        """The first request is delayed, so the second request arrives before it."""
         late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.SETTLE))
         with late, pytest.raises(UnknownOutcomeError):
             far.settle([finish(held)])

@@ -1,4 +1,4 @@
-"""A database that cannot be used as wanted is refused with the reason."""
+"""Tests that psched refuses a database that it cannot use, and names the reason."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""How many round trips a store takes, and what it does when they are slow."""
+"""Tests of how many round trips a store needs, and of slow round trips."""
 
 import contextlib
 import re
@@ -10,6 +10,8 @@ from psched.base.errors import StoreSlowError, StoreUnavailableError
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, default_driver_timeout
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql.batches import BATCH, write_in_batches
+from psched.stores.sql.errors import InvalidValueError
+from psched.testing import ManualClock
 from support.proxy import Proxy
 from support.stores import make_store
 
@@ -21,7 +23,7 @@ GREETING = {"mariadb": 5, "postgresql": 4, "galera": 7}
 """Round trips from opening a connection to its first request, without TLS."""
 
 SCRAM = 2
-"""The same with a password, on PostgreSQL."""
+"""Further round trips of a connection with a password, on PostgreSQL."""
 
 servers = pytest.mark.parametrize(
     "database",
@@ -35,13 +37,13 @@ servers = pytest.mark.parametrize(
 
 @contextlib.contextmanager
 def behind_a_proxy(url, port, *, timeout=10.0, login=None):
-    """A store on the other side of a proxy; its table made.
+    """Open a store that is connected through a proxy; the table exists.
 
     Args:
-        url: the database's, for its administrator.
-        port: the server's.
-        timeout: the store's.
-        login: name and password of who uses the store; None: the administrator.
+        url: the url of the database, for the administrator.
+        port: the port of the server.
+        timeout: the timeout of the store, in seconds.
+        login: name and password of the store's user; None for the administrator.
     """
     near = make_store(url)
     near.init()
@@ -58,7 +60,7 @@ def behind_a_proxy(url, port, *, timeout=10.0, login=None):
 
 
 def answers(proxy, request):
-    """How many answers a request waits for."""
+    """The number of answers for which a request waits."""
     before = proxy.answers
     request()
     return proxy.answers - before
@@ -89,7 +91,7 @@ def test_so_is_one_to_a_node_of_a_cluster(galera):
 
 @pytest.fixture
 def user(postgresql_server):
-    """A user who may do everything, by password: name and password."""
+    """Name and password of a user with all rights who must send the password."""
     postgresql_server.create_user("reconnects", "s3cret")
     yield "reconnects:s3cret"
     postgresql_server.query("DROP ROLE reconnects")
@@ -196,3 +198,17 @@ def test_what_there_is_no_time_for_is_told_apart_from_what_was_answered():
     with pytest.raises(StoreSlowError) as raised:
         write_in_batches(keys, write, clock=clock, patience=2.0)
     assert raised.value.answered == dict.fromkeys(keys[: 2 * BATCH], True)
+
+
+def test_items_for_which_no_time_is_left_are_reported_and_not_taken_for_refused():
+    clock = ManualClock()
+
+    def write(batch):
+        if "bad" in batch:
+            clock.advance(1.5)
+            raise InvalidValueError("bad does not fit")
+        return dict.fromkeys(batch, True)
+
+    with pytest.raises(StoreSlowError) as raised:
+        write_in_batches(["good", "bad", "late"], write, clock=clock, patience=2.0)
+    assert raised.value.answered == {"good": True}

@@ -1,4 +1,4 @@
-"""The table is created, upgraded in place, refused if newer, and its absence is reported."""
+"""Tests of creating and upgrading the table, and of errors for a newer or missing table."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import make_url
 
 from psched.base.errors import SchemaError, StoreBusyError
-from psched.core.model import Row
+from psched.core.model import Row, Settlement
+from psched.core.selection import Selection
+from psched.core.store_protocol import Settled
 from psched.stores.sql.schema import VERSION
 from support.stores import Sql, make_store, store_factory
 from support.waiting import wait_until
@@ -27,11 +29,13 @@ def bare(database):
 
 @pytest.fixture
 def age(sql, database):
-    """Turns the table into one that an older psched may have left."""
+    """A function that changes the table to one that an older version of psched has created."""
 
     def age():
         where = " ON {table}" if database.kind == "mariadb" else ""
-        sql(f"DROP INDEX psched_due{where}")
+        for index in ("due", "type", "label", "status"):
+            sql(f"DROP INDEX psched_{index}{where}")
+        sql("ALTER TABLE {table} DROP COLUMN label")
         for column in ("options", "alive_time", "settled_by"):
             sql(f"ALTER TABLE {{table}} DROP COLUMN {column}")
         sql("UPDATE psched_info SET value = '0' WHERE name = 'schema_version'")
@@ -103,9 +107,13 @@ def test_an_older_table_is_upgraded_in_place_and_its_rows_stay(open_store, sql, 
     done = open_store().init()
     assert sorted(done) == [
         "added column psched.alive_time",
+        "added column psched.label",
         "added column psched.options",
         "added column psched.settled_by",
         "added index psched_due",
+        "added index psched_label",
+        "added index psched_status",
+        "added index psched_type",
     ]
     after = sql("SELECT id, data, cron, delay, next_run_time, version FROM {table} ORDER BY id")
     assert after == before
@@ -115,6 +123,42 @@ def test_an_older_table_is_upgraded_in_place_and_its_rows_stay(open_store, sql, 
     store.add([Row(key="new", next_run_time=0, alive_time=9, options="{}")], nonce="n")
     claimed = store.claim("w.1", limit=10, alive_time=60, shortest=6, horizon=0)
     assert [row.key for row in claimed.rows] == ["new"]
+
+
+def test_a_table_without_the_parts_for_listings_is_used_and_completed(open_store, database, sql):
+    """They have no version: psched before and after works on the table with and without them."""
+    options = '{"label":"reports"}'
+    open_store().add([Row(key="before", next_run_time=9, options=options)], nonce="n")
+    where = " ON {table}" if database.kind == "mariadb" else ""
+    for index in ("type", "label", "status"):
+        sql(f"DROP INDEX psched_{index}{where}")
+    sql("ALTER TABLE {table} DROP COLUMN label")
+    store = open_store()
+    assert [row.key for row in store.rows(Selection(types=frozenset({"default"})))] == ["before"]
+    assert [row.key for row in store.rows(Selection(labels=frozenset({"reports"})))] == ["before"]
+    assert [*store.rows(Selection(labels=frozenset({"others"})))] == []
+
+    assert sorted(open_store().init()) == [
+        "added column psched.label",
+        "added index psched_label",
+        "added index psched_status",
+        "added index psched_type",
+    ]
+
+    sql("INSERT INTO {table} (id, options) VALUES ('by SQL', :options)", options=options)
+    store.add([Row(key="then", next_run_time=9, options=options)], nonce="n")
+    listed = store.rows(Selection(labels=frozenset({"reports"})))
+    assert [row.key for row in listed] == ["by SQL", "before", "then"]
+
+
+def test_options_that_are_no_text_can_be_written_and_quarantined(store, database, sql):
+    """The database computes the label from them, and this must not fail."""
+    value = "'\"label\":'" if database.kind == "postgresql" else "x'ff226c6162656c223a22fe'"
+    sql(f"INSERT INTO {{table}} (id, options) VALUES ('k', {value.replace(':', chr(92) + ':')})")  # noqa: S608
+    (row,) = store.claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0).rows
+    end = Settlement.of(row, rest=True, status="quarantined", reason="options: no JSON")
+    assert store.settle([end]) == {"k": Settled.DONE}
+    assert [*store.rows(Selection(labels=frozenset({"x"})))] == []
 
 
 def test_a_newer_table_is_left_alone(store, open_store, sql):

@@ -1,4 +1,4 @@
-"""Ending leases of schedules that were changed meanwhile."""
+"""Tests of settling leases of schedules that were changed after the claim."""
 
 from dataclasses import replace as changed
 
@@ -13,7 +13,7 @@ CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
 
 def leased(store, *keys, **columns):
-    """Leased rows of hourly schedules, by key."""
+    """Add hourly schedules and lease them; return the rows by key."""
     store.add(
         [Row(**{"key": key, "cron": "0 * * * *", "next_time": 3600, **columns}) for key in keys],
         nonce="n",
@@ -113,7 +113,7 @@ def test_a_definition_that_changes_again_and_again_is_followed(store, open_store
     person, changes = open_store(), iter(["5 * * * *", "10 * * * *", "15 * * * *"])
 
     class Interrupted:
-        """The store, and a person who changes the row before each settle."""
+        """A store in which somebody changes the row before each settle."""
 
         def settle(self, settlements):
             for cron in changes:
@@ -141,7 +141,7 @@ def test_what_is_taken_over_between_the_refusal_and_the_look_is_left_alone(
     assert other.replace(seen, changed(seen, cron="30 * * * *"))
 
     class Interrupted:
-        """The store, which loses the lease between a settle and the read after it."""
+        """A store in which the lease is lost between a settle and the read that follows."""
 
         def settle(self, settlements):
             return store.settle(settlements)

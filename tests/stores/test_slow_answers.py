@@ -1,4 +1,4 @@
-"""However slowly a server answers, a request ends in time, and so does connecting."""
+"""Tests that requests and connecting end in time, however slowly a server answers."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ def in_time():
 
 @contextlib.contextmanager
 def through_a_proxy(url, port, **more):
-    """A store on the other side of a proxy; its table made, and one row in it."""
+    """Open a store that is connected through a proxy; its table contains one row."""
     near = make_store(url, **more)
     near.init()
     near.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")

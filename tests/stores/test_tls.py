@@ -1,4 +1,4 @@
-"""Encrypted connections, and passwords from files, with real servers."""
+"""Tests of encrypted connections, and of passwords from files, with real servers."""
 
 import contextlib
 import random
@@ -58,7 +58,7 @@ def plain_server(kind, request):
 
 @pytest.fixture
 def connect():
-    """A function that makes and connects a store; closed at the end."""
+    """A function that creates and connects a store, which is closed at the end of the test."""
     with contextlib.ExitStack() as opened:
 
         def connect(url, **settings):
@@ -77,7 +77,7 @@ def connect():
 
 
 def refusal(connect, *place, **settings):
-    """The text of the error when either side refuses the connection."""
+    """The text of the error if the server or the client refuses the connection."""
     with pytest.raises(StoreUnavailableError) as caught:
         connect(*place, **settings)
     return str(caught.value)
@@ -88,7 +88,7 @@ def encryption(store):
 
 
 def url_of(server, user="", options=""):
-    """The url of a new database, for a user."""
+    """Create a database; return its url for a user."""
     url = server.url(server.create_database())
     scheme, _, place = url.partition("://")
     return f"{scheme}://{user or place.partition('@')[0]}@{place.partition('@')[2]}{options}"
@@ -180,7 +180,7 @@ def test_nothing_is_told_to_a_server_that_says_it_cannot_encrypt(
                     with socket.create_connection((LOOPBACK, plain_server.port)) as real:
                         client.sendall(real.recv(4096))
                 else:
-                    client.recv(8)  # may we encrypt?
+                    client.recv(8)  # the client's request for encryption
                     client.sendall(b"N")
                 told.append(client.recv(4096))
 

@@ -1,4 +1,4 @@
-"""Requests whose answer is lost, whether they are executed at once, late, or never."""
+"""Tests of requests whose answers are lost: executed at once, executed late, or not executed."""
 
 import contextlib
 import itertools
@@ -40,7 +40,7 @@ CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
 
 LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
-"""The client cannot tell one from the other."""
+"""The two faults that a client cannot distinguish."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def proxy(database):
 
 @pytest.fixture
 def timeout():
-    """Seconds after which an answer that is held back is given up."""
+    """The store's timeout in seconds; a longer delay of an answer is an error."""
     return 10.0
 
 
@@ -67,8 +67,8 @@ def far_url(proxy, database):
 
 
 @pytest.fixture
-def far(far_url, store, timeout, strategy):  # the table is there
-    """A store behind the proxy."""
+def far(far_url, store, timeout, strategy):  # ``store`` has created the table
+    """A store that is connected to the server through the proxy."""
     with store_factory(far_url, timeout=scaled(timeout), claim_strategy=strategy) as open_store:
         store = open_store()
         store.now()  # connected
@@ -77,12 +77,12 @@ def far(far_url, store, timeout, strategy):  # the table is there
 
 
 impatient = pytest.mark.parametrize("timeout", [1.5])
-"""For tests in which an answer never arrives."""
+"""Shortens the timeout of a test in which an answer never arrives."""
 
 
 @pytest.fixture
 def schedules(far, settings):
-    """The Python API behind the proxy."""
+    """The Python API, connected to the server through the proxy."""
     return collection(far, settings, SystemClock())
 
 
@@ -94,7 +94,7 @@ def collection(store, settings, clock):
 
 
 def run_all(store):
-    """Another worker runs what is due, and settles it."""
+    """Claim and settle all due rows, as another worker."""
     for row in store.claim("near.1", **CLAIM).rows:
         assert store.settle([finish(row)]) == {row.key: Settled.DONE}
 
@@ -115,7 +115,7 @@ WAYS = [("mariadb", "cas"), ("postgresql", "skip_locked"), ("postgresql", "cas")
 
 
 def by(ways):
-    """Run a test with these ways to claim."""
+    """A decorator that runs a test with each of these databases and claim strategies."""
     params = [
         pytest.param(kind, way, marks=getattr(pytest.mark, kind), id=f"{kind}-{way}")
         for kind, way in ways
@@ -148,7 +148,7 @@ class TestClaim:
     @by(WAYS)
     @impatient
     def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
-        """Another worker has leased some of the rows that it has read."""
+        """Between the claim's read and its write, another worker has leased some of the rows."""
         add(store, "a", "b")
         with proxy.fault(Fault.HOLD_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as late:
             far.claim("far.1", **CLAIM)
@@ -296,7 +296,7 @@ class TestPythonApi:
         assert (row.key, row.type, row.version) == ("k", "t", 1)
 
     def test_ones_own_row_is_known_when_a_worker_has_it_already(self, schedules, store, proxy):
-        """The insert is delayed; before it is repeated, the row has been leased."""
+        """The insert is delayed; a worker leases the row before the insert is repeated."""
         with proxy.fault(Fault.LOSE_REPLY, b"INSERT"):
             schedules.add("k", next_time=1)
         (row,) = store.claim("near.1", **CLAIM).rows
@@ -396,8 +396,8 @@ class TestPythonApi:
     ):
         schedules.add("k", "t", cron="@daily", next_time=4_000_000_000)
         with proxy.fault(Fault.LOSE_REQUEST, b"UPDATE"):
-            schedules.modify("k", next_run_time=3_900_000_000)
-        assert store.get("k").next_run_time == 3_900_000_000
+            schedules.modify("k", next_run_time=4_100_000_000)
+        assert store.get("k").next_run_time == 4_100_000_000
 
     @pytest.mark.parametrize("fault", LOST)
     def test_a_finish_advances_once(self, fault, schedules, store, proxy):
@@ -438,7 +438,7 @@ class TestPythonApi:
 @pytest.mark.mariadb
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 class TestBlackHole:
-    """With PostgreSQL: see test_postgresql_errors."""
+    """Tests with a server that does not answer; for PostgreSQL see test_postgresql_errors."""
 
     def test_every_request_ends_and_the_next_one_works(self, far, store, proxy):
         add(store, "k")

@@ -1,4 +1,4 @@
-"""Rows as any SQL client may have written them, beside healthy ones."""
+"""Tests of invalid rows that an SQL client has written, together with valid rows."""
 
 import itertools
 
@@ -18,7 +18,7 @@ SMALLEST = -(2**63)
 
 @pytest.fixture
 def work_off(store, settings):
-    """Claims and runs whatever is due, as a worker does; returns the keys it ran and their data."""
+    """A function that runs all due rows as a worker does, and returns their data by key."""
 
     def work_off(limit=10):
         ran = {}
@@ -41,7 +41,7 @@ def work_off(store, settings):
 
 @pytest.fixture
 def insert(sql, store):  # noqa: ARG001  # the table is there
-    """Inserts a row by plain SQL."""
+    """A function that inserts a row by plain SQL."""
     with sql.session() as execute:
 
         def insert(key, **columns):
@@ -56,7 +56,7 @@ def nested(depth):
     return '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
 
 
-# Which column is named as the reason, and what it holds.
+# The column that the reason names, and the column's value.
 NONSENSE = {
     "cron": [
         "", "nonsense", "61 * * * *", "* * * *", "0 0 30 2 *", "@reboot", "@every 0", "* * * * * *",
@@ -199,7 +199,7 @@ def test_a_schedule_without_a_time_gets_one_that_stays(store, settings, insert):
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 class TestSQLite:
-    """Stores any bytes in a column, if the database lets it, also such that are not text."""
+    """Tests with bytes that are not text, which SQLite accepts in any column."""
 
     def test_text_that_is_no_text_is_quarantined(self, store, sql, work_off, insert):
         insert("good")
@@ -232,7 +232,7 @@ class TestSQLite:
         assert {row.reason for row in rest} == {"id: is not UTF-8"}
 
     def test_a_claim_beside_such_a_key_is_not_forgotten(self, store, sql, insert):
-        """What it has leased is known, also if such a row cannot be set aside."""
+        """A claim returns the rows that it has leased even if it cannot quarantine another row."""
         insert("good", next_run_time=1)
         sql("INSERT INTO {table} (id, next_time) VALUES (CAST(x'ff' AS TEXT), 1)")
         store._sql.due_keys = text("SELECT nonsense")
@@ -250,7 +250,7 @@ class TestSQLite:
 
 
 def test_many_poisoned_rows_do_not_starve_a_healthy_one(work_off, insert):
-    """They have been due for the longest time, so every claim reads them first."""
+    """The invalid rows have been due for the longest time, so every claim reads them first."""
     columns = [{"cron": "nonsense"}, {"fence": LARGEST}, {"data": "{"}, {"next_time": -1}]
     for number, bad in zip(range(20), itertools.cycle(columns), strict=False):
         insert(f"bad{number}", next_run_time=-number, **bad)

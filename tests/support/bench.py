@@ -78,7 +78,8 @@ class Bench:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
         self.inbox = prepare_process(self.log, WorkerIdentity(0, 1, "nonce"))
         self.ledger = Ledger()
-        self._settings = from_mapping({"url": "sqlite:///unused.db", **settings})
+        given = {"url": "sqlite:///unused.db", "concurrency": 1, **settings}
+        self._settings = from_mapping(given)
         self.pool = make_runner_pool(
             self._settings,
             handlers.get,

@@ -12,7 +12,7 @@ OPERATIONS = 100
 
 _SCANNED = {
     "sqlite": re.compile(r"\bSCAN psched\b"),
-    "mariadb": re.compile(r"'(ALL|index)'"),
+    "mariadb": re.compile(r"'psched\w*', '(ALL|index)'"),
     "postgresql": re.compile(r"Seq Scan|Bitmap"),
 }
 _SORTED = {

@@ -51,8 +51,8 @@ def client_of(url: str) -> list[str]:
 
 
 def documented_sql() -> tuple[str, str, str]:
-    """README's statements that push ``mail-7``, cancel it and remove it."""
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
-    _, block = readme.split("```sql\n", 1)
+    """The statements in docs/table.md that push ``mail-7``, cancel it and remove it."""
+    page = Path(__file__).parents[2].joinpath("docs/table.md").read_text()
+    _, block = page.split("```sql\n", 1)
     insert, cancel, delete = block.split("```", 1)[0].strip().splitlines()
     return insert, cancel, delete

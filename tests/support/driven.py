@@ -68,6 +68,10 @@ class Remote:
 
         return send
 
+    def backlog(self, limit: int) -> Any:
+        # A capability must be a method of its own: `isinstance` does not call ``__getattr__``.
+        return self.__getattr__("backlog")(limit)
+
 
 class DrivenHost:
     """A host with a database, on which workers are driven.
@@ -91,7 +95,7 @@ class DrivenHost:
 
     def worker(self, store: Any = None, **settings: Any) -> WorkerDriver:
         """A worker that has begun."""
-        given = {"poll_interval": 1, "retry_wait": 0, **settings}
+        given = {"poll_interval": 1, "retry_wait": 0, "concurrency": 1, **settings}
         driver = WorkerDriver(store or self.remote(), clock=self.clock, **given)
         self._open.enter_context(driver)
         driver.start()

@@ -6,6 +6,7 @@ processes do is seen from outside: exit statuses, the log, /proc and the run log
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -32,13 +33,16 @@ from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
 SUPPORT = Path(__file__).parent
 
 SETTINGS: Mapping[str, Any] = {
+    "processors": 1,
+    "concurrency": 1,
     "poll_interval": 0.2,
     "retry_wait": 1,
     "cgroup": "off",
     "load_path": ".",
     "dispatch": "recorder:Dispatch",
 }
-"""The settings of a new service, besides its url; short times, so that no test waits long."""
+"""The settings of a new service, besides its url: short times, so that no test waits long, and one
+task at a time, because many tests run beside each other."""
 
 
 class Master(OwnedProcess):
@@ -211,6 +215,14 @@ class Service:
         fields = {"next_time": 1_000_000_000, **fields}
         with self.schedules() as schedules:
             schedules.add(key, type, **fields)
+
+    def insert(self, key: str, type: str, *, data: object, **options: Any) -> None:  # noqa: A002
+        """Insert a schedule that runs once, at once, by SQL into SQLite; nothing is checked."""
+        with self.sql() as database:
+            database.execute(
+                "insert into psched (id, type, data, options) values (?, ?, ?, ?)",
+                (key, type, json.dumps(data), json.dumps(options)),
+            )
 
     def row(self, key: str) -> psched.ScheduleMetadata:
         """A schedule as the store has it now."""

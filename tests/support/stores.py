@@ -92,6 +92,7 @@ def takes_some_types(store, some):
     ]
     store.add(rows, nonce="n")
     claim = {"limit": 2, "alive_time": 60, "shortest": 6, "horizon": 30}
+    assert (store.backlog(10).due, some.backlog(10).due, some.backlog(3).due) == (6, 4, 3)
     first, second = some.claim("w.1", **claim), some.claim("w.2", **claim)
     assert {row.key for row in first.rows} == {"ours1", f"{SOME[0]}1"}
     assert {row.key for row in second.rows} == {"ours2", f"{SOME[0]}2"}

@@ -80,9 +80,12 @@ exec unshare --fork --kill-child=SIGKILL --pid --mount --propagation private --c
 PROGRAM = """\
 #!/bin/sh
 export PYTHONPATH=/opt/source:/opt/packages PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={libraries}
-exec {python} -m psched.cli.daemon.master "$@"
+exec {python} -m {module} "$@"
 """
-"""/opt/psched/bin/psched-master: this interpreter and these sources, wherever they really are."""
+"""A program in /opt/psched/bin: this interpreter and these sources, wherever they really are."""
+
+MODULES = {"psched-master": "psched.cli.daemon.master", "psched": "psched"}
+"""The module that each program runs."""
 
 QUICK = """\
 [Service]
@@ -191,9 +194,11 @@ class Machine:
         for command in "systemd-sysusers", ("systemd-tmpfiles", "--create"):
             words = [command] if isinstance(command, str) else [*command]
             subprocess.run([*words, f"--root={self.root}", "psched.conf"], check=True)
-        program = self.root / "opt/psched/bin/psched-master"
-        program.write_text(PROGRAM.format(python=_interpreter(), libraries="/opt/python/lib"))
-        program.chmod(0o755)
+        how = {"python": _interpreter(), "libraries": "/opt/python/lib"}
+        for name, module in MODULES.items():
+            program = self.root / "opt/psched/bin" / name
+            program.write_text(PROGRAM.format(module=module, **how))
+            program.chmod(0o755)
 
     def _environment(self) -> dict[str, str]:
         source = Path(psched.__file__).parent

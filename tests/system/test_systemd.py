@@ -114,7 +114,7 @@ def test_a_service_whose_store_is_away_is_waited_for_longer_than_a_start_may_tak
     unit.service.init()
 
     unit.wait_for(ActiveState="active", NRestarts="0")
-    unit.wait_for(StatusText="generation 1, 1 workers, 0 tasks")
+    unit.wait_for(StatusText="generation 1, 1 workers, 0 tasks, 1 of 1 slots free")
 
 
 def test_each_task_has_a_control_group_below_the_units(unit):

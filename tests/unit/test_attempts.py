@@ -1,4 +1,4 @@
-"""Retries: how long to wait before an attempt, and when to give up."""
+"""Tests of retries: how long a failed task waits for its next attempt, and when it gives up."""
 
 from itertools import pairwise
 from statistics import mean
@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 def waits(count, *, key="k", next_time=NOON, **settings):
-    """The waits after each of several failures, in seconds."""
+    """The waits after the first failures of a task, in seconds, one wait for each failure."""
     own = SETTINGS.with_settings(**settings)
     rows = (Row(key=key, next_time=next_time, attempt=n) for n in range(1, count + 1))
     return [attempts.retry_delay(row, parse_row(row, own)) for row in rows]
@@ -113,7 +113,7 @@ class TestExpiry:
         assert given_up(row, NOON + 10**9) is None
 
     def test_a_row_that_does_not_say_when_it_was_made_does_not_expire(self):
-        """Inserted by plain SQL: a time of 0 would be fifty years ago."""
+        """Plain SQL can insert a row without ``created_at``; reading it as 0 would be 1970."""
         row = Row(key="k", next_time=0, attempt=1)
         assert given_up(row, NOON, expire=1) is None
         assert given_up(Row(key="k", created_at=0, attempt=1), NOON, expire=1) is None

@@ -1,4 +1,4 @@
-"""Lines are read as PerfectSched's workers read them."""
+"""Tests that psched reads cron lines as PerfectSched's workers read them."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta, timezone
@@ -175,7 +175,7 @@ def _number(low, high):
 
 def _fields(low, high, *more):
     number = _number(low, high)
-    # One in a few of them the wrong way round.
+    # Some of the drawn ranges run backwards.
     pair = st.lists(st.integers(low, high), min_size=2, max_size=2)
     ranges = st.one_of(pair.map(sorted), pair.map(sorted), pair.map(sorted), pair)
     span = ranges.map(lambda ends: f"{ends[0]}-{ends[1]}")
@@ -187,7 +187,7 @@ def _fields(low, high, *more):
 _LINES = st.tuples(
     _fields(0, 59),
     st.one_of(st.just("*"), _fields(0, 23)),
-    # Except L twice, which is refused because nobody writes that.
+    # A field with L twice is left out, because psched refuses it.
     st.one_of(
         st.just("*"),
         st.just("L"),
@@ -214,7 +214,7 @@ def test_the_next_times_are_those_found_by_walking(text, zone, change, since):
             read(text, zone)
         return
     if expected is None:
-        # Not within five days, or on no day at all, which is refused.
+        # The line is refused, or it has no run within five days.
         with contextlib.suppress(InvalidError):
             following = read(text, zone).next_after(start)
             assert following is None or following >= start + 5 * DAY * 60

@@ -1,4 +1,4 @@
-"""When a worker looks for due rows."""
+"""Tests of the times at which a worker looks for due rows."""
 
 import contextlib
 import random
@@ -11,14 +11,14 @@ from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
 from psched.worker.composition import make_lease_loop, make_task_table
 
 NEAR = 0.02
-"""Seconds."""
+"""The time shortly before a row is due, in seconds."""
 
 
 class Store:
-    """Has a row that is due at an instant, which somebody else will take then.
+    """A store with one row that becomes due; another worker always claims the row first.
 
     Attributes:
-        looks: when it was looked for, seconds after the row was due.
+        looks: the times of all claims, in seconds after the time when the row is due.
     """
 
     def __init__(self, clock, *, due):
@@ -34,7 +34,7 @@ class Store:
 
 
 def looks(due, *, poll_interval=1.0):
-    """When a row is looked for that is due in so many seconds."""
+    """The times of a worker's claims until a row is due in ``due`` seconds; see `Store.looks`."""
     clock, rng = ManualClock(), random.Random(1)  # noqa: S311  # jitter
     store = Store(clock, due=due)
     settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
@@ -47,7 +47,7 @@ def looks(due, *, poll_interval=1.0):
         while store.looks[-1] < 0:
             assert len(store.looks) < 100
             sleep = claimer.wakes - clock.monotonic()
-            # On Linux a long sleep may end a thousandth later.
+            # On Linux, a sleep can last a thousandth longer than requested.
             clock.advance(sleep * 1.001 if sleep > NEAR else sleep)
             claimer.claim()
     return store.looks

@@ -1,4 +1,4 @@
-"""What the columns of a row may hold; payloads to JSON and back."""
+"""Tests of the values that a row's columns accept, and of converting payloads to JSON and back."""
 
 import json
 
@@ -26,7 +26,7 @@ def nested(depth):
 
 
 class TestPayloads:
-    @hypothesis.settings(max_examples=40)  # each is large
+    @hypothesis.settings(max_examples=40)  # each item is large
     @given(
         st.dictionaries(
             st.text(),

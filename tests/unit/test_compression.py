@@ -1,4 +1,4 @@
-"""Large payloads: compressed, recognised, and never decompressed beyond a limit."""
+"""Tests that large payloads are compressed and recognised, and decompressed up to a limit only."""
 
 import base64
 import gzip
@@ -29,7 +29,7 @@ def test_what_is_large_is_smaller_when_it_is_stored_and_the_same_when_it_is_read
     assert decompress(stored) == LARGE.encode()
     assert decode("data", stored) == json.loads(LARGE)
     assert readable(stored) == LARGE.encode()
-    # A process that does not decompress it may read it and write it back.
+    # A process can read the compressed payload and write it back without decompressing it.
     assert compress(stored, 10, form) == stored
 
 
@@ -47,7 +47,7 @@ def test_it_is_gzip_as_any_client_knows_it():
     assert gzip.decompress(stored) == LARGE.encode()
     assert compress(LARGE, 100, in_base64).startswith("H4sI")
     assert decompress(gzip.compress(LARGE.encode())) == LARGE.encode()
-    # Functions of databases write base64 in lines.
+    # Some databases' functions break base64 into lines, so line breaks are accepted.
     lines = base64.encodebytes(gzip.compress(LARGE.encode()))
     assert decompress(lines) == decompress(lines.decode()) == LARGE.encode()
 
@@ -81,7 +81,7 @@ def test_what_does_not_get_smaller_stays_as_it_is():
         ("H4sIé", "is not JSON"),
         (b"H4sI\xff", "is not JSON"),
     ],
-    # gzip writes the time at which the content was compressed.
+    # A compressed value is no id, because it contains the time of compression and so varies.
     ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
 )
 def test_what_cannot_be_unpacked_is_refused_with_the_columns_name(stored, reason):

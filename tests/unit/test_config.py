@@ -1,3 +1,4 @@
+import codecs
 import itertools
 import os
 import re
@@ -28,7 +29,7 @@ COMPAT = {"type": "rdb_compat", "url": "mysql://db/x", "table": "schedules"}
 
 @pytest.fixture
 def etc(tmp_path, monkeypatch):
-    """A stand-in for /etc/psched/psched.yml, which the machine may really have."""
+    """The path used in place of /etc/psched/psched.yml, which can exist on this machine."""
     place = tmp_path / "etc" / "psched.yml"
     place.parent.mkdir()
     monkeypatch.setattr(reader, "_USUAL_PLACES", ("config/psched.yml", str(place)))
@@ -37,7 +38,7 @@ def etc(tmp_path, monkeypatch):
 
 @pytest.fixture
 def read(tmp_path):
-    """Load a file with this content, in a folder and an environment of its own."""
+    """Load a configuration file with this content, in a new folder and a given environment."""
 
     def load_content(content, environment=None, **environ):
         file = tmp_path / "psched.yml"
@@ -49,7 +50,7 @@ def read(tmp_path):
 
 @pytest.fixture
 def refusal(read, tmp_path):
-    """The text with which a file with this content is refused, without the file's name."""
+    """The text of the error for a file with this content, without the file's name."""
 
     def load_broken(content, environment=None, **environ):
         with pytest.raises(ConfigError) as caught:
@@ -99,8 +100,8 @@ def test_defaults_are_those_of_the_documentation():
         catchup_window=0,
         jitter=0,
         types=Types(),
-        processors=1,
-        concurrency=1,
+        processors=min(len(os.sched_getaffinity(0)), 4),
+        concurrency=5,
         max_tasks_per_child=1,
         kill_timeout=6000,
         kill_interval=60,
@@ -114,6 +115,7 @@ def test_defaults_are_those_of_the_documentation():
         dispatch=None,
         log=None,
         log_level="info",
+        log_format="text",
         pid_file=None,
     )
 
@@ -178,6 +180,7 @@ def test_a_config_can_be_a_key_as_caches_need():
         ("catchup", "latest"),
         ("catchup", "skip"),
         ("log_level", "debug"),
+        ("log_format", "json"),
         ("timezone", "Europe/Berlin"),
         ("table", "_a1" + "x" * 45),
         ("dispatch", "myapp.schedules:Router.main"),
@@ -230,6 +233,7 @@ def test_a_value_at_the_edge_is_accepted(name, value):
         ("dst_policy", "vixie"),
         ("catchup", "none"),
         ("log_level", "INFO"),
+        ("log_format", "logfmt"),
         ("timezone", "Europe/Atlantis"),
         ("timezone", "Europe"),
         ("timezone", "../../etc/localtime"),
@@ -250,9 +254,10 @@ def test_a_value_past_the_edge_is_refused_by_name(name, value):
 def test_a_refused_number_is_told_its_bounds():
     assert problem({"poll_interval": 90}) == (
         "poll_interval: must be a number of seconds above 0 and up to 60"
+        " (or with a unit: 30s, 5m, 1h, 30d)"
     )
     assert problem({"processors": 0}) == (
-        "processors: must be a whole number of processes from 1 to 1000"
+        "processors: must be a whole number of processes from 1 to 1000, or auto"
     )
 
 
@@ -270,6 +275,7 @@ def test_whole_numbers_are_taken_where_fractions_are_allowed():
 def test_a_fraction_is_refused_where_only_whole_seconds_make_sense():
     assert problem({"alive_time": 7.5}) == (
         "alive_time: must be a whole number of seconds from 6 to 1000000000"
+        " (or with a unit: 30s, 5m, 1h, 30d)"
     )
     assert isinstance(take({"alive_time": 60.0}).alive_time, int)
 
@@ -355,8 +361,8 @@ def test_a_database_timeout_that_outlasts_the_margin_is_refused_with_what_would_
     text = problem({"alive_time": 10, "database_timeout": 5})
     assert text == (
         "database_timeout: two timeouts of 5 s do not fit into the 4 s that are left to stop "
-        "a task in time if alive_time is 10; set database_timeout below 2, or alive_time to at "
-        "least 26"
+        "a task in time if alive_time is 10 s; set database_timeout below 2s, or alive_time to at "
+        "least 26s"
     )
     assert take({"alive_time": 10, "database_timeout": 1.99})
     assert take({"alive_time": 26, "database_timeout": 5})
@@ -364,7 +370,7 @@ def test_a_database_timeout_that_outlasts_the_margin_is_refused_with_what_would_
 
 def test_no_alive_time_is_advised_where_none_would_do():
     text = problem({"alive_time": 10, "database_timeout": 7.5})
-    assert text.endswith("; set database_timeout below 2")
+    assert text.endswith("; set database_timeout below 2s")
     assert "database_timeout: " in problem({"alive_time": 1000, "database_timeout": 7.5})
 
 
@@ -520,7 +526,9 @@ def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(etc, tmp_pat
 
 @pytest.fixture
 def nobody():
-    """Run as another user than root, who may search every folder; in a folder for all."""
+    """Run the test as a user without privileges, because root can search every folder."""
+    # This codec is loaded now, because the other user may not be able to read Python's own modules.
+    codecs.lookup("utf-8-sig")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         me = os.geteuid()
@@ -827,6 +835,27 @@ def test_a_reference_that_gives_no_number_is_refused(text):
     assert problem({"processors": "${N}"}, N=text).startswith("processors: must be a whole number")
 
 
+# --- processors ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (3, 3), (4, 4), (64, 4)])
+def test_by_default_there_is_a_worker_for_each_core_but_at_most_four(monkeypatch, cores, workers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {*range(cores)})
+    assert take({}).processors == workers
+    assert take({"processors": "auto"}).processors == workers
+    assert take({"processors": "${N}"}, N="auto").processors == workers
+    assert take({"processors": 7}).processors == 7
+    assert take({"processors": 7}).with_settings(processors="auto").processors == workers
+
+
+@pytest.mark.parametrize("word", ["Auto", "4", "automatic", ""])
+def test_no_other_word_than_auto_is_a_number_of_workers(word):
+    assert problem({"processors": word}) == (
+        "processors: must be a whole number of processes from 1 to 1000, or auto, not text"
+    )
+    assert "auto" not in problem({"concurrency": word})
+
+
 def test_what_a_reference_gives_is_not_expanded_again():
     assert take({"log": "/${A}"}, A="${B}").log == Path("/${B}")
 
@@ -1030,7 +1059,7 @@ def test_without_a_state_folder_a_url_is_demanded():
 
 @pytest.fixture
 def keep(tmp_path):
-    """A function that writes a file which only its owner may read."""
+    """A function that writes a file that only the file's owner can read."""
 
     def write(name, content, mode=0o600):
         file = tmp_path / name
@@ -1249,7 +1278,7 @@ def test_a_safe_url_hides_the_password_and_nothing_else(url, safe):
     "url", ["u:c4n4ry@db", "x://u:c4/n4ry://c4n4ry@db", "mysql://u:c4n4ry\n@db/x", "://u:c4n4ry@"]
 )
 def test_even_a_url_that_nobody_checked_hides_its_password(url):
-    shown = repr(Config(url=url))
+    shown = repr(Config(url=url, processors=1))
     assert "u:***@" in shown
     assert "n4ry" not in shown
 
@@ -1329,7 +1358,7 @@ def test_no_error_shows_a_secret(tmp_path, content):
     }
     with pytest.raises(ConfigError) as caught:
         load(file, environ=environ, cwd=tmp_path)
-    # The traceback, too, with all causes in it.
+    # Neither the traceback nor the traceback of any cause contains the secret.
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
@@ -1368,9 +1397,10 @@ def test_what_is_wrong_in_a_type_is_told_by_its_path_and_line(refusal):
         "  job: 5\n"
         "  ' x': {}\n"
     ).splitlines()
+    bounds = "from 0 to 1000000000 (or with a unit: 30s, 5m, 1h, 30d)"
     assert problems == [
-        "3: types.report.kill_timeout: must be a number of seconds from 0 to 1000000000, not text",
-        "4: types.report.retry_wait: must be a whole number of seconds from 0 to 1000000000",
+        f"3: types.report.kill_timeout: must be a number of seconds {bounds}, not text",
+        f"4: types.report.retry_wait: must be a whole number of seconds {bounds}",
         "6: types.mail.max_atempts: is not a setting of a type; did you mean max_attempts?",
         f"7: types.mail.processors: is not a setting of a type; these are {', '.join(OF_A_TYPE)}",
         "8: types.job: must be a mapping of settings",
@@ -1382,7 +1412,7 @@ def test_what_is_wrong_in_a_type_is_told_by_its_path_and_line(refusal):
 def test_a_types_lease_is_judged_beside_the_timeout(refusal):
     assert take({"types": {"t": {"alive_time": 26}}}).types["t"]["alive_time"] == 26
     assert refusal("table: x\ntypes: {report: {alive_time: 25}}\n") == (
-        "2: types: report.alive_time: must be at least 26, so that a task can be stopped in time"
+        "2: types: report.alive_time: must be at least 26s, so that a task can be stopped in time"
         " after two timeouts of 5 s; set a shorter database_timeout, or raise it"
     )
     assert take({"types": {"t": {"alive_time": 6}}, "database_timeout": 1}).alive_time == 300
@@ -1476,6 +1506,7 @@ def test_a_url_of_redis_says_which_type_it_is(given, url):
         ({"password": "p:/@?"}, "redis://:p%3A%2F%40%3F@localhost:6379/0"),
         ({"path": "/run/r.sock", "db": 3, "password": "p"}, "unix://:p@/run/r.sock?db=3"),
         ({"path": "r.sock"}, "unix:///cwd/r.sock"),
+        ({"path": "/run/a@b.sock"}, "unix:///run/a%40b.sock"),
     ],
 )
 def test_settings_may_say_what_a_url_of_redis_says(settings, url):
@@ -1559,36 +1590,80 @@ def test_a_store_of_the_users_own_gets_its_options_as_they_are_nested_in_the_fil
     }
 
 
+# --- which database is used if none is named -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": "sqlite:////home/ann/.local/state/psched/psched.db"},
+        {"url": "memory:"},
+        {"type": "redis"},
+        {"type": "redis", "host": "db"},
+        {"type": "own:Store"},
+    ],
+)
+def test_a_database_that_is_named_is_no_default(given):
+    assert not take(given).url_is_default
+
+
+def test_the_default_database_is_known_as_such_until_another_is_named():
+    settings = take({"table": "mine"})
+    assert settings.url_is_default
+    assert settings.with_settings(processors=2).url_is_default
+    assert not settings.with_settings(url=settings.url).url_is_default
+    assert not settings.with_settings(type="redis").url_is_default
+    assert "url_is_default" not in SETTINGS
+
+
+@pytest.mark.parametrize(("given", "value"), [(True, True), (False, False), ("${IT}", True)])
+def test_a_table_is_created_if_that_is_asked_for(given, value):
+    assert take({"create_table": given}, IT="true").create_table is value
+    assert not take({}).create_table
+
+
+@pytest.mark.parametrize("given", ["yes", 1, [], "on"])
+def test_true_and_false_are_the_only_answers(given):
+    assert problem({"create_table": given}) == "create_table: must be true or false"
+
+
 # --- the shipped file ----------------------------------------------------------------
 
 
 def test_the_shipped_file_is_the_defaults_but_for_what_it_explains(tmp_path):
     shipped = load(SHIPPED, environ={"HOME": "/home/ann"}, cwd=tmp_path)
-    assert shipped == take({"alive_time": 60, "exec_type": True})
+    url = "sqlite:////var/lib/psched/psched.db"
+    assert shipped == take({"alive_time": 60, "exec_type": True, "url": url, "create_table": True})
 
 
 def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_table():
     names = re.findall(r"^#?([a-z_]+):(?= |$)", SHIPPED.read_text(), re.MULTILINE)
-    assert names == list(SETTINGS)
+    # The line of a url that is commented out is an example beside the url that is set.
+    assert list(dict.fromkeys(names)) == list(SETTINGS)
 
 
 def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
     set_here = set(yaml.safe_load(SHIPPED.read_text()))
-    # exec_type decides who can run code, so the file sets it explicitly.
-    said = {name for name, s in SETTINGS.items() if s.default is not None} | {"exec_type"}
+    # exec_type decides who can run code, and url which database root and the service share, so the
+    # file sets both explicitly.
+    # The default of processors depends on the host, so it is none of the declared defaults.
+    said = {name for name, s in SETTINGS.items() if s.default is not None}
+    said |= {"exec_type", "processors", "url"}
     assert set_here == said
 
 
 def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
-    examples = re.sub(r"^#(?=[a-z_]+: )", "", SHIPPED.read_text(), flags=re.MULTILINE)
+    # The url that is set gives way to the example above it.
+    shipped = re.sub(r"^url: .*", "", SHIPPED.read_text(), flags=re.MULTILINE)
+    examples = re.sub(r"^#(?=[a-z_]+: )", "", shipped, flags=re.MULTILINE)
     for name in ("password", "ca.pem", "client.pem", "client.key"):
         (tmp_path / name).write_text("s3cret\n")
         (tmp_path / name).chmod(0o640)
     examples = examples.replace("/etc/psched/", f"{tmp_path}/")
-    # The password is in the url, or in a file.
+    # The file shows two places for the password: the url, and a file.
     in_url = re.sub(r"^password_file: .*", "", examples, flags=re.MULTILINE)
     in_file = examples.replace(":${PSCHED_DB_PASSWORD}", "")
-    # The handler is a dispatch, a program, or a script.
+    # The file shows three kinds of handlers: a dispatch, a program, a script.
     ways = [("dispatch",), ("exec",), ("script", "script_class")]
     parts = "host|port|db|path|password"
     found = []
@@ -1598,7 +1673,7 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
             left = re.sub(rf"^({others}|{parts}): .*", "", text, flags=re.MULTILINE)
             found.append(read(left, **environ))
     assert len({each.url for each in found}) == 1
-    # Or the store is a Redis server, by its host or by its socket.
+    # The file shows two urls of a Redis server: by its host, and by its socket.
     for others in ("host|port", "path"):
         in_parts = re.sub(
             rf"^(url|password_file|ssl_\w+|script|script_class|exec|{others}): .*",

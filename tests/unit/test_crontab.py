@@ -1,4 +1,4 @@
-"""Crontabs, as cron reads them, and the schedules that they become."""
+"""Tests that crontabs are read as cron reads them, and converted to schedules."""
 
 import subprocess
 from textwrap import dedent
@@ -9,21 +9,37 @@ from psched import config
 from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
+from psched.contrib.crontab.former_lines import line_of
 from psched.contrib.crontab.parser import Remark, parse
+from psched.contrib.crontab.service_user import ServiceUser
+from psched.contrib.crontab.shell_command import first_program, is_guarded
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 HOMES = {"root": "/root", "ann": "/home/ann", "www-data": "/var/www"}
+
+
+class Ann(ServiceUser):
+    """A user who can run every program, and enter every folder but /var/www."""
+
+    def can_enter(self, folder):
+        return folder != "/var/www"
+
+    def why_not_run(self, program, *, path, cwd):
+        del path, cwd
+        return "ann must not execute /sbin/secret" if program == "/sbin/secret" else None
+
+
+ANN = Ann("ann", 1000, frozenset([1000]))
 
 
 def context(**known):
     usual = {
         "name": "tab",
         "timezone": "Europe/Berlin",
-        "user": "ann",
+        "user": ANN,
         "any_user": False,
         "owner": "ann",
         "home": HOMES.get,
-        "is_folder": lambda path: path != "/var/www",
     }
     return CrontabContext(**{**usual, **known})
 
@@ -32,9 +48,13 @@ def read(content, *, system=False):
     return parse(dedent(content), system=system)
 
 
-def converted(content, *, system=False, settings=SETTINGS, **known):
-    declarations, remarks = convert(read(content, system=system), context(**known), settings)
-    return list(declarations), list(remarks)
+def imported(content, *, system=False, settings=SETTINGS, **known):
+    return convert(read(content, system=system), context(**known), settings)
+
+
+def converted(content, **known):
+    made = imported(content, **known)
+    return list(made.declarations), list(made.remarks)
 
 
 class TestParsing:
@@ -185,7 +205,7 @@ class TestConversion:
             },
             "catchup": "latest",
             "max_attempts": 1,
-            "kill_timeout": 0,
+            "kill_timeout": 86400,
             "note": "why",
         }
         assert not remarks
@@ -215,7 +235,7 @@ class TestConversion:
         assert remarks == [
             Remark(
                 line,
-                f"not imported: cron runs it as {user}, and psched probably as ann;"
+                f"not imported: cron runs it as {user}, and psched as ann;"
                 " --any-user imports such lines, too",
             )
             for line, user in ((2, "www-data"), (4, "root"))
@@ -228,9 +248,9 @@ class TestConversion:
             "why\ncron ran it as root",
         ]
         assert remarks == [
-            Remark(2, "/var/www, the home of www-data, is not a folder: it runs in /"),
-            Remark(2, "cron runs it as www-data, and psched as the user of its workers"),
-            Remark(4, "cron runs it as root, and psched as the user of its workers"),
+            Remark(2, "ann cannot enter /var/www, the home of www-data: the command runs in /"),
+            Remark(2, "cron runs it as www-data, and psched as ann"),
+            Remark(4, "cron runs it as root, and psched as ann"),
         ]
         assert declarations[1]["data"]["cwd"] == "/"
 
@@ -240,6 +260,7 @@ class TestConversion:
             ("MAILTO=ann", "MAILTO=ann: psched sends no mail"),
             ("RANDOM_DELAY=5", "RANDOM_DELAY: not imported"),
             ("-@daily b", "the leading '-' has no effect"),
+            ("@daily cd / && /sbin/secret -v", "ann must not execute /sbin/secret"),
             ("0 0 31 2 * b", "not imported: cron: day of month '31' does not come in month"),
             ("CRON_TZ=Mars\n@daily b", "not imported: timezone: 'Mars' is not a zone"),
         ],
@@ -269,9 +290,178 @@ class TestConversion:
         assert [key.rpartition(".")[0] for key in keys.values()] == names
         assert len(set(keys.values())) == len(lines)
         assert keys["6"] == keys["5"] + "-2"
-        # Another time, other neighbours: the same key.
+        # The key stays the same if the time of the command or the lines around it change.
         [other], _ = converted(lines[2].replace("3 *", "9 9"), name="a b")
         assert other["key"] == keys["3"]
+
+
+def former(content, **known):
+    """The former lines by key, as a file of an earlier import has them."""
+    return {each["key"]: line_of(each) for each in imported(content, **known).declarations}
+
+
+class TestEdits:
+    def test_an_edited_line_keeps_its_key_and_unchanged_commands_are_matched_first(self):
+        old = former("""\
+            1 * * * * backup --all /srv
+            2 * * * * backup --all /home
+            3 * * * * mail ann
+            4 * * * * report
+            """)
+        srv, home, mail, report = old
+
+        made = imported(
+            """\
+            @daily report
+            2 * * * * backup --all --fast /home
+            1 * * * * backup --all /srv
+            1 * * * * backup --fast /tmp
+            """,
+            former=old,
+        )
+
+        keys = [each["key"] for each in made.declarations]
+        assert keys[:3] == [report, home, srv]
+        assert {key: (was.shown, now.shown) for key, (was, now) in made.edited.items()} == {
+            report: ("4 * * * * report", "@daily report"),
+            home: ("2 * * * * backup --all /home", "2 * * * * backup --all --fast /home"),
+        }
+        assert made.added == [keys[3]]
+        assert keys[3] not in old
+        assert [*made.gone] == [mail]
+
+    def test_lines_with_one_program_are_matched_in_order(self):
+        old = former("1 * * * * run a\n2 * * * * run b\n")
+        made = imported("1 * * * * run c\n2 * * * * run d\n", former=old)
+        assert [each["key"] for each in made.declarations] == [*old]
+
+    def test_of_equal_commands_the_one_at_the_same_time_is_matched(self):
+        old = former("1 * * * * a\n2 * * * * a\n")
+        first, second = old
+        made = imported("2 * * * * a\n", former=old)
+        assert [each["key"] for each in made.declarations] == [second]
+        assert not made.edited
+        assert [*made.gone] == [first]
+
+    def test_the_key_of_an_edited_line_is_not_given_to_another(self):
+        old = former("@daily run a\n")
+        edited = imported("@daily run b\n", former=old)
+        [key] = [each["key"] for each in edited.declarations]
+        lines = {each["key"]: line_of(each) for each in edited.declarations}
+        made = imported("@daily run b\n@daily run a\n", former=lines)
+        assert [each["key"] for each in made.declarations] == [key, f"{key}-2"]
+
+    def test_a_line_with_another_shell_and_with_input_is_found_again(self):
+        tab = "SHELL=/bin/bash\n@daily mail ann%hello\n@weekly true\n"
+        old = former(tab)
+        made = imported(tab, former=old)
+        assert [each["key"] for each in made.declarations] == [*old]
+        assert not made.edited
+        assert not made.added
+        assert not made.gone
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        ("command", "program"),
+        [
+            ("/usr/sbin/a -b", "/usr/sbin/a"),
+            ("a | b", "a"),
+            ("cd / && run-parts --report /etc/cron.hourly", "run-parts"),
+            ("A=1 B='x y' exec ./a", "./a"),
+            ("nice -n 5 a", "nice"),
+            ("cd /srv && ./a", None),
+            ("PATH=/opt a", None),
+            ("[ -x /sbin/a ] && /sbin/a", None),
+            ("test -x /sbin/a || /sbin/b", None),
+            ("if true; then a; fi", None),
+            ("command -v a > /dev/null && a", None),
+            ("$HOME/bin/a", None),
+            ("~/bin/a", None),
+            ("`a`", None),
+            ("(a; b)", None),
+            ("echo 'a", None),
+            ("cd", None),
+        ],
+    )
+    def test_the_program_that_always_runs_first_is_found(self, command, program):
+        assert first_program(command) == program
+
+    @pytest.mark.parametrize(
+        ("command", "guarded"),
+        [
+            ("[ -x /usr/lib/php/sessionclean ] && /usr/lib/php/sessionclean", True),
+            ("test -x /sbin/a && a", True),
+            ("[ ! -e /x -a -d /y ] && a", True),
+            ("[ -x /sbin/a ]; a", False),
+            ("test -e /run/systemd/system || a", False),
+            ("[ $(date +%d) -le 07 ] && a", False),
+            ("a && [ -x /b ] && b", False),
+            ("if [ -x /a ] && b; then c; fi", False),
+        ],
+    )
+    def test_a_command_that_does_nothing_without_its_file_is_recognised(self, command, guarded):
+        assert is_guarded(command) == guarded
+
+    def test_only_such_a_command_may_exit_with_1(self):
+        [first, second], _ = converted("@daily [ -x /a ] && /a\n@daily /a\n")
+        assert first["data"]["ok_exit"] == [0, 1]
+        assert "ok_exit" not in second["data"]
+
+
+class TestServiceUser:
+    """The checks are of another user than the one who runs the tests, so modes alone decide."""
+
+    @pytest.fixture
+    def other(self, tmp_path):
+        # Only folders below tmp_path count, because pytest's own folders are the caller's alone.
+        class Other(ServiceUser):
+            def _has_right(self, path):
+                return not path.is_relative_to(tmp_path) or super()._has_right(path)
+
+        tmp_path.chmod(0o755)
+        return Other("other", 4_000_000, frozenset([4_000_001]))
+
+    def test_a_folder_needs_the_right_to_search_it_and_all_above_it(self, other, tmp_path):
+        home = tmp_path / "home/other"
+        home.mkdir(parents=True)
+        assert other.can_enter(str(home))
+        home.chmod(0o700)
+        assert not other.can_enter(str(home))
+        home.chmod(0o755)
+        home.parent.chmod(0o700)
+        assert not other.can_enter(str(home))
+        assert not other.can_enter(str(tmp_path / "none"))
+        assert ServiceUser("root", 0, frozenset([0])).can_enter(str(home))
+
+    def test_the_groups_right_counts_for_its_members_alone(self, tmp_path):
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        folder.chmod(0o701)
+        status = folder.stat()
+        member = ServiceUser("other", 4_000_000, frozenset([status.st_gid]))
+        stranger = ServiceUser("other", 4_000_000, frozenset())
+        assert not member._has_right(folder)
+        assert stranger._has_right(folder)
+
+    def test_a_program_is_found_as_the_shell_finds_it(self, other, tmp_path):
+        program = tmp_path / "bin/work"
+        program.parent.mkdir()
+        program.touch()
+
+        def why(name, path=f"/none:{program.parent}"):
+            return other.why_not_run(name, path=path, cwd=str(tmp_path))
+
+        assert why("work") == why(str(program)) == f"other must not execute {program}"
+        program.chmod(0o755)
+        assert why("work") is why("bin/work") is why(str(program)) is None
+        assert why("work", "/none") == "work is in none of the folders /none on this host"
+        assert why("./work") == "./work does not exist on this host"
+
+    def test_a_user_that_this_host_does_not_have_is_refused(self):
+        with pytest.raises(ConfigError, match="--service-user: this host has no user 'nobody-here"):
+            ServiceUser.find("nobody-here")
+        assert ServiceUser.find("root").number == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Users' triggers: how they are named, loaded, tried and checked."""
+"""Tests of how users' triggers are named, loaded, tried and checked."""
 
 import builtins
 import sys
@@ -105,7 +105,7 @@ def function(after):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with modules, which are forgotten afterwards."""
+    """A folder with modules, which are removed from ``sys.modules`` after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = {*sys.modules}
     (tmp_path / "psched_tides.py").write_text(MODULE)
@@ -245,7 +245,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize(
         ("name", "gap"),
-        # It is rounded up, so that nothing runs early.
+        # psched rounds the time up, so that no task runs early.
         [("Dated", 301), ("Quoted", 300), ("Mixed", 9)],
     )
     def test_a_trigger_may_speak_of_datetimes(self, name, gap, folder):
@@ -259,11 +259,11 @@ class TestAnswers:
 
 
 class TestWhatIsAllowed:
-    """Anybody who may write a row can name any module, so only allowed modules are imported."""
+    """Any client that can write a row can name any module, so only allowed modules are imported."""
 
     @pytest.fixture
     def places(self, folder, tmp_path):
-        """Modules and packages below the folder, and elsewhere on the path; an import is told."""
+        """Create modules below the folder and elsewhere on the path, which report their import."""
         tell = "import builtins; builtins.psched_told = __name__"
         elsewhere = tmp_path / "elsewhere"
         for place in (

@@ -1,4 +1,4 @@
-"""Declarations: from the fields of a schedule to its row."""
+"""Tests that the declared fields of a schedule are converted to its row."""
 
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
@@ -7,8 +7,8 @@ import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.core.declare import declare, redeclare
-from psched.core.model import FINISHED, QUARANTINED, WAITING, Row
+from psched.core.declare import declare, redeclare, restart
+from psched.core.model import FINISHED, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.schedule import ScheduleMetadata
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
@@ -31,6 +31,21 @@ class TestDeclaring:
         assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON + HOUR)
         assert declare("k", {"cron": "0 * * * *"}, SETTINGS, lambda: NOON).next_time == NOON
 
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"cron": "0 * * * *", "delay": 7, "jitter": 60},
+            {"every": 90},
+            {"cron": "@daily", "next_time": NOON + 5 * DAY, "next_run_time": NOON + 6 * DAY},
+            {"cron": "@daily", "next_time": None},
+            {"at": NOON + HOUR},
+            {},
+        ],
+    )
+    def test_a_row_that_was_declared_at_another_time_can_be_started_now(self, fields):
+        early = declare("k", fields, SETTINGS, lambda: 0)
+        assert restart(early, fields, SETTINGS, now) == declare("k", fields, SETTINGS, now)
+
     def test_a_one_shot_runs_now(self):
         row = declare("k", {"delay": 5}, SETTINGS, now)
         assert (row.cron, row.next_time, row.next_run_time) == (None, NOON + 1, NOON + 6)
@@ -41,21 +56,44 @@ class TestDeclaring:
             row = declare("k", fields, SETTINGS, never)
             assert (row.next_time, row.next_run_time) == (first, first + 30)
 
-    def test_the_first_run_may_be_at_any_time(self):
-        fields = {"cron": "0 * * * *", "next_time": NOON, "next_run_time": NOON - DAY, "delay": 9}
-        assert declare("k", fields, SETTINGS, never).next_run_time == NOON - DAY
+    def test_the_first_run_may_be_at_any_time_from_its_scheduled_time_on(self):
+        fields = {"cron": "0 * * * *", "next_time": NOON, "delay": 9}
+        for run_at in (NOON, NOON + 1, NOON + DAY):
+            row = declare("k", {**fields, "next_run_time": run_at}, SETTINGS, never)
+            assert (row.next_time, row.next_run_time) == (NOON, run_at)
+
+    def test_an_occurrence_that_is_due_already_may_have_any_first_run(self):
+        fields = {"cron": "0 * * * *", "next_time": NOON, "next_run_time": NOON - DAY}
+        assert declare("k", fields, SETTINGS, now).next_run_time == NOON - DAY
+        assert declare("k", {"next_run_time": 5}, SETTINGS, now).next_run_time == 5
+
+    @pytest.mark.parametrize(
+        ("fields", "fix"),
+        [
+            ({"cron": "0 * * * *"}, "push a task of type 't' with the same data"),
+            ({"cron": "0 * * * *", "next_run_time": NOON + HOUR - 1}, "a key of its own"),
+            ({"every": 60, "next_time": NOON + DAY}, "a key of its own"),
+            ({"next_time": NOON + DAY}, "set next_time instead"),
+            ({"at": NOON + 5}, "set next_time instead"),
+        ],
+    )
+    def test_a_first_run_before_its_scheduled_time_is_refused(self, fields, fix):
+        with pytest.raises(InvalidError, match=fix) as refused:
+            declare("k", {"type": "t", "next_run_time": NOON + 1, **fields}, SETTINGS, now)
+        assert refused.value.field == "next_run_time"
+        assert "is before the scheduled time, 2027-01-1" in refused.value.problem
 
     def test_an_instant_may_be_a_datetime_of_any_zone(self):
         tokyo = timezone(timedelta(hours=9))
         for when in (
             datetime(2027, 1, 15, 12, tzinfo=UTC),
             datetime(2027, 1, 15, 21, tzinfo=tokyo),
-            datetime(2027, 1, 15, 20, 59, 59, 1, tzinfo=tokyo),  # nothing runs early
+            datetime(2027, 1, 15, 20, 59, 59, 1, tzinfo=tokyo),  # rounded up
         ):
             assert declare("k", {"next_time": when}, SETTINGS, never).next_time == NOON
 
     def test_the_zone_is_kept_also_when_it_is_the_installations(self):
-        """The setting of another host may differ."""
+        """The row contains the zone, because another host can have another default zone."""
         row = declare("k", {"cron": "0 0 * * *", "next_time": NOON}, SETTINGS, never)
         assert row.timezone == "Asia/Tokyo"
         assert row.next_time == NOON + 3 * HOUR
@@ -141,9 +179,40 @@ class TestRedeclaring:
         assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON + HOUR + 30)
         assert row.attempt == 0
 
-    def test_the_next_run_may_be_set_alone(self):
-        row = redeclare(stored(attempt=1), {"next_run_time": NOON - 5}, SETTINGS, never)
+    @pytest.mark.parametrize("run_at", [NOON, NOON + 1, NOON + DAY])
+    def test_the_next_run_may_be_set_alone(self, run_at):
+        row = redeclare(stored(attempt=1), {"next_run_time": run_at}, SETTINGS, never)
+        assert (row.next_time, row.next_run_time, row.attempt) == (NOON, run_at, 1)
+
+    def test_a_further_attempt_may_be_made_at_once(self):
+        seen = stored(attempt=1, next_run_time=NOON + DAY)
+        row = redeclare(seen, {"next_run_time": NOON - 5}, SETTINGS, now)
         assert (row.next_time, row.next_run_time, row.attempt) == (NOON, NOON - 5, 1)
+
+    @pytest.mark.parametrize("fields", [{}, {"delay": 0}, {"cron": "30 2 * * *"}, {"every": 600}])
+    def test_a_run_before_the_scheduled_time_is_refused(self, fields):
+        seen = stored(type="backup", next_time=NOON + HOUR, next_run_time=NOON + HOUR)
+        with pytest.raises(InvalidError, match="push a task of type 'backup'") as refused:
+            redeclare(seen, {"next_run_time": NOON + 1, **fields}, SETTINGS, now)
+        assert refused.value.field == "next_run_time"
+
+    def test_a_task_that_runs_once_is_moved_by_its_scheduled_time(self):
+        seen = stored(cron=None, next_time=NOON + HOUR, delay=0)
+        with pytest.raises(InvalidError, match="set next_time instead"):
+            redeclare(seen, {"next_run_time": NOON + 1}, SETTINGS, now)
+        row = redeclare(seen, {"next_time": NOON + 1}, SETTINGS, never)
+        assert (row.next_time, row.next_run_time) == (NOON + 1, NOON + 1)
+
+    @pytest.mark.parametrize("status", [FINISHED, PAUSED])
+    def test_a_schedule_at_rest_cannot_run_early_either(self, status):
+        seen = stored(status=status, next_time=NOON - DAY, next_run_time=None)
+        with pytest.raises(InvalidError, match="scheduled time, 2027-01-15T13:00:00Z"):
+            redeclare(seen, {"next_run_time": NOON + 1}, SETTINGS, now)
+
+    def test_a_next_run_that_sql_has_set_early_is_left_as_it_is(self):
+        seen = stored(next_time=NOON + HOUR, next_run_time=NOON)
+        row = redeclare(seen, {"data": {"n": 2}}, SETTINGS, never)
+        assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON)
 
     def test_overrides_are_changed_one_by_one_and_taken_back_with_none(self):
         seen = stored(options='{"catchup":"skip","of a newer psched":[1]}')
@@ -171,7 +240,7 @@ class TestRedeclaringUnderALease:
         assert (row.cron, row.type) == ("30 * * * *", "t")
 
     def test_a_next_time_that_is_set_counts_as_never_tried(self):
-        """If its worker dies now, it must not run at once."""
+        """If the worker of the running task dies now, the next run must not be at once."""
         row = redeclare(self.SEEN, {"next_time": NOON + DAY}, SETTINGS, never)
         assert row.next_time == NOON + DAY
         assert row.attempt < 0
@@ -179,7 +248,7 @@ class TestRedeclaringUnderALease:
 
 class TestRedeclaringAtRest:
     def test_a_quarantined_schedule_goes_on_where_it_stood(self):
-        """Occurrences are dropped by the catch-up policy only."""
+        """``next_time`` is not changed, because only the catch-up policy drops occurrences."""
         seen = stored(status=QUARANTINED, reason="data: …", next_run_time=None, attempt=2**63 - 1)
         row = redeclare(changed(seen, data="{"), {"data": {}}, SETTINGS, never)
         assert (row.status, row.reason) == (WAITING, None)
@@ -219,7 +288,7 @@ class TestRedeclaringAtRest:
 
 
 class TestTypes:
-    """A claim knows the alive_time of a row and the installation's, but not those of types."""
+    """A row contains the ``alive_time`` of its type, because a claim reads no settings of types."""
 
     SETTINGS = SETTINGS.with_settings(
         types={"report": {"alive_time": 60, "retry_wait": 5}, "mail": {"alive_time": 90}}

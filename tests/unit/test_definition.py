@@ -1,4 +1,4 @@
-"""From a stored row to a definition."""
+"""Tests of parsing a stored row into a definition."""
 
 import contextlib
 import gzip
@@ -40,7 +40,7 @@ class TestParsing:
             options='{"catchup":"skip","dst_policy":"wallclock","kill_timeout":7}',
         )
         definition = parse_row(row, SETTINGS)
-        assert definition.trigger.next_after(1_800_014_400) == 1_800_054_000  # 23:00Z
+        assert definition.trigger.next_after(1_800_014_400) == 1_800_054_000  # 23:00 UTC
         assert definition.trigger.dst_policy == "wallclock"
         assert definition.settings.catchup == "skip"
         assert definition.settings.kill_timeout == 7
@@ -83,7 +83,7 @@ class TestParsing:
 
 
 MANY = '{"a":[' + ",".join(["[]"] * 5_000_000) + "]}"
-"""15 MB, which take a parser a second or two."""
+"""A payload of 15 MB; parsing it takes a second or two."""
 
 WORST = {
     "data": {"data": MANY},
@@ -114,7 +114,7 @@ class TestCosts:
         began = time.process_time()
         with contextlib.suppress(InvalidError):
             parse_row(row, SETTINGS)
-        # Ten times what its docstring says.
+        # The limit is ten times the duration that the docstring states.
         assert time.process_time() - began < 0.5
 
     @pytest.mark.parametrize("form", [bytes, in_base64])

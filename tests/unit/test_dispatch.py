@@ -1,4 +1,4 @@
-"""Routes from types to handlers: how they are written, added and looked up."""
+"""Tests of routes from types to handlers: writing, adding and finding them."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ def handler(task):
 
 
 class Outer:
-    """A class, whose attributes are found by names with dots."""
+    """A class with a handler that routes name as ``Outer.inner``."""
 
     @staticmethod
     def inner(task):
@@ -29,7 +29,7 @@ class ByName(Dispatch):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """Another module, with a dispatch derived from the one here."""
+    """A module whose dispatch class is derived from a dispatch class of this module."""
     module = types.ModuleType("psched_elsewhere")
     monkeypatch.setitem(sys.modules, module.__name__, module)
 

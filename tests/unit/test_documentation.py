@@ -1,4 +1,4 @@
-"""What the documentation for developers names must exist."""
+"""Tests that everything exists that the developers' documentation names."""
 
 import ast
 import re
@@ -20,8 +20,11 @@ NAMED = sorted(
 )
 
 
+PAGES = [ROOT / "README.md", ROOT / "bench" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
 def names(body):
-    """The names that a module or a class defines; those of a class's body with a dot."""
+    """The names that the body of a module or class defines; in nested classes: ``Class.name``."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -57,3 +60,20 @@ def test_what_developers_are_told_to_read_exists(path, name):
     assert found
     if name:
         assert name in {*names(ast.parse(found[0].read_text()).body)}
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link

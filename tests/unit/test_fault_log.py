@@ -1,4 +1,4 @@
-"""One line when a fault begins, one when it is over."""
+"""Tests that one line is logged when a fault begins, and one when the fault ends."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Files in which schedules are declared, read and written."""
+"""Tests of reading and writing files that declare schedules."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -47,7 +47,7 @@ def test_a_file_says_whose_its_schedules_are_and_what_they_are():
             data: {command: [report, --all]}
             note: |
               Ann reads it.
-          hourly: {<<: *usual, cron: "@hourly", catchup: skip}
+          hourly: {<<: *usual, cron: "@hourly", catchup: skip, data: {command: [date]}}
         """)
 
     assert document.label == "reports"
@@ -60,7 +60,13 @@ def test_a_file_says_whose_its_schedules_are_and_what_they_are():
             "data": {"command": ["report", "--all"]},
             "note": "Ann reads it.\n",
         },
-        {"key": "hourly", "type": "exec", "catchup": "skip", "cron": "@hourly"},
+        {
+            "key": "hourly",
+            "type": "exec",
+            "catchup": "skip",
+            "cron": "@hourly",
+            "data": {"command": ["date"]},
+        },
     ]
 
 
@@ -96,7 +102,7 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
           four:
             data: {day: 2026-01-31}
             cron: "@daily"
-          five: {type: exec}
+          five: {type: report}
           six: {cron: "@daily", data: {at: 22:30}}
           one: {cron: "@daily"}
         """) == [
@@ -125,6 +131,28 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
             " steps from /1 on, and lists"
         ),
         "s.yml:5: one: crom: is not a field of a schedule; did you mean cron?",
+    ]
+
+
+def test_a_mistake_in_the_data_of_exec_is_told_with_its_line():
+    assert problems("""\
+        label: a
+        schedules:
+          one:
+            type: exec
+            cron: "@daily"
+            data: {command: pg_dump -f /backup/db}
+          two: {type: exec, cron: "@daily", data: {command: [date], enviroment: {A: b}}}
+        """) == [
+        (
+            's.yml:6: one: data: "command" must be a list of texts, such as ["program",'
+            ' "argument"]; one text needs "shell": true'
+        ),
+        (
+            "s.yml:7: two: data: 'enviroment' is not a field of type exec; did you mean \"env\"?"
+            " The fields are command, shell, env, cwd, append_key, stdin, ok_exit, data; put values"
+            " for the program under data"
+        ),
     ]
 
 
@@ -228,7 +256,7 @@ _JSON = st.recursive(
 _FIELDS = st.fixed_dictionaries(
     {"cron": st.sampled_from(["* * * * *", "@daily", "@every 90", "0 9 * * MON-FRI", "5 4 L * *"])},
     optional={
-        "type": st.sampled_from(["default", "report", "exec", "null", "ü"]),
+        "type": st.sampled_from(["default", "report", "push", "null", "ü"]),
         "data": st.dictionaries(_TEXTS, _JSON, max_size=3),
         "timezone": st.sampled_from(["Asia/Tokyo", "UTC", None]),
         "delay": st.integers(0, 100),
@@ -304,3 +332,11 @@ def test_a_bomb_in_one_document_or_in_many_is_refused(documents):
         bomb += "".join(f"c{n}: &c{n} [{'*a, ' * 1000}]\n" for n in range(10))
     with pytest.raises(ConfigError, match="add more than 250000 values"):
         read("---\n".join([bomb] * documents))
+
+
+def test_a_tab_that_pyyaml_refuses_is_refused_on_hosts_with_libyaml_too():
+    with pytest.raises(ConfigError) as refused:
+        read("label: null\nschedules:\n  one: {cron: '* * * * *',\t type: x}\n")
+    assert str(refused.value).startswith("s.yml:3: not YAML: ")
+    [document] = read("label: null\nschedules:\n  one: {cron: '0\t* * * *', type: x}\n")
+    assert document.schedules[0]["cron"] == "0\t* * * *"

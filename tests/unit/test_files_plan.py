@@ -1,4 +1,4 @@
-"""Declared schedules, compared with existing ones."""
+"""Tests of plans: the changes that make existing schedules equal to declared schedules."""
 
 from dataclasses import replace as changed
 

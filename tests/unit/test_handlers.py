@@ -1,4 +1,4 @@
-"""The settings exec and script: which handler runs the tasks of every type."""
+"""Tests of the settings ``exec`` and ``script``, which determine the handler of all types."""
 
 import itertools
 
@@ -31,7 +31,7 @@ TASK = Task(
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """A function that writes a script and loads its handlers."""
+    """A function that writes a script and loads the script's handlers."""
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setattr("sys.argv", [])
     path = tmp_path / f"script{next(NUMBERS)}_for_a_test.py"

@@ -1,4 +1,4 @@
-"""The kill ladder as a function of time."""
+"""Tests of the signals that the kill ladder sends, as a function of time."""
 
 from signal import SIGKILL, SIGTERM
 
@@ -13,7 +13,7 @@ intervals = st.floats(min_value=0.01, max_value=1000)
 
 
 def climbed(ladder, until):
-    """The signals, by their seconds, of somebody who comes whenever the ladder says so."""
+    """The signals until a time, each with its time, if every call is made when it is due."""
     sent = []
     while ladder.wakes <= until:
         now = ladder.wakes

@@ -1,4 +1,4 @@
-"""The inequalities that keep two runs of a task apart, for every lease that settings allow."""
+"""Tests that two runs of a task cannot overlap, for every lease that the settings allow."""
 
 from math import floor
 
@@ -24,15 +24,15 @@ from psched.base.lease_times import (
 
 LEASES = st.integers(SHORTEST_ALIVE_TIME, LONGEST_ALIVE_TIME)
 SENT = st.floats(0, 1e9)
-"""Seconds since boot."""
+"""Draws the time at which a request is sent, in seconds since boot."""
 
 TINY = 1e-6
-"""More than the rounding error of such numbers."""
+"""Seconds; more than the rounding error in a sum of drawn times."""
 
 
 @st.composite
 def deadlines(draw):
-    """The deadlines of any lease, with any driver timeout that is valid with it."""
+    """Draw the deadlines of a lease, with a driver timeout that is valid for the lease."""
     lease = draw(LEASES)
     timeout = draw(st.floats(0.001, 0.999)) * margin(lease) / 2
     return Deadlines(draw(SENT), lease, timeout)
@@ -66,7 +66,7 @@ def test_a_task_that_was_started_at_the_last_moment_is_killed_in_time_after_any_
 
 @given(deadlines())
 def test_a_request_that_was_begun_before_an_extend_was_due_ends_before_the_kill(d):
-    """Unless it would be due before an eighth of the lease has passed."""
+    """The exception is an extend that is due before an eighth of the lease has passed."""
     begun = d.extend - TINY
     assert begun + 2 * d.driver_timeout <= d.kill + TINY or d.extend <= d.sent + d.lease / 8 + TINY
 
@@ -103,7 +103,7 @@ def test_a_task_is_warned_before_it_is_killed_if_its_lease_is_not_very_short(lea
 
 @given(deadlines(), st.floats(0, 2e9), st.floats(0, 100), st.floats(0, 1))
 def test_the_holders_end_comes_before_the_stores(d, store_clock, delay, fraction):
-    """Whatever the store's clock shows, and however long the request took."""
+    """This is true whatever the store's clock shows, and however long the request takes."""
     read_at = store_clock + fraction + delay
     ends_in_the_store = floor(read_at) + d.lease + 1
     # The holder's clock counts from before the request was sent.

@@ -1,4 +1,4 @@
-"""Recognising a write whose answer was lost by the rows that it left."""
+"""Tests that a write without an answer is recognised by the rows that it has written."""
 
 from dataclasses import replace as changed
 
@@ -60,10 +60,10 @@ def test_of_several_rows_one_nonce_is_enough_but_a_missing_row_is_not_explained(
     ("change", "ours"),
     [
         ({"version": 2}, True),
-        ({"version": 2, "type": "old"}, False),  # somebody else's change
-        ({"version": 2, "next_time": 120, "fence": 1}, True),  # it has run since
+        ({"version": 2, "type": "old"}, False),  # another client has changed the row
+        ({"version": 2, "next_time": 120, "fence": 1}, True),  # it has run since the write
         ({"version": 1, "next_time": 120, "fence": 1}, False),
-        ({"version": 1}, True),  # a store whose version does not cover the times
+        ({"version": 1}, True),  # if the version excludes the times
         ({"version": 1, "next_run_time": 0}, False),
     ],
 )

@@ -1,5 +1,6 @@
-"""The master's loop, driven: its time, its signals and its workers are the test's."""
+"""Tests of the master's loop, whose time, signals and workers the tests control."""
 
+import re
 import signal
 from contextlib import closing
 from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGWINCH
@@ -7,6 +8,7 @@ from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTTIN, 
 import pytest
 
 from psched.master.generation_spec import CLEANER, SpecError
+from psched.master.reports.load import MOST_DUE, Load
 from psched.process.link import Link
 from psched.testing import ManualSpawner, MasterDriver
 
@@ -15,7 +17,7 @@ AT_ONCE = [{"stop": 0, "hurry": True}]
 
 @pytest.fixture
 def driven():
-    """A function that makes a driver; closed at the test's end."""
+    """A function that creates a driver, which is closed at the end of the test."""
     made = []
 
     def make(**options):
@@ -29,7 +31,7 @@ def driven():
 
 @pytest.fixture
 def driver(driven):
-    """One with two workers of its first generation."""
+    """A driver with two workers of the first generation."""
     made = driven(processors=2)
     made.boot()
     assert sorted(made.found()) == [(1, 0), (1, 1)]
@@ -40,14 +42,19 @@ def stops(child):
     return [message for message in child.received if "stop" in message]
 
 
+def load(**fields):
+    """The fields of a heartbeat that say how busy a worker is."""
+    return Load(**fields)._asdict()
+
+
 def restarted(driver):
-    """Restart, and let the workers of the old generation go on."""
+    """Restart the master; the workers of the old generation do not exit."""
     driver.send(SIGHUP)
     driver.boot()
 
 
 def stopped(driver):
-    """Its exit status, if it has stopped."""
+    """The master's exit status; None if the master has not stopped."""
     return driver.master.close() if driver.master.has_stopped else None
 
 
@@ -143,7 +150,7 @@ def test_a_canary_that_fails_leaves_the_old_generation_at_work(driver, fails):
     assert sorted(driver.found()) == [(1, 0), (1, 1)]
     assert not any(stops(child) for child in driver.spawner.living)
     assert "restart failed: its first worker" in driver.title
-    # The failed try is not repeated by itself.
+    # The master does not repeat the failed restart by itself.
     driver.advance(100)
     assert sorted(driver.found()) == [(1, 0), (1, 1)]
     restarted(driver)
@@ -172,8 +179,9 @@ def test_what_a_canary_reports_is_read_and_may_be_refused(driver):
 
 def settings():
     numbers = {"processors": 1, "start_timeout": 60, "child_heartbeat_limit": 60}
-    more = {"graceful_timeout": 1, "graceful_kill_limit": 1, "log_level": "info", "cgroup": "off"}
-    about = {"url": "sqlite://", "table": "psched", "programs": "", "triggers": ""}
+    numbers |= {"graceful_timeout": 1, "graceful_kill_limit": 1}
+    more = {"log_level": "info", "log_format": "text", "cgroup": "off"}
+    about = {"url": "sqlite://", "table": "psched", "config": "", "programs": "", "triggers": ""}
     return {**numbers, **more, "log": None, "pid_file": None, "about": about}
 
 
@@ -236,7 +244,7 @@ def test_one_worker_more_and_one_fewer(driver):
             if stops(child):
                 child.exits()
         driver.tick()
-    # Fewer than none there cannot be: one more is one.
+    # The number of workers is never negative, so one more worker is one worker.
     driver.send(SIGTTIN)
     driver.boot()
     assert sorted(driver.found()) == [(1, 0)]
@@ -260,7 +268,7 @@ def test_when_every_worker_has_died_five_times_in_a_row_the_master_gives_up(driv
         for number in 0, 1:
             driver.worker(number).dies()
     driver.tick()
-    # The first two had been ready, and may have held something.
+    # A cleaner releases the leases of the first two workers, because they had been ready.
     driver.worker(CLEANER).exits()
     driver.tick()
     assert stopped(driver) == 70
@@ -269,13 +277,13 @@ def test_when_every_worker_has_died_five_times_in_a_row_the_master_gives_up(driv
 def test_a_worker_that_has_worked_long_enough_is_replaced_while_it_drains(driver):
     old = driver.worker(0)
     for _ in range(3):
-        old.say(tasks=1, away=None, enough="has run 7 tasks")
+        old.say(tasks=1, away=None, enough="has run 7 tasks", **load(slots=2, free=1))
         driver.tick()
     assert stops(old) == [{"stop": None, "hurry": False}]
     driver.ready(driver.worker(0))
     assert driver.worker(0) is not old
-    # A third would be one too many.
-    driver.worker(0).say(tasks=1, away=None, enough="has run 7 tasks")
+    # The replacement does not drain while the old worker drains: a third worker would be too many.
+    driver.worker(0).say(tasks=1, away=None, enough="has run 7 tasks", **load(slots=2, free=1))
     driver.tick()
     assert stops(driver.worker(0)) == []
 
@@ -295,7 +303,7 @@ def test_what_a_dead_worker_held_is_released_when_nothing_of_its_tree_is_left(dr
     driver.spawner.orphans.clear()
     driver.advance(1)
     assert nonces_given_to(other) == [nonce]
-    # Its own successor was not ready.
+    # The dead worker's successor got no nonce, because it was not ready.
     assert nonces_given_to(driver.worker(0)) == []
 
 
@@ -490,6 +498,60 @@ def test_a_second_int_or_quit_hurries_a_stop(driven, first, second, after, hurri
     assert stops(driver.worker(0))[1:] == AT_ONCE * hurried
 
 
+def test_a_closed_terminal_stops_and_a_hup_of_a_person_restarts(driver):
+    driver.send(SIGHUP)
+    driver.boot()
+    assert max(driver.found()) == (2, 1)
+    driver.terminal.closed = True
+    driver.send(SIGHUP)
+    assert "stopping" in driver.title
+    assert stops(driver.worker(0, 2)) == [{"stop": 10, "hurry": False}]
+
+
+def task(number):
+    return {
+        "occurrence": f"s{number}.60", "type": "t", "attempt": 1, "pid": 100, "running_for": 12.4,
+        "lease_left": 50.0, "state": "running",
+    }  # fmt: skip
+
+
+def test_a_stop_says_what_runs_until_when_and_how_to_hurry(driver):
+    driver.send(SIGINT)
+    [first] = driver.terminal.said
+    assert re.fullmatch(
+        r"stopping: running tasks may finish until \d\d:\d\d:\d\d \S+ \(10 s\), then get TERM, and"
+        r" KILL 5 s later; press Ctrl-C again to stop them at once",
+        first,
+    )
+    assert {"report": True} in driver.worker(0).received
+    driver.worker(0).say(report={"tasks": [task(1)], "errors": []})
+    driver.tick()
+    assert driver.terminal.said == [first]  # the other worker has not reported yet
+    driver.worker(1).say(report={"tasks": [task(n) for n in range(2, 14)], "errors": []})
+    driver.tick()
+    names = ", ".join(f"s{n}.60 (t, 12 s)" for n in range(1, 11))
+    assert driver.terminal.said[1:] == [f"running: {names} and 3 more"]
+    driver.send(SIGINT)
+    assert "a second Ctrl-C within 1 s does not count" in driver.terminal.said[2]
+    driver.advance(1)
+    driver.send(SIGINT)
+    assert driver.terminal.said[3:] == ["stopping at once: running tasks are stopped and released"]
+
+
+def test_a_stop_names_what_was_reported_if_a_worker_does_not_report(driver):
+    driver.send(SIGTERM)
+    driver.worker(1).say(report={"tasks": [task(1)], "errors": []})
+    driver.advance(5)
+    assert driver.terminal.said[1:] == ["running: s1.60 (t, 12 s)"]
+
+
+def test_a_stop_without_a_time_for_tasks_says_so(driven):
+    driver = driven(graceful_timeout=0)
+    driver.boot()
+    driver.send(SIGTERM)
+    assert driver.terminal.said[0].startswith("stopping: running tasks get TERM now, and KILL 5 s")
+
+
 @pytest.mark.parametrize("number", [SIGHUP, SIGTTIN, SIGTTOU, SIGWINCH, signal.SIGUSR2])
 def test_nothing_undoes_a_stop(driver, number):
     driver.send(SIGTERM)
@@ -531,7 +593,7 @@ def test_a_stop_while_a_canary_starts_ends_both_generations(driver):
 
 
 class FaultyLink(Link):
-    """One that raises when it is told to."""
+    """A link that raises errors while the test has set ``faulty`` or ``deaf``."""
 
     faulty = deaf = False
 
@@ -547,7 +609,7 @@ class FaultyLink(Link):
 
 
 class Faulty(ManualSpawner):
-    """One that raises what nobody foresaw."""
+    """A spawner that raises an unexpected error while the test clears ``reaps`` or ``forks``."""
 
     reaps = forks = True
 
@@ -571,7 +633,7 @@ def faulty(driven):
 
 
 def traces(caplog):
-    """How often a fault was logged, with its traceback."""
+    """The log messages about faults in the master that contain a traceback."""
     return [r.message for r in caplog.records if r.exc_info and "fault in the master" in r.message]
 
 
@@ -581,7 +643,7 @@ def test_a_fault_costs_its_step_alone_and_is_logged_once(faulty, caplog):
     faulty.advance(60)
     assert traces(caplog) == ["a fault in the master; it goes on: cannot reap"]
     assert len(caplog.records) == before + 1
-    # The other steps go on: a restart, and a look at who hangs.
+    # The other steps are still executed: a restart, and the check for workers that hang.
     faulty.send(SIGHUP)
     faulty.silence(faulty.worker(1, 1))
     faulty.advance(61)
@@ -597,7 +659,7 @@ def test_a_fault_with_one_worker_is_none_with_the_others(faulty):
     bad, good = faulty.worker(0), faulty.worker(1)
     faulty.record(bad).link.faulty = True
     faulty.advance(70)
-    # It could not be heard, and so it seemed to hang. Its successor is as good as any.
+    # The master could not read the worker's signs of life, so the worker seemed to hang.
     assert bad.signals == [SIGABRT, SIGKILL]
     assert good.signals == []
     faulty.boot()
@@ -682,5 +744,76 @@ def test_a_fault_in_what_is_shown_costs_no_worker(caplog):
         driver.boot()
         driver.advance(100)
         assert sorted(driver.found()) == [(1, 0), (1, 1)]
-        # As its text differs, it is logged again, but not without end.
+        # A fault with another text is logged again, but not without limit.
         assert 1 <= len(traces(caplog)) <= 5
+
+
+# --- the load ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(caplog):
+    """A function that returns the level and the text of each line about rows that wait."""
+    caplog.set_level("INFO", "psched.master")
+
+    def said():
+        records = [record for record in caplog.records if "due" in record.getMessage()]
+        return [(record.levelname, record.getMessage()) for record in records]
+
+    return said
+
+
+def report(driver, number, **fields):
+    """Have a worker report its load."""
+    driver.worker(number).say(tasks=1, away=None, enough="", **load(**fields))
+    driver.tick()
+
+
+def test_due_rows_that_wait_are_told_once_and_their_end_once(driver, lines):
+    report(driver, 0, slots=5, free=0, due=7, late=42.9)
+    report(driver, 1, slots=5, free=0, due=7, late=42.9)
+    assert driver.title == (
+        "generation 1, 2 workers, 2 tasks, 0 of 10 slots free; 7 due, oldest 42 s late"
+    )
+    driver.clock.advance(63)
+    report(driver, 0, slots=5, free=0, due=9, late=105)
+    waits = "7 due, oldest 42 s late, no free slot: raise concurrency or processors"
+    assert lines() == [("WARNING", waits)]
+
+    report(driver, 0, slots=5, free=3)
+    assert lines() == [("WARNING", waits)]  # the other worker still sees rows that wait
+    report(driver, 1, slots=5, free=1)
+    ended = "no due row waits for a slot any more, after 63 s; the oldest was 105 s late"
+    assert lines() == [("WARNING", waits), ("INFO", ended)]
+    assert driver.title == "generation 1, 2 workers, 2 tasks, 4 of 10 slots free"
+
+    report(driver, 0, slots=5, free=0)
+    report(driver, 1, slots=5, free=0, due=MOST_DUE, late=6)
+    again = f"{MOST_DUE} or more due, oldest 6 s late, no free slot: raise concurrency or"
+    assert lines()[2:] == [("WARNING", f"{again} processors")]
+
+
+def test_rows_wait_for_no_slot_while_another_worker_has_one(driver, lines):
+    report(driver, 0, slots=5, free=1)
+    report(driver, 1, slots=5, free=0, due=7, late=42)
+    assert lines() == []
+
+
+def test_a_worker_that_leaves_has_no_slots(driver, lines):
+    report(driver, 0, slots=5, free=0)
+    report(driver, 1, slots=5, free=0, due=7, late=42)
+    assert len(lines()) == 1
+    restarted(driver)
+    for number in 0, 1:
+        report(driver, number, slots=5, free=5)
+    assert driver.title == "generation 2, 4 workers, 4 tasks, 10 of 10 slots free"
+    assert len(lines()) == 2
+
+
+def test_while_the_master_is_paused_rows_do_not_stop_waiting(driver, lines):
+    report(driver, 0, slots=5, free=0)
+    report(driver, 1, slots=5, free=0, due=7, late=42)
+    driver.send(SIGWINCH)
+    for number in 0, 1:
+        report(driver, number, slots=5, free=0)
+    assert len(lines()) == 1

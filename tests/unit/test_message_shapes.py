@@ -1,8 +1,9 @@
-"""What a process accepts from another one."""
+"""Tests of which messages a process accepts from another process."""
 
 import json
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from psched.core.model import Occurrence, Row
 from psched.master import messages
 from psched.process import message_shapes
 from psched.runner.messages import FROM_FORK_SERVER, FROM_RUNNER, TO_FORK_SERVER, TO_RUNNER
+from psched.service.worker_boot import service_description
 
 DEEP = json.loads("[" * 500 + "]" * 500)
 
@@ -22,6 +24,7 @@ WEIRD = [
     "x" * 10**6, b"", [], [[]], [None], [True] * 10**5, {}, {"": None}, DEEP,
 ]  # fmt: skip
 
+LOAD = {"slots": 5, "free": 0, "due": 7, "late": 42.5}
 TASK = {
     "occurrence": "s1.60", "type": "t", "attempt": 1, "pid": 100, "running_for": 0.5,
     "lease_left": -3.5, "state": "running",
@@ -29,9 +32,11 @@ TASK = {
 
 SETTINGS = {
     "processors": 1, "start_timeout": 60.0, "child_heartbeat_limit": 60.0, "graceful_timeout": 1.0,
-    "graceful_kill_limit": 1.0, "log_level": "info", "cgroup": "auto", "log": None,
-    "pid_file": "/run/é",
-    "about": {"url": "sqlite://", "table": "psched", "programs": "rows", "triggers": "rows"},
+    "graceful_kill_limit": 1.0, "log_level": "info", "log_format": "text", "cgroup": "auto",
+    "log": None, "pid_file": "/run/é",
+    "about": {
+        "url": "sqlite://", "table": "psched", "config": "", "programs": "rows", "triggers": "rows",
+    },
 }  # fmt: skip
 
 ASSIGNMENT = {
@@ -62,7 +67,7 @@ GOOD = [
     (messages.FROM_WORKER, {"ready": SETTINGS}),
     (messages.FROM_WORKER, {"looked": True}),
     (messages.FROM_WORKER, {"recovered": ["n"]}),
-    (messages.FROM_WORKER, {"tasks": 3, "away": None, "enough": ""}),
+    (messages.FROM_WORKER, {"tasks": 3, "away": None, "enough": "", **LOAD}),
     (messages.FROM_WORKER, {"report": {"tasks": [TASK], "errors": ["line"]}}),
     (messages.FROM_MASTER, {"go": False}),
     (messages.FROM_MASTER, {"stop": None, "hurry": False}),
@@ -118,9 +123,23 @@ def test_a_master_tells_all_but_what_it_does_not_know_yet(name):
     if name not in ("url", "programs", "triggers"):
         without = {each: value for each, value in MASTER.items() if each != name}
         assert messages.STATUS.fault(without) is not None
-        # What it may leave out does not stand for the rest.
+        # A message with only optional fields lacks the required ones.
         assert messages.STATUS.fault({"url": "sqlite://", "table": "psched"}) is not None
         assert messages.STATUS.fault({"programs": "any"}) is not None
+
+
+@pytest.mark.parametrize("name", LOAD)
+def test_a_master_may_tell_its_load_and_that_of_its_workers(name):
+    worker = {
+        "pid": 101, "number": 0, "generation": 1, "state": "ready", "uptime": 1.5,
+        "silent_for": 0.5, "store_away": None, "tasks": [],
+    }  # fmt: skip
+    loaded = {**MASTER, **LOAD, "workers": [{**worker, **LOAD}]}
+    assert messages.STATUS.fault({**MASTER, "workers": [worker]}) is None
+    assert messages.STATUS.fault(loaded) is None
+    assert messages.STATUS.fault({**loaded, name: -1}) is not None
+    assert messages.STATUS.fault({**loaded, "workers": [{**worker, **LOAD, name: -1}]}) is not None
+    assert messages.STATUS.fault({**loaded, "workers": [{**LOAD}]}) is not None
 
 
 @pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])
@@ -166,3 +185,9 @@ def test_each_field_of_a_record_is_checked(record):
     for name in record:
         assert not check({n: v for n, v in record.items() if n != name})
         assert sum(check({**record, name: value}) for value in WEIRD) < len(WEIRD) / 2
+
+
+def test_a_master_can_report_the_path_of_any_configuration():
+    for path in "/etc/\udcff.yml", "/etc/\n.yml", "/etc/ü.yml", f"/{'x' * 4000}\udcff":
+        settings = replace(from_mapping({"url": "memory:"}), origin=Path(path))
+        assert message_shapes.brief_text(service_description(settings)["config"])

@@ -1,4 +1,4 @@
-"""Payloads that are not JSON objects: wrapped in one, and unwrapped byte for byte."""
+"""Tests that payloads which are not JSON objects are wrapped in one and unwrapped unchanged."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_what_is_carried_comes_out_as_it_was(content):
     data, form = wrap(content)
     text = encode("data", data)
     assert unwrap(text, form) == content
-    assert "\0" not in text  # PostgreSQL has no such text
+    assert "\0" not in text  # PostgreSQL cannot store this text
     # Without the option the object itself is the payload.
     assert unwrap(text, None) == text.encode()
 

@@ -1,4 +1,4 @@
-"""Which programs rows of type exec may run: the setting, and how programs are compared."""
+"""Tests of which programs rows of type ``exec`` are allowed to run."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def settings(**given):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """A folder with programs; it is the current folder, and the first in $PATH."""
+    """A folder with programs; it is the current folder, and the first folder in $PATH."""
     for name in "report", "busybox", "other":
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -75,7 +75,8 @@ def test_it_is_off_by_default_only_where_one_handler_serves_every_type():
     assert settings(exec="true").allowed_programs is False
     assert settings(script="a.py").allowed_programs is False
     assert settings(script="a.py", exec_type="on").allowed_programs is True
-    # Options of the command line are applied later, and must not make the default look chosen.
+    # Options of the command line are applied later. psched must still know then whether
+    # ``exec_type`` was set.
     assert settings().with_settings(exec="true").allowed_programs is False
     assert settings(exec_type=True).with_settings(exec="true").allowed_programs is True
 

@@ -1,4 +1,4 @@
-"""What to do with a leased row: pure functions of rows and instants."""
+"""Tests of the policy: pure functions that decide what a worker does with a leased row."""
 
 import sys
 from dataclasses import replace as changed
@@ -103,7 +103,7 @@ class TestOpening:
         now = NOON + 2 * MINUTE + 30
         assert after_claim(leased(), options(catchup_limit=3), now).scheduled_time == NOON
         assert after_claim(leased(), options(catchup_limit=2), now).next_time == NOON + MINUTE
-        # And at the very instant at which one more is due.
+        # This is true even at the instant at which a further occurrence is due.
         now = NOON + 3 * MINUTE
         assert after_claim(leased(), options(catchup_limit=3), now).next_time == NOON + MINUTE
 
@@ -122,7 +122,7 @@ class TestOpening:
             (60, NOON),
             (61, NOON + HOUR),
             (HOUR - 1, NOON + HOUR),
-            (HOUR + 60, NOON + HOUR),  # it is on time itself
+            (HOUR + 60, NOON + HOUR),  # this occurrence is on time
             (HOUR + 61, NOON + 2 * HOUR),
         ],
     )
@@ -159,7 +159,7 @@ class TestOpening:
         assert verdict.scheduled_time == NOON
 
     def test_a_run_before_its_time_is_what_was_asked_for(self):
-        """With a ``next_run_time`` of its own."""
+        """Somebody has set ``next_run_time`` to a time before ``next_time``."""
         assert after_claim(leased(), SETTINGS, NOON - DAY).scheduled_time == NOON
 
     def test_a_trigger_that_has_come_to_its_end_is_finished(self):
@@ -199,7 +199,7 @@ class TestOpening:
         assert settlement.version == 3
 
     def test_a_time_that_was_set_under_a_lease_nobody_settled_is_waited_for(self):
-        """Modified while it ran, and then its worker died: its next run is not at once."""
+        """A schedule was modified while it ran, and its worker died. The new time must be kept."""
         row = leased(next_time=NOON + DAY, attempt=0, delay=5)
         settlement = after_claim(row, SETTINGS, NOON)
         assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY + 5)
@@ -209,7 +209,7 @@ class TestOpening:
 
 
 class Counting:
-    """A trigger that counts how often it is asked."""
+    """A trigger that counts the calls of `next_after`."""
 
     def __init__(self, trigger):
         self.trigger = trigger
@@ -222,7 +222,7 @@ class Counting:
 
 @pytest.fixture
 def count_calls(monkeypatch):
-    """Applies `after_claim` to a row; also returns how often its trigger was asked."""
+    """A function that applies `after_claim` to a row, and counts the calls of the row's trigger."""
 
     def count_calls(row, settings, now):
         counting = Counting(trigger.parse(row.cron, "UTC"))
@@ -233,7 +233,7 @@ def count_calls(monkeypatch):
 
 
 class TestCost:
-    """Ten years of missed minutes are handled without computing each."""
+    """Tests that ten years of missed minutes are handled without computing every minute."""
 
     @pytest.mark.parametrize("catchup", ["latest", "skip"])
     @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ class TestCost:
         counting = Counting(trigger.parse(cron, "UTC"))
         monkeypatch.setattr(definition.triggers, "parse", lambda *_args, **_kw: counting)
         row, settings = leased(cron, next_time=NOON - 3650 * DAY), options(catchup_limit=500)
-        # Each takes a minute, during which further occurrences are missed.
+        # Each run takes a minute, and further occurrences are missed meanwhile.
         row = applied(after_claim(row, settings, NOON), row)
         for number in range(300):
             before, now = counting.calls, NOON + number * 60
@@ -302,7 +302,7 @@ class TestJitter:
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_it_makes_nothing_late(self, catchup):
-        """Not even if the delays are longer than the time between two occurrences."""
+        """Jitter makes no occurrence late, even if it is longer than the time between two."""
         settings = options(jitter=HOUR, catchup=catchup, catchup_grace=0, catchup_window=1)
         assert isinstance(after_claim(leased(), settings, NOON + HOUR), Run)
 
@@ -318,15 +318,15 @@ class TestJitter:
 
 
 class TestOverlap:
-    """Occurrences that fall due while an earlier one of the same schedule runs."""
+    """Tests of occurrences that become due while an earlier occurrence of their schedule runs."""
 
     @pytest.mark.parametrize(
         ("settings", "minutes"),
         [
-            ({"catchup": "all"}, [0, 1, 2, 3, 4, 5, 6, 7]),  # they wait in line
-            ({"catchup": "latest"}, [0, 5, 6, 7]),  # they become one, the newest
-            ({"catchup": "skip", "catchup_grace": 10}, [0, 6, 7]),  # they are dropped
-            ({"catchup": "skip"}, [0, 5, 6, 7]),  # but for what is hardly late
+            ({"catchup": "all"}, [0, 1, 2, 3, 4, 5, 6, 7]),  # all run later
+            ({"catchup": "latest"}, [0, 5, 6, 7]),  # only the newest one runs
+            ({"catchup": "skip", "catchup_grace": 10}, [0, 6, 7]),  # none runs
+            ({"catchup": "skip"}, [0, 5, 6, 7]),  # none runs except an only slightly late one
         ],
     )
     def test_occurrences_queue_become_one_or_are_dropped(self, settings, minutes):
@@ -335,7 +335,7 @@ class TestOverlap:
             verdict = after_claim(row, own, now)
             if isinstance(verdict, Run):
                 ran.append((verdict.scheduled_time - NOON) // MINUTE)
-                # The first takes five minutes and a half, all others a second.
+                # The first run takes five and a half minutes, each other run one second.
                 now += 5.5 * MINUTE if len(ran) == 1 else 1
                 verdict = after_run(row, row, Finish(), own)
             else:
@@ -346,7 +346,7 @@ class TestOverlap:
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_a_job_due_at_midnight_in_a_pause_of_two_minutes_runs_once(self, catchup):
-        """Nothing runs from 23:59 to 00:01; then it continues with the present."""
+        """The workers are paused from 23:59 to 00:01; then they run the present occurrence only."""
         midnight = NOON + 12 * HOUR
         row, own = leased(cron="0 0 * * *", next_time=midnight), options(catchup=catchup)
         assert after_claim(row, own, midnight + MINUTE).scheduled_time == midnight
@@ -415,10 +415,10 @@ class TestTriggersOfOnesOwn:
 
     def test_a_mark_and_a_time_in_reserve_survive_that(self, settings):
         row = leased(cron="@call psched_absent:Hourly")
-        # A row that does not run needs no code.
+        # A cancelled row does not run, so the code of its trigger is not needed.
         ended = after_claim(changed(row, status=CANCELLING), settings, NOON)
         assert (ended.status, ended.rest) == (CANCELLED, True)
-        # It was set during a lease, which the next claim can still tell.
+        # An attempt of -1 shows the next claim that ``next_time`` was set during a lease.
         assert after_claim(changed(row, attempt=0), settings, NOON).attempt == -1
 
     def test_what_has_run_is_over_also_if_nobody_knows_what_comes_next(self, settings):
@@ -433,7 +433,7 @@ class TestTriggersOfOnesOwn:
         row = leased(cron="@call psched_trouble:Fickle", next_time=NOON + 60)
         settlement = after_run(row, row, Finish(), settings)
         assert (settlement.status, settlement.rest) == (QUARANTINED, True)
-        assert settlement.next_time is None  # it has run
+        assert settlement.next_time is None  # the last occurrence has run
         assert settlement.reason == (
             f"cron: next_at({NOON + 60}) of psched_trouble:Fickle raised OSError: the sea is away"
         )
@@ -449,7 +449,7 @@ LINES = ("* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "0 3 * * 1", "@e
 
 
 def missed(line, zone, cursor, until):
-    """Every occurrence from the cursor on, one by one; the cursor counts as an occurrence."""
+    """All occurrences after ``cursor``, up to ``until``; before them ``cursor`` itself."""
     each, found = trigger.parse(line, zone), [cursor]
     while (following := each.next_after(found[-1])) is not None and following <= until:
         found.append(following)
@@ -564,7 +564,7 @@ class TestConclusion:
 
 
 class TestRedefinition:
-    """If the definition was changed while the task ran, the new one decides what is next."""
+    """Tests that a definition which was changed while the task ran determines the next run."""
 
     def test_the_next_time_comes_from_the_new_trigger(self):
         row = leased(cron="* * * * *")
@@ -613,7 +613,7 @@ class TestRedefinition:
         assert (settlement.attempt, settlement.wait, settlement.version) == (0, 0, 4)
 
     def test_a_next_time_that_was_wiped_out_meanwhile_loses_nothing(self):
-        """Somebody has set it to NULL by plain SQL, presumably to have it computed anew."""
+        """Somebody has set ``next_time`` to NULL by plain SQL; psched then computes it again."""
         row = leased()
         current = changed(row, next_time=None, version=4)
         settlement = after_run(row, current, Finish(), SETTINGS)
@@ -660,7 +660,7 @@ RETENTION = SETTINGS.retention_time
 
 
 class TestEnding:
-    """A leased row that somebody has cancelled or finished by force."""
+    """Tests of a leased row that somebody has cancelled or finished by force."""
 
     MARKS = pytest.mark.parametrize(
         ("mark", "status"), [(CANCELLING, CANCELLED), (FINISHING, FINISHED)]
@@ -690,7 +690,7 @@ class TestEnding:
         current = changed(row, status=mark, version=4)
         settlement = after_run(row, current, Finish(), SETTINGS)
         assert (settlement.status, settlement.retain) == (FINISHED, RETENTION)
-        # But a schedule has an occurrence after this one.
+        # The mark still applies to a schedule, because it has further occurrences.
         row = leased()
         current = changed(row, status=mark, version=4)
         settlement = after_run(row, current, Finish(), SETTINGS)
@@ -704,7 +704,7 @@ class TestEnding:
 
 
 class TestStatusesOfOtherClients:
-    """Plain SQL may have changed the status alone, to any text."""
+    """Tests of rows whose status somebody has set by plain SQL, without other columns."""
 
     SET_BY_SQL = pytest.mark.parametrize("status", sorted(ENDED))
 
@@ -716,7 +716,7 @@ class TestStatusesOfOtherClients:
         assert (end.status, end.rest, end.reason, end.seen_status) == (
             status, True, "by hand", status,
         )  # fmt: skip
-        # As `cancel` and others do. A failed row stays until it is deleted.
+        # The row is retained as after `cancel`, but a failed row stays until somebody deletes it.
         assert end.retain == (None if status == FAILED else RETENTION)
         assert end.attempt == (0 if status == FINISHED else 3)
         assert after_claim(changed(row, cron="* * * * *"), SETTINGS, NOON).retain is None

@@ -1,4 +1,4 @@
-"""Previews of occurrences, and the effects of clock changes on them."""
+"""Tests of previews of occurrences, and of the effects that clock changes have on them."""
 
 from dataclasses import replace as changed
 from datetime import UTC, datetime
@@ -80,7 +80,7 @@ class TestTimes:
             (first, True, f"{note}{TWICE}, this is the first"),
             (second, True, f"{note}{TWICE}, this is the second"),
         ]
-        # Even if the list begins between the two.
+        # This is true even if the list begins between the two occurrences.
         assert listed("30 2 * * *", BERLIN, "2027-10-31 01:00", 1, "wallclock") == [
             (second, True, f"{note}{TWICE}, this is the second")
         ]

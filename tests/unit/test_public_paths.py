@@ -1,4 +1,4 @@
-"""The import paths that documentation names: each of them works, and leads to one thing."""
+"""Tests that each import path in the documentation works, and that no object has two paths."""
 
 import inspect
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 
 from psched.client.collection import ScheduleCollection
 from psched.core.schedule import Schedules
+from psched.service.start import Program
 
 ERRORS = {
     *("AlreadyExistsError", "AlreadyFinishedError", "ConfigError", "InvalidError"),
@@ -40,7 +41,7 @@ PATHS = {
         *("TableContract", "TransactionContract"),
     },
 }
-"""What documentation names, by module."""
+"""The names that the documentation imports, by module."""
 
 DOCUMENTED = [(module, name) for module, names in sorted(PATHS.items()) for name in sorted(names)]
 
@@ -49,7 +50,12 @@ DOCUMENTED = [(module, name) for module, names in sorted(PATHS.items()) for name
 def test_a_documented_name_can_be_imported(module, name):
     found = import_module(module)
     assert getattr(found, name) is not None
-    assert name in getattr(found, "__all__", PATHS[module])
+    assert name in getattr(found, "__all__", PATHS[module]) or (module, name) == ("psched", "open")
+
+
+def test_a_star_import_leaves_pythons_own_open_alone():
+    check = "from psched import *; assert open is __builtins__.open; import psched; psched.open"
+    subprocess.run([sys.executable, "-I", "-c", check], check=True)
 
 
 @pytest.mark.parametrize("name", sorted(set().union(*PATHS.values())))
@@ -60,17 +66,39 @@ def test_a_name_means_the_same_on_every_path(name):
 
 @pytest.mark.parametrize("module", sorted(PATHS))
 def test_a_path_works_first_and_alone(module):
-    """Not only after another module has imported what it needs."""
+    """The path works without an earlier import of another module."""
     names = ", ".join(sorted(PATHS[module]))
     subprocess.run([sys.executable, "-I", "-c", f"from {module} import {names}"], check=True)
 
 
 def test_what_a_handler_gets_has_all_that_a_collection_can_do():
-    """But for leasing without a worker, and for the older name of `add`."""
+    """The exceptions are leasing without a worker, the older name of `add`, and parts of apply."""
 
     def public(cls):
         functions = inspect.getmembers(cls, inspect.isfunction)
         return {name for name, _ in functions if not name.startswith("_")}
 
-    assert public(ScheduleCollection) - public(Schedules) == {"poll", "submit"}
+    assert public(ScheduleCollection) - public(Schedules) == {
+        "add_rows",
+        "poll",
+        "submit",
+        "try_to_modify",
+    }
     assert public(Schedules) <= public(ScheduleCollection)
+
+
+@pytest.mark.parametrize("module", sorted(PATHS))
+def test_no_class_falls_back_to_the_old_sequence_protocol(module):
+    """Python calls ``__getitem__`` with 0, 1, 2 … if a class has neither of the two other methods.
+
+    Where every key has an item, ``in`` and ``for`` would then never end.
+    """
+    found = import_module(module)
+    names = {*PATHS[module], *getattr(found, "__all__", ())}
+    classes = [each for name in names if inspect.isclass(each := getattr(found, name))]
+    if module == "psched":
+        classes.append(Program)
+    for each in classes:
+        if hasattr(each, "__getitem__"):
+            assert hasattr(each, "__iter__"), each
+            assert hasattr(each, "__contains__"), each

@@ -1,4 +1,4 @@
-"""When a worker has worked long enough."""
+"""Tests of when a worker is to be replaced, because it has run long enough."""
 
 import random
 from pathlib import Path

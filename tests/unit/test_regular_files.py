@@ -1,4 +1,4 @@
-"""Regular files where tasks may have put anything."""
+"""Tests of opening only regular files in folders where tasks can create anything."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The policy in a process that loads triggers, and how a worker checks its answers."""
+"""Tests of the policy in the process that loads triggers, and of the checks of its answers."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ class Broken:
 
 @pytest.fixture(autouse=True)
 def _unlimited(monkeypatch):
-    """The process that runs the tests keeps its memory."""
+    """Do not limit the memory of the process that runs the tests."""
     monkeypatch.setattr(remote_policy, "limit_memory", lambda: None)
 
 

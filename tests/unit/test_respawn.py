@@ -1,4 +1,4 @@
-"""When a worker that died may be replaced, and when there is no point in it any more."""
+"""Tests of when a dead worker is replaced, and when the master gives up."""
 
 import random
 
@@ -8,7 +8,7 @@ from psched.master.respawn import Respawn
 
 
 class Middle(random.Random):
-    """Draws no jitter."""
+    """A random source that returns the middle of a range, so that there is no jitter."""
 
     def uniform(self, a, b):
         return (a + b) / 2
@@ -20,7 +20,7 @@ def respawn():
 
 
 def pauses(respawn, failures, *, lived=0.0):
-    """The pause after each of so many failures in a row."""
+    """The pauses, in seconds, after each of some successive failures."""
     now, found = 1000.0, []
     for _ in range(failures):
         respawn.failed(0, lived, now)

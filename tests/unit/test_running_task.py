@@ -1,4 +1,4 @@
-"""What a leased occurrence comes to."""
+"""Tests of how a leased occurrence ends."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Environment variables that secrets refer to, and that tasks do not get."""
+"""Tests that environment variables with secrets are not passed to tasks."""
 
 import os
 
@@ -47,6 +47,6 @@ def test_what_is_withheld_is_not_in_the_environment_and_still_understood(tmp_pat
     withhold(load().withheld)
     assert "SECRET" not in os.environ
     assert "s3cret" in load().url
-    # It is not added to an environment that the caller passes.
+    # The variable is not added to an environment that the caller passes.
     with pytest.raises(ConfigError, match="SECRET, which is not set"):
         load(environ={"PSCHED_CONFIG": str(tmp_path / "psched.yml")})

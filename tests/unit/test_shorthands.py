@@ -1,4 +1,4 @@
-"""Shorthands for intervals, single times and users' triggers, as columns."""
+"""Tests that shorthands for intervals, times and users' triggers are converted to columns."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ HOUR, DAY = 3600, 86_400
 
 
 class Plain:
-    """Every hour, on the hour."""
+    """A trigger that fires every hour, on the hour."""
 
     def next_at(self, after):
         return (after // HOUR + 1) * HOUR
@@ -27,7 +27,7 @@ class Plain:
 
 @dataclass
 class Gaps(Plain):
-    """A dataclass, whose instances know their arguments."""
+    """A trigger that is a dataclass, so psched can read an instance's arguments."""
 
     gap: int
     name: str = "é"
@@ -84,7 +84,7 @@ class TestEvery:
         [0, -5, 1.5, 90.0, True, "90", 10**9, timedelta(0), timedelta(seconds=1.5), timedelta.max],
     )
     def test_what_is_no_interval_is_refused(self, every):
-        with pytest.raises(InvalidError, match=r"^every: must be whole seconds, from 1 to"):
+        with pytest.raises(InvalidError, match=r"^every: must be whole seconds from 1 to"):
             declared(every=every)
 
     def test_a_change_of_the_interval_sets_the_next_occurrence_anew(self):

@@ -1,4 +1,4 @@
-"""A store whose answers take their time: leases are kept, and it is said what is wrong."""
+"""Tests with a store that answers slowly: leases are kept, and the log says what is wrong."""
 
 import contextlib
 import random
@@ -19,12 +19,12 @@ EPSILON = 1e-3
 
 
 class Store(PlainStore):
-    """Rows in memory; each answer arrives after a while.
+    """A store in memory that answers each request late.
 
     Attributes:
-        answer: seconds.
-        hold_up: what further seconds some requests take, by name.
-        asked: the requests, and when they were sent.
+        answer: the duration of each answer, in seconds.
+        hold_up: by the names of requests, further seconds that these requests take.
+        asked: the name of each request, and the time when it was sent.
     """
 
     def __init__(self, clock):
@@ -52,7 +52,7 @@ class Store(PlainStore):
             raise StoreUnavailableError("away")
 
     def claim(self, owner, **how):
-        """As with compare-and-swap: a look, and an update if anything is due."""
+        """Take one answer, and another one if a row is due, as a claim by compare-and-swap."""
         self._take("claim")
         due = [r for r in self.rows_by_key.values() if (r.next_run_time or 9e9) <= self.now()]
         if due:
@@ -81,7 +81,7 @@ class Store(PlainStore):
 
 
 class Pool(ManualRunnerPool):
-    """Takes down when it was told to kill; none of its runners is waiting when it is needed."""
+    """A pool that records when it kills runners, and never has a runner ready in advance."""
 
     def __init__(self, clock):
         super().__init__(clock)

@@ -1,4 +1,4 @@
-"""The arguments of psched.start, and the declaration of a program's jobs."""
+"""Tests of the arguments of `psched.start`, and of declaring a program's jobs."""
 
 import pytest
 
@@ -8,12 +8,13 @@ from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
 from psched.service.job_declarer import JobDeclarer
 from psched.service.jobs import Jobs
+from psched.service.main_program import interpreter_options
 from psched.service.start import start
 
 
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
-    """Let psched take the process that runs the tests for a program that can be run again."""
+    """Make psched treat the process of the tests as a program that can be started again."""
     monkeypatch.setattr("psched.service.main_program._program", lambda: (True, "program"))
 
 
@@ -115,7 +116,7 @@ def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
 
 
 class Taken:
-    """A store in which another program takes a job over just before it is removed."""
+    """A store in which another program adopts a job just before psched removes the job."""
 
     mine = Row(key="left", options='{"label": "program"}')
     taken = Row(key="left", options='{"label": "other"}')
@@ -132,7 +133,7 @@ class Taken:
     def add(self, rows, *, nonce):
         pass
 
-    def rows(self):
+    def rows(self, _selection):
         return iter([self.mine])
 
 
@@ -149,3 +150,22 @@ def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_
 
 def test_no_module_takes_its_name():
     assert psched.start is start
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("python prog.py -x", []),
+        ("python -m prog -m other", []),
+        ("python -mprog", []),
+        ("python -B -W ignore -X dev prog.py", ["-B", "-W", "ignore", "-X", "dev"]),
+        ("python -Bm prog", ["-B"]),
+        ("python -IBmprog -O", ["-IB"]),
+        ("python -BWignore -Xdev prog.py", ["-BWignore", "-Xdev"]),
+        ("python -BW ignore prog.py", ["-BW", "ignore"]),
+        ("python --check-hash-based-pycs always -- -p", ["--check-hash-based-pycs", "always"]),
+        ("python -", []),
+    ],
+)
+def test_the_interpreters_options_are_found_in_its_command_line(command, options):
+    assert interpreter_options(command.split()) == options

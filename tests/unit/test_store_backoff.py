@@ -1,4 +1,4 @@
-"""The pace of requests to a store that may be away, and what is said about it."""
+"""Tests of the pauses between requests to an unavailable store, and of what is logged."""
 
 import logging
 import random
@@ -22,14 +22,14 @@ def slowness(clock):
 
 
 class Highest(random.Random):
-    """Draws the longest pause."""
+    """A random source that always returns the longest pause."""
 
     def uniform(self, a, b):
         return max(a, b)
 
 
 class Store:
-    """Answers, or fails as it is told to, and counts."""
+    """A store that answers, or raises ``failure`` if this is set, and counts its requests."""
 
     def __init__(self):
         self.failure = None
@@ -109,7 +109,7 @@ def test_the_pauses_grow_to_their_limit_and_begin_anew_after_an_answer(backoff, 
 
 
 def test_an_outage_is_not_over_when_only_some_requests_are_answered(backoff, store, clock, caplog):
-    """What is read-only, or full, can still be read."""
+    """A store that is read-only or full can still answer some requests."""
     pauses = []
     for _ in range(6):
         store.failure = None
@@ -145,7 +145,7 @@ def test_an_outage_is_not_over_when_nothing_was_asked(backoff, store, clock, cap
 
 
 def test_a_store_that_is_to_be_left_alone_is_not_asked_by_anybody(backoff, store, clock):
-    """A task may ask to extend its lease, in a loop, at any time."""
+    """A task can request an extension of its lease at any time, even in a loop."""
     store.failure = StoreUnavailableError("the database is unavailable: gone")
     refused(backoff, store)
     assert not backoff.ready

@@ -1,4 +1,4 @@
-"""Before each request to the store, tasks are guarded and leases that are due are extended."""
+"""Tests that the gateway guards tasks and extends leases before each request to the store."""
 
 import contextlib
 import random
@@ -22,7 +22,7 @@ LEASE = 60
 
 
 class Scene:
-    """A gateway to a store that answers as it is told to; takes down what happens, in its order."""
+    """A gateway to a store whose answers a test decides; `happened` lists all calls in order."""
 
     def __init__(self):
         self.happened = []
@@ -148,7 +148,7 @@ def test_a_store_that_does_not_extend_is_not_asked_for_anything_else(scene):
         scene.request()
     assert "ask" not in scene.happened
 
-    # Until its time has come, it is left alone, and nobody waits for anything: nor is guarded.
+    # Before the end of the pause, no request is sent, so the tasks need not be guarded first.
     with pytest.raises(StoreUnavailableError, match="gone"):
         scene.request()
     assert scene.happened == []

@@ -1,4 +1,4 @@
-"""Which running task is stopped when, whether or not the store answers: the guard's arithmetic."""
+"""Tests of when the guard stops which running task, whether or not the store answers."""
 
 from dataclasses import dataclass, field
 from signal import SIGKILL, SIGTERM
@@ -30,7 +30,7 @@ class Flags:
 
 @dataclass
 class Runner:
-    """Takes down what is sent to it."""
+    """A runner that records the signals that it receives, with their times."""
 
     clock: ManualClock
     sent: list = field(default_factory=list)
@@ -43,14 +43,14 @@ class Runner:
 
 
 class Pool:
-    """Takes down who is killed, with all below it."""
+    """A pool whose `kill` only sends KILL to the runner."""
 
     def kill(self, runner):
         runner.send(SIGKILL)
 
 
 class DeadMan:
-    """Takes down what it is set to."""
+    """A kernel timer that only records its last setting."""
 
     at = "not set"
 
@@ -62,7 +62,7 @@ class DeadMan:
 
 
 class Scene:
-    """A guard and its tasks, on a clock of their own."""
+    """A guard and its tasks, with a manual clock."""
 
     def __init__(self, **settings):
         given_settings = {"url": "sqlite:///unused.db", "kill_timeout": 0, **settings}
@@ -89,7 +89,7 @@ class Scene:
         return self.guard.watch(self.tasks)
 
     def run(self, seconds):
-        """Let time pass, and watch whenever the guard has asked for it."""
+        """Move the clock, and call the guard whenever it has asked to be called."""
         end = self.clock.monotonic() + seconds
         while (wakes := self.watch()) <= end:
             assert wakes > self.clock.monotonic(), "it would spin"
@@ -98,7 +98,7 @@ class Scene:
 
 
 def sent(task):
-    """What was sent to the task, by the seconds since its start."""
+    """The signals that the task's runner received, each with the seconds since the task's start."""
     return [(round(at - task.started, 3), number) for at, number in task.runner.sent]
 
 
@@ -210,7 +210,7 @@ def test_a_lease_that_is_not_extended_costs_the_task_in_time(lease):
     assert kills[0] == pytest.approx(deadlines.kill - deadlines.sent, abs=0.01)
     terms = [at for at, number in sent(task) if number is SIGTERM]
     assert all(at >= lease / 2 for at in terms)
-    # A call to the store that was begun just before still ends before the switch.
+    # A request to the store that begins just before still ends before the timer fires.
     assert deadlines.kill + deadlines.driver_timeout < deadlines.deadman < deadlines.end
 
 

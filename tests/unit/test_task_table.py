@@ -1,4 +1,4 @@
-"""What guards a task stands before the task runs, and before anything holds the worker up."""
+"""Tests that a task is guarded before it runs, and before anything can delay the worker."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
 
 
 class Scene:
-    """Runners, their lines and a guard that take down what is asked of them, in its order."""
+    """Replaces the pool, the runners and the guard; `asked` lists their calls in order."""
 
     def __init__(self, *, waiting):
         self.waiting = waiting

@@ -1,4 +1,4 @@
-"""Text of unknown origin: what is shown of it, and how much."""
+"""Tests of how text of unknown origin is escaped and shortened for display."""
 
 import subprocess
 import sys

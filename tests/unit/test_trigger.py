@@ -199,14 +199,21 @@ def test_a_day_found_by_counting_does_not_go_with_another_day_field(line):
     ("line", "problem"),
     [
         ("60 * * * *", "cron: minute '60' is not allowed; use 0-59, "),
-        ("0 5-x * * *", "cron: hour 'X' is not allowed; use 0-23, "),
+        ("0 5-x * * *", "cron: hour 'x' is not allowed; use 0-23, "),
         ("0 0 0 * *", "cron: day of month '0' is not allowed; use 1-31, or just L, or just 15W, "),
         ("0 0 1 MON *", "cron: month 'MON' is not allowed; use 1-12, JAN-DEC, "),
         ("0 0 * * MO", "cron: day of week 'MO' is not allowed; use 0-7, SUN-SAT, "),
         ("0 0 * * 5L,1", "cron: day of week '5L,1' mixes FRI#3 or 5L with others; use one"),
         ("0 0 31 6 *", "cron: day of month '31' does not come in month '6'; use a day that does"),
+        ("x x x x Mox", "cron: day of month 'x' is not allowed; "),
+        ("0 0 * Jann *", "cron: month 'Jann' is not allowed; "),
+        ("0 0 * * 5l,Mon", "cron: day of week '5l,Mon' mixes FRI#3 or 5L with others; "),
+        ("0 0 15w * fri#1", "cron: day of month '15w' and day of week 'fri#1' do not go together"),
         ("@reboot", "cron: '@reboot' is unknown; use one of @yearly, @annually, @monthly, "),
-        ("@every 90s", "cron: '@every' takes whole seconds, from 1 to 31622400, as in '@every 90'"),
+        (
+            "@every 90ms",
+            "cron: '@every' takes whole seconds, from 1 to 31622400, as in '@every 90'",
+        ),
         ("@every 0", "cron: '@every' takes whole seconds, from 1 to 31622400, as in '@every 90'"),
         ("@every", "cron: '@every' takes whole seconds, from 1 to 31622400, as in '@every 90'"),
         ("@DAILY", "cron: '@DAILY' is unknown; use one of @yearly, "),
@@ -221,6 +228,19 @@ def test_a_refusal_names_the_field_and_the_mend(line, problem):
         parse(line, "UTC")
 
     assert str(refusal.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("0 0 L * *", "0 0 1,L * *", "0 0 15W * *", "0 0 * * FRI#3", "0 0 * * 5L", "0 0 * * L5"),
+        *("0 0 1 JAN-MAR,OCT *", "0 0 * * MON-FRI/2", "0 0 ? * SUN"),
+    ],
+)
+def test_capital_and_small_letters_mean_the_same(line):
+    written = runs(line, after="2026-01-01 00:00", times=20)
+    assert runs(line.lower(), after="2026-01-01 00:00", times=20) == written
+    assert runs(line.title(), after="2026-01-01 00:00", times=20) == written
 
 
 def test_a_line_may_be_as_long_as_the_longest():
@@ -347,7 +367,7 @@ def test_no_line_takes_long(line, timezone, after):
     began = time.process_time()
     parse(line, timezone).next_after(instant(after))
 
-    assert time.process_time() - began < 0.25  # Ten times what a slow machine needs.
+    assert time.process_time() - began < 0.25  # Ten times the time on a slow machine.
 
 
 # --- against brute force -------------------------------------------------------------
@@ -373,7 +393,7 @@ class Field:
 
 @st.composite
 def fields(draw, low, last, *, near=None, names=()):
-    """Draw a field for the numbers from ``low`` to ``last``, its ranges ending ``near`` some."""
+    """Draw a field for the numbers from ``low`` to ``last``; ranges end at numbers in ``near``."""
     whole = range(low, last + 1)
     if draw(st.booleans()):
         return Field("*", frozenset(whole))
@@ -405,7 +425,7 @@ def fields(draw, low, last, *, near=None, names=()):
 
 @dataclass(frozen=True)
 class Days:
-    """The three day fields of a line, and whether the last day of a month matches, too."""
+    """The three day fields of a cron line; ``last`` means that a month's last day also matches."""
 
     day: Field
     month: Field
@@ -457,15 +477,16 @@ def clock_changes(zone):
 
 
 def walk(zone, begin, end, *, once, match):
-    """Yield the real minutes at which something is due whose wall times ``match``.
+    """Yield the real minutes at which a line is due whose wall times ``match`` describes.
 
-    If ``once``, what a change skips is due right after it, and what it repeats is not due
-    again, unless the change is a correction.
+    If ``once``, a wall time that a clock change skips is due right after the change, and a wall
+    time that a change repeats is due only the first time. This rule does not apply to larger
+    changes, which are corrections of the clock.
     """
     newest = wall_time(zone, begin - 60)
     for moment in range(begin, end, 60):
         wall = wall_time(zone, moment)
-        skipped = (wall - newest) // MINUTE - 1  # In minutes; less than 0 where they repeat.
+        skipped = (wall - newest) // MINUTE - 1  # In minutes; negative if minutes repeat.
         if once and -180 <= skipped < 0:
             continue
         newest = wall
@@ -476,7 +497,7 @@ def walk(zone, begin, end, *, once, match):
 
 @dataclass(frozen=True)
 class Night:
-    """A line and a zone, and the times at which it runs in the hours around a clock change."""
+    """A line's trigger, and the times at which it fires in the hours around a clock change."""
 
     trigger: Trigger
     begin: int
@@ -498,7 +519,7 @@ def nights(draw):
     try:
         trigger = parse(line, zone, dst_policy=policy)
     except InvalidError:
-        reject()  # A date that never comes; see below.
+        reject()  # The line's date never comes, so `parse` refuses the line.
     once = policy == "debian" and not (minute.starred or hour.starred)
 
     def match(wall):
@@ -532,7 +553,7 @@ def test_around_a_clock_change_every_instant_is_answered_alike_in_any_order(nigh
 
 @st.composite
 def calendars(draw):
-    """Draw day fields, ``L``, ``W`` and ``#`` included, and what they mean."""
+    """Draw day fields, ``L``, ``W`` and ``#`` included, and a function that matches their days."""
     days = draw(DAYS)
     number, nth = draw(st.integers(1, 31)), draw(st.integers(1, 5))
     weekday = draw(st.integers(0, 6))
@@ -563,7 +584,7 @@ def is_last(day):
 
 
 def is_nth(day, weekday, nth):
-    """Tell whether a day is the nth, or if it is -1 the last, of its weekdays in its month."""
+    """Return whether a day is the nth such weekday in its month; -1 means the last."""
     if day.isoweekday() % 7 != weekday:
         return False
     same_weekday = range(day.day % 7 or 7, monthrange(day.year, day.month)[1] + 1, 7)
@@ -571,7 +592,7 @@ def is_nth(day, weekday, nth):
 
 
 def is_nearest(day, number):
-    """Tell whether a day is, of the working days of its month, the nearest to a date."""
+    """Return whether a day is the working day nearest to the date ``number`` in its month."""
     last = monthrange(day.year, day.month)[1]
     working = [n for n in range(1, last + 1) if day.replace(day=n).isoweekday() <= 5]
     return day.day == min(working, key=lambda n: abs(n - min(number, last)))
@@ -596,7 +617,7 @@ def test_the_next_day_is_the_one_in_the_calendar_and_a_line_without_one_is_refus
 
 
 def give_way(*_):
-    """To the other threads, at every call and return."""
+    """Let other threads run; set as a profile function, this is called at every call and return."""
     time.sleep(0)  # noqa: TID251  # waits for nothing
 
 
@@ -605,7 +626,8 @@ def test_threads_that_share_a_line_do_not_disturb_each_other():
 
     def ask(begin, profile=give_way):
         sys.setprofile(profile)
-        # Asked for anew, as threads do that add schedules: equal lines are one object.
+        # Each call parses the line again, as threads do that add schedules; equal lines share a
+        # trigger.
         return [
             parse("17 3 * * *", "UTC").next_after(start + (begin + 4 * n) * 40_000)
             for n in range(20)

@@ -1,5 +1,6 @@
-"""A worker on a real store, driven by a manual clock: what it does, and when."""
+"""Tests of a worker on a real store, with a manual clock: what it does, and when."""
 
+import itertools
 import re
 import signal
 
@@ -7,6 +8,8 @@ import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.base.lease_times import Deadlines
+from psched.core.store_protocol import Store
+from psched.process.message_shapes import LONGEST_TIME
 from psched.worker.worker import LEFT_BEHIND
 from support.driven import START, driven_host
 
@@ -212,7 +215,7 @@ def test_an_outage_kills_tasks_before_their_leases_end_and_is_logged_once_at_eac
     store.away, store.answer = True, 1.0
 
     worker.advance(2 * LEASE)
-    # It was killed when so much of its lease was left that the kernel's timer never fired.
+    # The worker killed the task so early in its lease that the kernel's timer never fired.
     deadlines = Deadlines(begun, LEASE, 1.0)
     [at] = killed(short)
     assert at - host.clock.monotonic() + host.clock.boottime() < deadlines.end - 15
@@ -440,3 +443,148 @@ def test_a_task_whose_process_dies_is_tried_again(host):
 
     assert worker.tasks["one"].assignment["attempt"] == 2
     assert host.row("one").reason == "its process was killed by SIGSEGV"
+
+
+# --- debug messages ------------------------------------------------------------------
+
+
+def test_debug_messages_show_claims_extends_and_settles_and_nothing_while_idle(host, caplog):
+    caplog.set_level("DEBUG", "psched.worker")
+    host.add("one", "k" * 200, *(f"task{number:02}" for number in range(10)))
+    worker = host.worker(concurrency=12, alive_time=LEASE)
+    worker.advance(LEASE / 4 + 2)
+    for runner in [*worker.tasks.values()]:
+        runner.finish()
+    worker.advance(1)
+
+    found = lines(caplog, "DEBUG")
+    for verb in "claimed", "extended", "settled":
+        [line] = [line for line in found if line.startswith(f"{verb} 12 in ")]
+        assert re.fullmatch(rf"{verb} 12 in \d+\.\d ms: \S.* and 2 more", line)
+        assert len(line) < 400
+    worker.advance(10)
+    assert lines(caplog, "DEBUG") == found
+
+
+def test_no_debug_message_is_made_at_level_info(host, caplog):
+    caplog.set_level("INFO", "psched.worker")
+    host.add("one")
+    host.worker().run_due()
+    assert lines(caplog, "DEBUG") == []
+
+
+# --- rows that wait for a slot -------------------------------------------------------
+
+
+def loads(worker):
+    """The loads in the worker's heartbeats: slots, free slots, due rows, and the latest's seconds.
+
+    Equal ones in a row are shown once.
+    """
+    found = [
+        (message["slots"], message["free"], message["due"], message["late"])
+        for message in worker.messages
+        if "slots" in message
+    ]
+    return [load for load, _ in itertools.groupby(found)]
+
+
+def test_due_rows_that_wait_for_a_slot_are_reported_until_one_is_free(host):
+    worker = host.worker(concurrency=2)
+    host.add("a", "b", "c", "d")
+    worker.advance(5)
+    assert loads(worker)[-1] == (2, 0, 0, 0)
+    worker.advance(15)
+    slots, free, due, late = loads(worker)[-1]
+    assert (slots, free, due) == (2, 0, 2)
+    assert 15 <= late <= 21
+    worker.tasks["a"].finish()
+    worker.advance(6)
+    assert loads(worker)[-1][:3] == (2, 0, 1)
+    for _ in range(3):
+        next(iter(worker.tasks.values())).finish()
+        worker.advance(2)
+    assert loads(worker)[-1] == (2, 2, 0, 0)
+
+
+def test_due_rows_are_not_counted_while_a_slot_is_free(host):
+    store = host.remote()
+    worker = host.worker(store, concurrency=2)
+    host.add("a")
+    worker.advance(300)
+    assert store.requests["backlog"] == 0
+    host.add("b")
+    worker.advance(5)
+    assert set(worker.tasks) == {"a", "b"}
+    assert store.requests["backlog"] == 0
+    worker.advance(60)
+    assert 10 <= store.requests["backlog"] <= 12
+    assert loads(worker)[-1] == (2, 0, 0, 0)
+
+
+def test_rows_that_are_hardly_late_are_left_to_a_worker_with_a_free_slot(host):
+    worker = host.worker(concurrency=1, poll_interval=20)
+    host.add("a")
+    worker.advance(30)
+    host.schedules.add("b", "test", next_time=int(host.clock.wall()))
+    worker.advance(20)
+    assert loads(worker)[-1] == (1, 0, 0, 0)
+    worker.advance(20)
+    assert loads(worker)[-1][:3] == (1, 0, 1)
+
+
+def test_a_worker_that_claims_no_more_counts_no_rows(host):
+    store = host.remote()
+    worker = host.worker(store, concurrency=1)
+    host.add("a", "b")
+    worker.advance(20)
+    assert loads(worker)[-1][2] == 1
+    worker.order(pause=True)
+    worker.advance(2)
+    asked = store.requests["backlog"]
+    worker.advance(60)
+    assert loads(worker)[-1] == (1, 0, 0, 0)
+    assert store.requests["backlog"] == asked
+
+
+def test_an_outage_does_not_end_the_wait_of_rows(host):
+    store = host.remote()
+    worker = host.worker(store, concurrency=1)
+    host.add("a", "b")
+    worker.advance(20)
+    store.away = True
+    worker.advance(60)
+    assert loads(worker)[-1][2] == 1
+    store.away = False
+    worker.advance(10)
+    worker.tasks["a"].finish()
+    worker.advance(2)
+    assert set(worker.tasks) == {"b"}
+
+
+def test_a_store_that_cannot_count_its_due_rows_is_served_all_the_same(host):
+    class Uncounting:
+        """Passes on all requests of the protocol, but has no capability."""
+
+        def __init__(self, store):
+            for name in vars(Store):
+                if not name.startswith("_"):
+                    setattr(self, name, getattr(store, name))
+
+    worker = host.worker(Uncounting(host.remote()), concurrency=1)
+    host.add("a", "b")
+    worker.advance(60)
+    assert loads(worker)[-1] == (1, 0, 0, 0)
+    worker.tasks["a"].finish()
+    worker.advance(2)
+    assert set(worker.tasks) == {"b"}
+
+
+def test_a_row_that_is_late_beyond_measure_is_reported_in_a_message_that_is_accepted(host):
+    worker = host.worker(concurrency=1)
+    host.add("a")
+    worker.advance(1)
+    host.add("b")
+    host.sql("UPDATE psched SET next_run_time = -9223372036854775808 WHERE id = 'b'")
+    worker.advance(20)
+    assert loads(worker)[-1] == (1, 0, 1, LONGEST_TIME)

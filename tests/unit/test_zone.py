@@ -17,17 +17,17 @@ CHANGES = [
     (NEW_YORK, "2025-03-09"),
     (NEW_YORK, "2025-11-02"),
     ("Europe/Dublin", "2025-10-26"),  # Summer is the standard time, winter is "saving".
-    ("Australia/Lord_Howe", "2025-04-05"),  # Half an hour.
-    ("Antarctica/Troll", "2025-03-30"),  # Two hours.
-    ("America/St_Johns", "1988-10-30"),  # Two hours.
+    ("Australia/Lord_Howe", "2025-04-05"),  # The clock changes by half an hour.
+    ("Antarctica/Troll", "2025-03-30"),  # The clock changes by two hours.
+    ("America/St_Johns", "1988-10-30"),  # The clock changes by two hours.
     ("Africa/Casablanca", "2025-02-23"),  # Ramadan.
-    ("Africa/Monrovia", "1972-01-07"),  # Up to then, 44 minutes and 30 seconds.
-    ("America/Sao_Paulo", "2017-10-15"),  # At midnight.
-    ("Asia/Pyongyang", "2018-05-04"),  # Half an hour, for good.
-    ("Antarctica/Casey", "2018-03-10"),  # Three hours.
-    ("Pacific/Apia", "2011-12-30"),  # A day left out.
-    ("Pacific/Kwajalein", "1969-09-30"),  # Twenty-three hours shown twice.
-    (NEW_YORK, "2100-11-07"),  # By the rule, beyond the table.
+    ("Africa/Monrovia", "1972-01-07"),  # The offset was 44 minutes and 30 seconds before.
+    ("America/Sao_Paulo", "2017-10-15"),  # The clock changes at midnight.
+    ("Asia/Pyongyang", "2018-05-04"),  # The offset changes by half an hour for ever.
+    ("Antarctica/Casey", "2018-03-10"),  # The clock changes by three hours.
+    ("Pacific/Apia", "2011-12-30"),  # A whole day is left out.
+    ("Pacific/Kwajalein", "1969-09-30"),  # The clock shows 23 hours twice.
+    (NEW_YORK, "2100-11-07"),  # The change follows from the rule, beyond the table.
 ]
 
 

@@ -1,4 +1,4 @@
 """Commands that set up, run and watch the service: init, configure, check, run, status.
 
-This package also holds the command ``psched-master``.
+This package also contains the command ``psched-master``.
 """

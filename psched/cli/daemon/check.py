@@ -1,39 +1,93 @@
 """The command check, which tests whether a master and its workers could run."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
-from psched.app import CLOCK, make_store, read_config
-from psched.base import lease_times
-from psched.base.errors import ConfigError
+from psched.app import CLOCK, make_store
+from psched.base import lease_times, regular_files
+from psched.base.errors import (
+    ConfigError,
+    MissingDatabaseError,
+    MissingTableError,
+    PschedError,
+)
+from psched.base.log import STANDARD
 from psched.base.retry import retry_while_unavailable
+from psched.cli.daemon import worker_options
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
+from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
+from psched.config.urls import MEMORY, file_of
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers
-from psched.handlers.permissions import describe_programs, describe_triggers, find_missing
+from psched.handlers.permissions import (
+    describe_programs,
+    describe_triggers,
+    find_missing,
+    user_name,
+)
 from psched.triggers import zone
+from psched.worker.startup_steps import was_moved_away
 
 _TRIES = 5
-"""The maximum number of attempts to connect, and the number of requests that are measured."""
+"""The maximum number of attempts to connect to the store, and the number of requests whose time is
+measured."""
 
 _SAFETY_FACTOR = 2.0
-"""A warning is shown if answers that take this many times as long would lose leases."""
+"""If leases would be lost when each answer takes this many times the measured time, a warning is
+shown."""
 
 
 @click.command()
+@worker_options.add_options
 @click.pass_obj
 @report_errors
-def check(location: ConfigLocation) -> None:
-    """Check the configuration, handlers and database.
+def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) -> None:
+    """Check the configuration, handlers, log and database.
 
-    The configuration is validated, the handlers are imported, and the database is connected to,
-    read, written and measured. The first problem ends the command with exit status 1.
+    The command validates the configuration, imports the handlers, tests whether this user can write
+    the log, connects to the database, reads and writes it, and measures how fast it answers. With
+    the options of run, it checks what run would use. The command lists all problems; if there is
+    one, the exit status is 1.
     """
-    settings = read_config(*location)
+    _, settings = worker_options.settings_of_run(location, given, words)
+    warn_of_other_database(settings)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")
+    problems = _Problems()
+    with problems.collected():
+        _check_handlers(settings)
+    for line in _permissions(settings):
+        click.echo(line)
+    with problems.collected():
+        _check_log(settings)
+    with problems.collected():
+        _check_database(settings, problems)
+    if problems.found:
+        sys.exit(1)
+
+
+class _Problems:
+    """Prints problems on standard error, and remembers that there was one."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Print an error that is raised within the block, and continue after the block."""
+        try:
+            yield
+        except (PschedError, OSError) as error:
+            self.found = True
+            click.echo(f"Error: {error}", err=True)
+
+
+def _check_handlers(settings: Config) -> None:
     dispatch = load_handlers(settings)
     if isinstance(dispatch, SingleHandler):
         click.echo(f"handlers: {dispatch.name} for every type: ok")
@@ -46,31 +100,88 @@ def check(location: ConfigLocation) -> None:
         click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
     else:
         click.echo(f"programs: {describe_programs(settings)}")
+
+
+def _permissions(settings: Config) -> Iterator[str]:
+    """Yield lines about programs that are missing, about triggers, and about time zones."""
     if isinstance(settings.allowed_programs, tuple):
         for program in find_missing(settings.allowed_programs):
-            click.echo(f"  {program}: is not on this host, or not executable")
-    click.echo(f"triggers: {describe_triggers(settings)}")
-    click.echo(f"zones: tzdata {zone.VERSION}")
+            yield f"  {program}: is not on this host, or not executable"
+    yield f"triggers: {describe_triggers(settings)}"
+    yield f"workers: {settings.processors}; slots of each: {settings.concurrency}"
+    yield f"zones: tzdata {zone.VERSION}"
+
+
+def _check_log(settings: Config) -> None:
+    """Test whether this user can append to the log, without creating it.
+
+    Raises:
+        ConfigError: this user cannot.
+    """
+    path = settings.log
+    if path is None or str(path) in STANDARD:
+        return
+    user = user_name()
+    try:
+        # A log that does not exist is not created here, because it would belong to this user, who
+        # may be another one than that of the service.
+        os.close(regular_files.open_file(path.resolve(), os.O_WRONLY | os.O_APPEND, devices=True))
+    except FileNotFoundError:
+        if not os.access(path.resolve().parent, os.W_OK | os.X_OK, effective_ids=True):
+            raise ConfigError(
+                f"log: user {user} cannot create {path}: create its folder, and give it to the user"
+                " of the service"
+            ) from None
+    except OSError as error:
+        wrong_kind = isinstance(error, regular_files.NotRegularError)
+        fix = "name a file" if wrong_kind else "give the file to the user of the service"
+        raise ConfigError(
+            f"log: user {user} cannot append to {path}: {error.strerror}; {fix}"
+        ) from None
+    click.echo(f"log: {path}, which user {user} can write: ok")
+
+
+def _check_database(settings: Config, problems: _Problems) -> None:
+    """Connect to the database; check the rights and the speed even if one of them is a problem.
+
+    Raises:
+        StoreError: the database cannot be reached, or has no table that can be used.
+        ConfigError: the url cannot be used.
+    """
+    if settings.url == MEMORY:
+        click.echo(f"database: {MEMORY}, which each master makes for itself: ok")
+        return
     store = make_store(settings)
     try:
-        # The request is repeated, because a slow store may answer only after a first timeout.
-        facts = retry_while_unavailable(store.examine, clock=CLOCK, tries=_TRIES)
+        # The request is repeated, because the first request to a slow store can time out.
+        try:
+            facts = retry_while_unavailable(store.examine, clock=CLOCK, tries=_TRIES)
+        except (MissingDatabaseError, MissingTableError):
+            if not settings.create_table or was_moved_away(file_of(settings.url)):
+                raise
+            click.echo(
+                f"database: {settings.safe_url}: the table {settings.table} does not exist yet;"
+                " workers create it when they start (create_table)"
+            )
+            return
         click.echo(f"database: {settings.safe_url}, table {settings.table}")
         for name, value in facts:
             click.echo(f"  {name}: {value}")
-        store.try_rights()
-        click.echo("  rights: may be read and written: ok")
-        for line in _measure(store, settings):
-            click.echo(f"  {line}")
+        with problems.collected():
+            store.try_rights()
+            click.echo("  rights: may be read and written: ok")
+        with problems.collected():
+            for line in _measure(store, settings):
+                click.echo(f"  {line}")
     finally:
         store.disconnect()
 
 
 def _measure(store: Store, settings: Config) -> Iterator[str]:
-    """Measure whether the store answers fast enough for the leases; yields lines to print.
+    """Measure whether the store answers fast enough for the leases; yield the lines to print.
 
     Raises:
-        ConfigError: the store is too slow.
+        ConfigError: the store answers too slowly for the setting ``alive_time``.
     """
     answer = min(_seconds(store.now) for _ in range(_TRIES))
     store.disconnect()
@@ -106,7 +217,7 @@ def _measure(store: Store, settings: Config) -> Iterator[str]:
 
 
 def _seconds(request: Callable[[], object]) -> float:
-    """The duration of a request, in seconds."""
+    """Send a request, and return the time that it took, in seconds."""
     begun = CLOCK.monotonic()
     request()
     return CLOCK.monotonic() - begun

@@ -35,10 +35,11 @@ def configure(
 ) -> None:
     """Write options of run to a configuration file.
 
-    psched -c PATH then reads the new file. With -c (and -e), the settings of that file are copied
-    to PATH first. Only the file's owner may read it if it contains a password, or options for a
-    store of your own. --daemon is written as pid_file; run still needs --daemon to go into the
-    background.
+    The new file is PATH; psched -c PATH reads it. With -c FILE (and -e), the settings in FILE are
+    copied to PATH first. If the new file contains a password, or options for a store of your own,
+    only the file's owner is allowed to read it. --daemon is written as pid_file; run still needs
+    --daemon to run in the background. A DURATION is seconds, or a number with the unit s, m, h or
+    d: 30s, 5m, 1h, 30d; the file contains seconds.
     """
     source, environment, replaced = location
     if source is None and environment is not None:
@@ -56,7 +57,11 @@ def configure(
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Settings as text for a file; ``${`` is escaped, because it begins a reference in the file."""
+    """Convert settings to the form that they have in a configuration file.
+
+    ``${`` in a text is escaped, because it would begin a reference in the file. Settings whose
+    value is None are left out.
+    """
 
     def escaped(value: object) -> object:
         if isinstance(value, str):
@@ -67,12 +72,17 @@ def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
 
 
 def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]:
-    """The written settings whose values are texts or paths; the paths are absolute."""
+    """Return those written settings whose values are texts or paths, with all paths absolute.
+
+    Args:
+        written: the settings as they were given.
+        whole: the checked settings, in which paths are absolute.
+    """
     found: dict[str, object] = {}
     for name in written:
         value = getattr(whole, name)
         if name == "url" and not whole.url.startswith("sqlite"):
-            continue  # only the url of SQLite holds a path
+            continue  # left as it is, because only a url of SQLite contains a relative path
         if isinstance(value, Path):
             found[name] = str(value)
         elif isinstance(value, (str, tuple)):

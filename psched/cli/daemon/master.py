@@ -5,7 +5,7 @@ from psched.process import early_signals
 if __name__ == "__main__":
     early_signals.receive()
 
-from pathlib import Path  # imported after `receive`, because the imports take time
+from pathlib import Path  # imported after `receive`, which handles signals during the imports
 
 import click
 
@@ -21,9 +21,10 @@ handlers are those of the program.
 
 \b
 Signals:
-  TERM INT QUIT  stop; running tasks get graceful_timeout seconds to finish
+  TERM INT QUIT  stop; running tasks get graceful_timeout to finish
                  (a second INT or a later QUIT: stop immediately)
   HUP USR1       restart with new configuration and handlers; tasks go on
+                 (HUP because the terminal was closed: stop)
   USR2           reopen the log file
   TTIN TTOU      one worker more, one fewer
   WINCH          start no more tasks until the next restart
@@ -41,12 +42,13 @@ Exit status:
 
 @click.command(
     help=_HELP,
-    # Options after PROGRAM belong to the program.
+    # Options after PROGRAM are not parsed here, because they are arguments for the program.
     context_settings={**options.HELP, "allow_interspersed_args": False},
 )
 @click.version_option(package_name="psched")
 @options.config_options
 @options.daemon
+@options.verbose
 @click.option(
     "--module", metavar="NAME", help="Run this module in place of PROGRAM, as python -m does."
 )
@@ -59,15 +61,18 @@ def master(
     module: str | None,
     program: tuple[str, ...],
     *,
+    verbose: bool,
     safe_path: bool,
 ) -> None:
-    """Run the daemon; the command's help is `_HELP`, not this text."""
+    """Run the daemon. The command's help is `_HELP`, not this text."""
     with gc_paused():
         from psched.service.run import run_configured, run_program  # noqa: PLC0415
 
     if module is not None or program:
-        if config is not None or environment is not None or daemon is not None:
-            raise click.UsageError("a program has its own configuration: leave out -c, -e and -d")
+        if config is not None or environment is not None or daemon is not None or verbose:
+            raise click.UsageError(
+                "a program has its own configuration: leave out -c, -e, -d and -v"
+            )
         name, *arguments = program if module is None else (module, *program)
         if module is None and not Path(name).exists():
             raise click.UsageError(f"there is no file {name!r}")
@@ -76,6 +81,8 @@ def master(
             lambda: run_program(name, is_module=is_module, safe_path=safe_path, arguments=arguments)
         )
     overrides = {} if daemon is None else {"pid_file": daemon}
+    if verbose:
+        overrides["log_level"] = "debug"
     run_and_exit(lambda: run_configured(config, environment, overrides, daemon=daemon is not None))
 
 

@@ -14,11 +14,13 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.time_format import format_duration
 from psched.config import Config
+from psched.master.reports.load import Load
+from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
-from psched.master.status_query import ask_all
 
 _SILENT_TOO_LONG = 15.0
-"""Seconds without a message after which a worker is shown as silent; it sends one every 10 s."""
+"""Seconds without a message after which a worker is shown as silent. A worker sends a message every
+10 s."""
 
 
 @click.command()
@@ -32,8 +34,8 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
     """Show the masters of this host, their workers and tasks.
 
     Only masters that serve the configured table are shown. If the configuration cannot be read,
-    for example because its password is a secret of the service, all masters are shown. The last
-    warnings and errors follow.
+    for example because it refers to a secret of the service, all masters are shown. The last
+    warnings and errors of each master follow.
     """
     try:
         wanted = None if everyone else read_config(*location)
@@ -80,6 +82,8 @@ def _lines(master: Mapping[str, Any]) -> Iterator[str]:
     if "url" in master:
         yield f"{master['url']}, table {master['table']}"
     # These fields are optional, because masters of older versions do not send them.
+    if (load := _load(master)) is not None:
+        yield f"{load.capacity}; {load.waiting}" if load.due else load.capacity
     yield from (master[name] for name in ("programs", "triggers") if name in master)
     for worker in master["workers"]:
         yield from _worker_lines(worker)
@@ -92,11 +96,20 @@ def _lines(master: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {line}"
 
 
+def _load(sender: Mapping[str, Any]) -> Load | None:
+    """The load of a master or a worker; None if its version does not report it."""
+    if not all(name in sender for name in Load._fields):
+        return None
+    return Load(*(sender[name] for name in Load._fields))
+
+
 def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
     tasks = worker["tasks"]
     line = (
         f"worker {worker['number']} (gen {worker['generation']}) pid {worker['pid']}"
-        f" {worker['state']}, {len(tasks)} tasks, up {format_duration(worker['uptime'])}"
+        f" {worker['state']}, {len(tasks)} tasks,"
+        f"{'' if (load := _load(worker)) is None else f' {load.capacity},'}"
+        f" up {format_duration(worker['uptime'])}"
     )
     if worker["silent_for"] > _SILENT_TOO_LONG:
         line += f", silent for {format_duration(worker['silent_for'])}"

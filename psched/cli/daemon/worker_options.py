@@ -1,10 +1,12 @@
-"""The options of the commands ``run`` and ``configure``, and the settings that they replace."""
+"""The options of ``run``, ``configure`` and ``check``, and their conversion to settings."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import click
 
+from psched import config
+from psched.app import read_config
 from psched.base.errors import ConfigError
 from psched.cli import options
 from psched.config import Config
@@ -12,21 +14,32 @@ from psched.config import Config
 F = TypeVar("F", bound=Callable[..., object])
 
 _HANDLERS = ("dispatch", "exec", "script", "script_class")
-"""If an option sets one of these settings, the others are reset to their defaults."""
+"""If an option sets one of these settings, the remaining ones in this list are reset to their
+defaults."""
 
 _LATEST_EXTEND = 0.75
-"""The longest heartbeat interval, as a fraction of a lease; PerfectQueue's default.
+"""The longest value of --heartbeat-interval that is accepted, as a fraction of the length of a
+lease. It is PerfectQueue's default interval.
 
-A worker extends a lease after a quarter of its length. While the database is unavailable, the
-worker repeats the request for less time than this fraction of the lease."""
+The option has no effect, because workers extend each lease in time by themselves. But a
+longer interval is refused as a mistake, because it would leave no time to extend a lease."""
 
 _TIMEOUT = 600
-"""The length of a lease with --exec or --script, in seconds; PerfectQueue's default timeout."""
+"""The default length of a lease with --exec or --script, in seconds: PerfectQueue's default
+timeout."""
 
 
-def _seconds(*names: str, text: str, type_: type = float) -> Callable[[F], F]:
-    """An option for a number of seconds; the last of its names is the name of the setting."""
-    return click.option(*names, type=type_, metavar="SEC", help=f"{text} Setting: {names[-1]}.")
+def _duration(*names: str, text: str, whole: bool = False) -> Callable[[F], F]:
+    """Create an option for a duration; the last of ``names`` is the setting's name."""
+    type_ = options.duration(whole=whole)
+    return click.option(
+        *names, type=type_, metavar="DURATION", help=f"{text} Setting: {names[-1]}."
+    )
+
+
+def _number_or_auto(text: str) -> int | str:
+    """Convert the value of an option that is a whole number or the word auto."""
+    return text if text == "auto" else int(click.INT(text))
 
 
 _OPTIONS = (
@@ -79,9 +92,9 @@ _OPTIONS = (
         "--workers",
         "--worker",
         "processors",
-        type=int,
+        type=_number_or_auto,
         metavar="N",
-        help="Number of workers. Setting: processors.",
+        help="Number of workers; auto: one for each core, at most 4. Setting: processors.",
     ),
     click.option(
         "--concurrency",
@@ -89,60 +102,65 @@ _OPTIONS = (
         metavar="N",
         help="Number of tasks that one worker runs at the same time. Setting: concurrency.",
     ),
-    _seconds(
+    _duration(
         "-t",
         "--timeout",
         "alive_time",
-        text="Length of a lease: if a host dies, other hosts run its tasks after SEC. With --exec"
-        " and --script, the default is 600, as in PerfectQueue.",
-        type_=int,
+        text="Length of a lease: if a host dies, other hosts run its tasks after this time. With"
+        " --exec and --script, the default is 10m, as in PerfectQueue.",
+        whole=True,
     ),
     click.option(
         "-b",
         "--heartbeat-interval",
-        type=float,
-        metavar="SEC",
+        type=options.duration(),
+        metavar="DURATION",
         help="Accepted for PerfectQueue, up to three quarters of the timeout, without effect:"
-        " psched extends a lease after each quarter of the timeout.",
+        " psched extends each lease in time.",
     ),
-    _seconds(
+    _duration(
         "-x",
         "--kill-timeout",
         "kill_timeout",
         text="Stop a task that runs longer; 0: never.",
     ),
-    _seconds("-X", "--kill-interval", "kill_interval", text="Time between TERM signals to a task."),
-    _seconds(
+    _duration(
+        "-X", "--kill-interval", "kill_interval", text="Time between TERM signals to a task."
+    ),
+    _duration(
         "-i", "--poll-interval", "poll_interval", text="Time between two searches for due tasks."
     ),
-    _seconds(
-        "--retry-wait", "retry_wait", text="Time between a failure and the next attempt.", type_=int
+    _duration(
+        "--retry-wait",
+        "retry_wait",
+        text="Time between a failure and the next attempt.",
+        whole=True,
     ),
-    _seconds(
+    _duration(
         "--expire",
         "expire",
-        text="Give up a task that has not finished SEC seconds after it was to start; 0: never.",
-        type_=int,
+        text="Give up a task that has not finished this long after it was to start; 0: never.",
+        whole=True,
     ),
     click.option("-o", "--log", type=click.Path(dir_okay=False), help="Log file. Setting: log."),
-    click.option("-v", "--verbose", is_flag=True, help="Log debug messages. Setting: log_level."),
+    options.verbose,
     options.daemon,
     click.argument("words", metavar="[DISPATCH | -- ARG...]", nargs=-1, type=click.UNPROCESSED),
 )
 
 
 def add_options(command: F) -> F:
-    """Add the options of ``run`` to a command; `overrides` reads them."""
+    """Add the options of ``run`` to a command; `overrides` converts their values to settings."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, object]:
-    """The settings that the options of `add_options` replace.
+    """Convert the values of the options of `add_options` to settings.
 
     Args:
-        given: the values of the options, by their parameters' names.
+        given: the values of the options, by the names of the command's parameters.
         words: the command's arguments.
 
     Raises:
@@ -156,7 +174,7 @@ def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, obj
     settings = {
         name: value
         for name, value in given.items()
-        if value is not None  # 0 counts as given
+        if value is not None  # not merely true, because an option can be given as 0
         and value != ()
         and name not in ("heartbeat_interval", "daemon", "verbose")
     }
@@ -178,15 +196,48 @@ def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, obj
     return settings
 
 
+def settings_of_run(
+    location: options.ConfigLocation, given: Mapping[str, Any], words: tuple[str, ...]
+) -> tuple[options.ConfigLocation, Config]:
+    """Read the settings that ``run`` uses with these options.
+
+    Args:
+        location: where the command reads its settings.
+        given: the values of the options of `add_options`, by the names of the command's parameters.
+        words: the command's arguments.
+
+    Returns:
+        The location, whose overrides contain the settings of the options; and the settings.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+        UsageError: the options contradict each other.
+    """
+    path, environment, before = location
+    chosen = {**overrides(given, words), **before}
+
+    def set_in_file() -> Collection[str]:
+        return config.raw_settings(read_config(path, environment), environment)
+
+    whole = options.ConfigLocation(path, environment, with_timeout(chosen, set_in_file))
+    settings = read_config(*whole)
+    if given["heartbeat_interval"] is not None:
+        check_heartbeat(given["heartbeat_interval"], settings)
+    return whole, settings
+
+
 def with_timeout(
     overrides: Mapping[str, object], set_in_file: Callable[[], Collection[str]]
 ) -> dict[str, object]:
-    """The overrides; with --exec or --script, PerfectQueue's timeout is the default.
+    """Return the overrides, to which PerfectQueue's default timeout is added if it applies.
+
+    The timeout applies with --exec or --script, if neither the command line nor the configuration
+    file sets ``alive_time``.
 
     Args:
-        overrides: the settings of the command line.
-        set_in_file: returns the names of the settings in the configuration file; is called only if
-            the default may apply.
+        overrides: the settings that the command line sets.
+        set_in_file: a function that returns the names of the settings in the configuration file.
+            It is called only if the result depends on it.
     """
     is_single = any(overrides.get(name) is not None for name in ("exec", "script"))
     if is_single and "alive_time" not in overrides and "alive_time" not in set_in_file():
@@ -195,7 +246,7 @@ def with_timeout(
 
 
 def check_heartbeat(seconds: object, settings: Config) -> None:
-    """Refuse a heartbeat interval that is too long for a lease.
+    """Raise an error if a heartbeat interval is too long for the length of a lease.
 
     Raises:
         ConfigError: the interval is longer than three quarters of a lease, or not positive.
@@ -205,5 +256,5 @@ def check_heartbeat(seconds: object, settings: Config) -> None:
         raise ConfigError(
             f"heartbeat-interval: {seconds:g} s is not within three quarters of the timeout of"
             f" {settings.alive_time} s, after which there may be no time left to extend a lease;"
-            f" choose at most {latest:g}, or leave it out"
+            f" choose at most {latest:g}s, or leave it out"
         )

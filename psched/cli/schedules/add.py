@@ -2,13 +2,19 @@
 
 import click
 
-from psched.app import open_schedules, read_config
+from psched.app import open_schedules
+from psched.base.errors import InvalidError
+from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
+from psched.cli.options import ConfigLocation, duration
+from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.next import warn_of_clock_changes
 from psched.cli.time_format import format_time, parse_time
 from psched.core.columns import decode
 from psched.triggers.zone import find_zone
+
+_OPTIONS = {"next_time": "start", "next_run_time": "at"}
+"""For each field whose option has a different name: the name of the option, which errors show."""
 
 
 @click.command()
@@ -18,17 +24,17 @@ from psched.triggers.zone import find_zone
 @click.argument("data", required=False)
 @click.option(
     "--every",
-    type=int,
-    metavar="SEC",
-    help="Run every SEC seconds, in place of CRON. Schedules with one interval start at different"
+    type=duration(whole=True),
+    metavar="DURATION",
+    help="Run at this interval, in place of CRON. Schedules with one interval start at different"
     " times within it.",
 )
 @click.option(
     "-d",
     "--delay",
-    type=int,
+    type=duration(whole=True),
     default=0,
-    metavar="SEC",
+    metavar="DURATION",
     help="Start each run this long after its scheduled time. Default: 0.",
 )
 @click.option(
@@ -47,14 +53,15 @@ from psched.triggers.zone import find_zone
     "-a",
     "--at",
     metavar="TIME",
-    help="Do not start the first run before TIME. Default: its scheduled time plus the delay.",
+    help="Do not start the first run before TIME, which must not be before its scheduled time."
+    " Default: the scheduled time plus the delay.",
 )
 @click.option(
     "--jitter",
-    type=int,
-    metavar="SEC",
-    help="Start each run up to SEC seconds later, so that not all schedules start at once."
-    " Default: the setting jitter.",
+    type=duration(whole=True),
+    metavar="DURATION",
+    help="Start each run up to this much later, so that not all schedules start at once. Default:"
+    " the setting jitter.",
 )
 @click.option(
     "--catchup",
@@ -69,12 +76,13 @@ from psched.triggers.zone import find_zone
     " once; wallclock loses a skipped time, and runs a repeated time twice. Default: the setting"
     " dst_policy.",
 )
+@options.database
 @click.pass_obj
 @report_errors
 def add(
     location: ConfigLocation,
     key: str,
-    type: str,  # noqa: A002  # the name of the table's column
+    type: str,  # noqa: A002  # named like the column of the table
     cron: str | None,
     data: str | None,
     every: int | None,
@@ -88,11 +96,13 @@ def add(
 ) -> None:
     """Add a schedule.
 
-    KEY is its unique name, TYPE selects the handler that runs it, CRON says when it runs, and DATA
-    is a JSON object for the handler.
+    KEY is the schedule's unique name, TYPE selects the handler that runs its tasks, CRON says when
+    they run, and DATA is a JSON object for the handler.
 
-    CRON is a cron line of five fields, or @daily and the like; or '@every 90', a number of seconds;
+    CRON is a cron line of five fields, or a name such as @daily; or '@every 5m', an interval;
     or '@call module:Class {…}', a trigger class of your own. With --every, leave CRON out.
+
+    A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d.
 
     A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
     schedule's time zone.
@@ -103,21 +113,24 @@ def add(
         cron, data = None, cron
     elif cron is None:
         raise click.UsageError("CRON or --every is missing")
-    settings = read_config(*location)
+    settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # an empty name, as from an unset variable, is refused
+    find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
     more = {"every": every, "jitter": jitter, "catchup": catchup, "dst_policy": dst_policy}
     with open_schedules(settings) as schedules:
-        added = schedules.add(
-            key,
-            type,
-            cron=cron,
-            delay=delay,
-            timezone=zone,
-            next_time=parse_time("start", start, zone),
-            next_run_time=parse_time("at", at, zone),
-            data=decode("data", "{}" if data is None else data, values=None),
-            **more,
-        ).metadata()
+        try:
+            added = schedules.add(
+                key,
+                type,
+                cron=cron,
+                delay=delay,
+                timezone=zone,
+                next_time=parse_time("start", start, zone),
+                next_run_time=parse_time("at", at, zone),
+                data=decode("data", "{}" if data is None else data, values=None),
+                **more,
+            ).metadata()
+        except InvalidError as error:
+            raise InvalidError(_OPTIONS.get(error.field, error.field), error.problem) from None
     click.echo(f"{key}: first at {format_time(added.next_time)}")
     warn_of_clock_changes(added.row, settings)

@@ -1,34 +1,44 @@
 """The command apply."""
 
 import json
+import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from psched.app import open_schedules, read_config
+from psched.app import open_schedules
 from psched.base.errors import AlreadyExistsError
+from psched.base.loader import gc_paused
+from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
+from psched.cli.progress import Progress, quiet_option
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.model import WAITING
 from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
 from psched.files.document import Document, Reader
-from psched.files.plan import Item, Plan
+from psched.files.plan import Item, Plan, non_defaults
+from psched.files.track import Track, untracked
 
 PENDING = 3
 """Exit status of --dry-run: the plan is not empty."""
 
 _LONGEST = 200
-"""The maximum length, in characters, of a value that a plan shows; longer ones are cut."""
+"""The maximum length, in characters, of a value in the output. A longer value is cut."""
 
-_RESULTS = {"marked": "will be removed when its task has stopped"}
-"""Texts shown in place of results that `apply_plan` reports; other results are shown unchanged."""
+_SHORT = 60
+"""The maximum length, in characters, of a schedule's command or data in the plan."""
+
+_RESULTS = {"removed": "deleted", "marked": "will be deleted when its task has stopped"}
+"""For a result that `apply_plan` reports: the text that is shown in place of the result. Results
+that are not listed here are shown unchanged."""
 
 _STANDARD_INPUT = Path("-")
 
@@ -41,7 +51,7 @@ _STANDARD_INPUT = Path("-")
 @click.option(
     "--prune",
     is_flag=True,
-    help="Also remove the schedules of each label that are no longer in its files.",
+    help="Also delete the schedules of each label that are no longer in its files.",
 )
 @click.option(
     "--label", metavar="LABEL", help="The owner of the schedules in files without a label."
@@ -52,6 +62,9 @@ _STANDARD_INPUT = Path("-")
 @click.option(
     "--json", "as_json", is_flag=True, help="Show the plan as JSON, one object per label."
 )
+@click.option("-v", "--verbose", is_flag=True, help="Show all fields and the next runs.")
+@quiet_option
+@options.database
 @click.pass_obj
 @report_errors
 def apply(
@@ -63,29 +76,36 @@ def apply(
     prune: bool,
     adopt: bool,
     as_json: bool,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
     """Add and change schedules as files declare them.
 
-    The plan is shown first. Schedules that are no longer in the files of their label are shown, but
-    stay unless --prune is given; other schedules are never changed. A running task
-    continues; its worker stops it only if its schedule is removed. Applying the same files again is
-    safe.
+    The plan is shown first. A schedule that is no longer in the files of its label is shown, but is
+    deleted only with --prune. Schedules of other labels are changed only with --adopt. Running
+    tasks continue, except those of deleted schedules, which their workers stop. Applying the same
+    files again is safe.
     """
-    settings = read_config(*location)
-    reader = Reader(settings, label)
-    if _STANDARD_INPUT in paths:
-        reader.read_text(sys.stdin.read(), Path("standard input"))
-    documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
-    with open_schedules(settings) as schedules:
-        apply_documents(
-            documents,
-            schedules,
-            settings,
-            dry_run=dry_run,
-            prune=prune,
-            adopt=adopt,
-            as_json=as_json,
-        )
+    settings = settings_to_write(location)
+    track = Progress(quiet=quiet)
+    reader = Reader(settings, label, track=track)
+    # Garbage collection would take a third of the time: it examines all schedules again and again.
+    with gc_paused():
+        if _STANDARD_INPUT in paths:
+            reader.read_text(sys.stdin.read(), Path("standard input"))
+        documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
+        with open_schedules(settings) as schedules:
+            apply_documents(
+                documents,
+                schedules,
+                settings,
+                dry_run=dry_run,
+                prune=prune,
+                adopt=adopt,
+                as_json=as_json,
+                verbose=verbose,
+                track=track,
+            )
 
 
 def apply_documents(
@@ -97,76 +117,145 @@ def apply_documents(
     prune: bool = False,
     adopt: bool = False,
     as_json: bool = False,
+    verbose: bool = False,
+    track: Track = untracked,
 ) -> None:
-    """Show the plans of documents and carry them out; if one plan is refused, carry out none.
+    """Show the plans of all documents, and carry the plans out.
+
+    If one of the plans is refused, none is carried out. With ``dry_run``, none is carried out, and
+    the exit status is `PENDING` if a plan is not empty.
 
     Raises:
-        AlreadyExistsError: a key belongs to another label.
+        AlreadyExistsError: a plan is refused, for example because a key belongs to another label.
     """
     plans = [
-        make_plan(schedules, each.schedules, each.label, settings=settings, adopt=adopt)
+        make_plan(
+            schedules,
+            each.schedules,
+            each.label,
+            settings=settings,
+            adopt=adopt,
+            declared=each.rows,
+            track=track,
+        )
         for each in documents
     ]
     now = schedules.now()
+    if len(plans) > 1 and not as_json:
+        click.echo(f"{len(plans)} labels: {_summary(plans, prune=prune)}")
     for made in plans:
         if as_json:
-            shown = json.dumps(_object(made, settings, now, prune=prune))
-            click.echo(shown)
+            click.echo(json.dumps(_object(made, settings, now, prune=prune)))
         else:
-            for line in _lines(made, settings, now, prune=prune):
-                click.echo(line)
+            shown = _Shown(settings, now, prune=prune, verbose=verbose)
+            click.echo("\n".join(map(one_line, shown.lines(made))))
     if refused := [f"{key} {why}" for made in plans for key, why in made.refused.items()]:
         raise AlreadyExistsError("\n".join(refused))
     if dry_run:
         if any(made.is_pending(prune=prune) for made in plans):
             sys.exit(PENDING)
         return
+    done = list[str]()
+    try:
+        for made in plans:
+            apply_plan(
+                made,
+                schedules,
+                settings=settings,
+                prune=prune,
+                report=lambda result, key: done.append(f"{key}: {_RESULTS.get(result, result)}"),
+                track=track,
+            )
+    finally:
+        # The results are shown together, because each would otherwise break the line of the bar.
+        if done:
+            click.echo("\n".join(map(one_line, done)), err=as_json)
 
-    def report(done: str, key: str) -> None:
-        click.echo(f"{key}: {_RESULTS.get(done, done)}", err=as_json)
 
-    for made in plans:
-        apply_plan(made, schedules, settings=settings, prune=prune, report=report)
+def _summary(plans: Sequence[Plan], *, prune: bool) -> str:
+    """Say how many schedules are added, changed, deleted and left unchanged."""
+    gone = "to delete" if prune else "no longer in the files, but stay (see --prune)"
+    counts = (
+        (sum(len(made.added) for made in plans), "to add"),
+        (sum(len(made.changed) for made in plans), "to change"),
+        (sum(len(made.left) for made in plans), gone),
+        (sum(len(made.unchanged) for made in plans), "unchanged"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in counts if count) or "nothing to do"
 
 
-def _lines(made: Plan, settings: Config, now: float, *, prune: bool) -> Iterator[str]:
-    """The lines in which a plan is shown."""
-    counts = [
-        f"{len(items)} {what}"
-        for items, what in (
-            (made.added, "to add"),
-            (made.changed, "to change"),
-            (made.left, "to remove" if prune else "no longer in the files, but stay (see --prune)"),
-            (made.unchanged, "unchanged"),
-        )
-        if items
-    ]
-    owner = "without a label" if made.label is None else f"label {made.label}"
-    yield one_line(f"{owner}: {', '.join(counts) or 'nothing to do'}")
-    for sign, items in (("+", made.added), ("~", made.changed), ("-", made.left)):
-        for item in items:
-            kept = sign == "-" and not prune
-            yield one_line(f"{sign} {item.key}" + (" (stays)" if kept else ""))
+class _Shown:
+    """Shows plans as text.
+
+    Args:
+        settings: the settings that the plans were made with.
+        now: the time on the store's clock, in Unix seconds.
+        prune: whether schedules that are no longer declared are deleted.
+        verbose: whether all fields and the next runs are shown.
+    """
+
+    def __init__(self, settings: Config, now: float, *, prune: bool, verbose: bool) -> None:
+        self._settings = settings
+        self._now = now
+        self._prune = prune
+        self._verbose = verbose
+
+    def lines(self, made: Plan) -> Iterator[str]:
+        """Yield the lines of a plan; the first is a summary."""
+        owner = "without a label" if made.label is None else f"label {made.label}"
+        yield f"{owner}: {_summary([made], prune=self._prune)}"
+        for item in made.added:
+            yield f"+ {item.key}: {self._in_short(item)}"
+            if self._verbose and item.wanted is not None:
+                for name, value in non_defaults(item.wanted, self._settings).items():
+                    yield f"    {name}: {_value(value)}"
+                yield from self._next(item)
+        for item in made.changed:
+            yield f"~ {item.key}"
             for change in item.changes:
-                yield one_line(f"    {change.field}: {_value(change.old)} -> {_value(change.new)}")
-            if not kept:
-                yield from _next(item, settings, now)
-    yield from map(one_line, _at_rest(made.unchanged))
+                yield f"    {change.field}: {_value(change.old)} -> {_value(change.new)}"
+            if self._verbose:
+                yield from self._next(item)
+        for item in made.left:
+            yield f"- {item.key}" + ("" if self._prune else " (stays)")
+            if self._verbose and self._prune:
+                yield from self._next(item)
+        yield from _at_rest(made.unchanged)
+
+    def _in_short(self, item: Item) -> str:
+        """Say in one line what a schedule to be added is."""
+        row = item.wanted
+        if row is None:
+            return ""
+        when = "once" if row.cron is None else row.cron
+        zone = row.timezone or self._settings.timezone
+        return f"{when} {zone}, {row.type}{_payload(item.fields.get('data'))}"
+
+    def _next(self, item: Item) -> Iterator[str]:
+        was = preview.before(item, self._settings)
+        will = preview.after(item, self._settings, self._now)
+        if was is not None and was != will:
+            yield f"    next was: {was.shown}"
+        if will is not None:
+            yield f"    next: {will.shown}"
+
+
+def _payload(data: Any) -> str:  # noqa: ANN401  # JSON
+    """The command in a schedule's data, or the data, in short; empty if there are none."""
+    if not data:
+        return ""
+    command = data.get("command") if isinstance(data, Mapping) else None
+    if isinstance(command, list) and all(isinstance(word, str) for word in command):
+        command = shlex.join(command)
+    text = command if isinstance(command, str) else json.dumps(data, ensure_ascii=False)
+    return f": {text}" if len(text) <= _SHORT else f": {text[:_SHORT]}…"
 
 
 def _at_rest(items: Iterable[Item]) -> Iterator[str]:
-    """Lines about unchanged schedules that will not run, because their status is not waiting."""
+    """Yield a line for each unchanged schedule that will not run, as its status is not waiting."""
     for item in items:
         if item.found is not None and item.found.status != WAITING:
             yield f"= {item.key} (unchanged: it stays {item.found.state})"
-
-
-def _next(item: Item, settings: Config, now: float) -> Iterator[str]:
-    was, will = preview.before(item, settings), preview.after(item, settings, now)
-    if was is not None and was != will:
-        yield one_line(f"    next was: {was.shown}")
-    if will is not None:
-        yield one_line(f"    next: {will.shown}")
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
@@ -177,7 +266,7 @@ def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
 
 
 def _object(made: Plan, settings: Config, now: float, *, prune: bool) -> dict[str, Any]:
-    """A plan as a JSON object."""
+    """Convert a plan to a dictionary that can be written as JSON."""
 
     def shown(item: Item) -> dict[str, Any]:
         was, will = preview.before(item, settings), preview.after(item, settings, now)

@@ -5,26 +5,28 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from psched.app import open_schedules, read_config
+from psched.app import open_schedules
 from psched.base.errors import InvalidError, ScheduleError
 from psched.cli import options
+from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_write
 from psched.cli.time_format import parse_time
 
 
 @click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
 @options.database
 @click.pass_obj
 @report_errors
 def cancel(location: ConfigLocation, keys: tuple[str, ...]) -> None:
     """Cancel tasks or schedules: they never run again.
 
-    The worker stops a task that is running. A task that finishes before it could be stopped is
-    finished, and not cancelled.
+    If a task is running, its worker stops the task. A task that finishes before it is stopped gets
+    the status finished, not cancelled.
     """
-    with open_schedules(read_config(*location)) as schedules:
+    with open_schedules(settings_to_write(location)) as schedules:
 
         def cancel_one(key: str) -> str:
             is_cancelled = schedules[key].cancel()
@@ -34,17 +36,18 @@ def cancel(location: ConfigLocation, keys: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
+@options.database
 @click.pass_obj
 @report_errors
 def requeue(location: ConfigLocation, keys: tuple[str, ...], at: str | None) -> None:
     """Run again what ended, was quarantined or is paused.
 
-    The attempts are counted from the beginning. A TIME is Unix seconds or ISO 8601, such as
+    Attempts are counted from 1 again. A TIME is Unix seconds or ISO 8601, such as
     2026-01-31T09:00; without an offset, it is in the configured timezone.
     """
-    settings = read_config(*location)
+    settings = settings_to_write(location)
     run_at = parse_time("at", at, settings.timezone)
     with open_schedules(settings) as schedules:
 
@@ -56,16 +59,17 @@ def requeue(location: ConfigLocation, keys: tuple[str, ...], at: str | None) -> 
 
 
 @click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
+@options.database
 @click.pass_obj
 @report_errors
 def delete(location: ConfigLocation, keys: tuple[str, ...]) -> None:
     """Delete schedules or tasks.
 
-    The worker stops a task that is running before its row is deleted. The command ends at the
-    first KEY that does not exist.
+    If a task is running, its worker stops the task, and then deletes the row. The command ends at
+    the first KEY that does not exist.
     """
-    with open_schedules(read_config(*location)) as schedules:
+    with open_schedules(settings_to_write(location)) as schedules:
         for key in keys:
             is_deleted = schedules[key].delete()
             result = "deleted" if is_deleted else "will be deleted when its task has stopped"
@@ -73,7 +77,11 @@ def delete(location: ConfigLocation, keys: tuple[str, ...]) -> None:
 
 
 def _for_each(keys: Iterable[str], change: Callable[[str], str]) -> None:
-    """Change each key and print the result; an error for one key does not stop the others."""
+    """Change the schedule of each key, and print each result.
+
+    If there is an error for a key, the command continues with the next key, and exits with status 1
+    at the end.
+    """
     failed = False
     for key in keys:
         try:

@@ -9,8 +9,11 @@ from math import ceil
 import click
 
 from psched.app import CLOCK, open_schedules, read_config
+from psched.cli import options
+from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.time_format import format_distance, format_time, parse_time
 from psched.config import Config
@@ -21,13 +24,14 @@ from psched.core.shorthands import instant
 from psched.triggers.zone import find_zone
 
 _WARNED_AHEAD = 400 * 86_400
-"""How far ahead warnings look, in seconds: more than a year, to include its clock changes."""
+"""The length of the period in which clock changes are searched, in seconds. It is more than a year,
+so that every clock change of a year is found."""
 
 _MOST_WARNINGS = 4
 
 
 @click.command("next")
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=complete_key)
 @click.option(
     "--cron",
     metavar="CRON",
@@ -54,6 +58,7 @@ _MOST_WARNINGS = 4
     help="Number of times to show. Default: 10.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@options.database
 @click.pass_obj
 @report_errors
 def next_(
@@ -69,23 +74,24 @@ def next_(
 ) -> None:
     """Show the next times of a schedule or cron line.
 
-    Each time is shown in the schedule's time zone, in UTC, and as the distance from now. A note
-    follows a time that a clock change skips or repeats, and a missed run that will be dropped.
+    Each time is shown in the schedule's time zone, in UTC, and as the distance from now. A note is
+    shown after a time that a clock change skips or repeats, and after a missed run that will be
+    dropped.
 
-    KEY names a schedule. With --cron, neither a schedule nor a database is needed. A TIME is Unix
-    seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the time zone of
-    CRON.
+    KEY is the name of a schedule. With --cron, neither a schedule nor a database is needed. A TIME
+    is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the time zone
+    of CRON.
     """
     if (key is None) == (cron is None):
         raise click.UsageError("name a KEY, or give a trigger with --cron")
     if cron is None and any(each is not None for each in (timezone, dst_policy, start)):
         raise click.UsageError("--timezone, --dst-policy and --start need --cron")
-    settings = read_config(*location)
     if key is not None:
-        _show_schedule(key, number, settings, as_json=as_json)
+        _show_schedule(key, number, settings_to_read(location), as_json=as_json)
         return
+    settings = read_config(*location)
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # an empty name, as from an unset variable, is refused
+    find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
     own = settings if dst_policy is None else settings.with_settings(dst_policy=dst_policy)
     trigger = parse_row(Row(key="next", cron=cron, timezone=zone), own).trigger
     now = CLOCK.wall()
@@ -99,7 +105,7 @@ def next_(
 
 
 def warn_of_clock_changes(row: Row, settings: Config) -> None:
-    """Warn on standard error if clock changes in the next year skip or repeat runs."""
+    """Warn on standard error about runs in the coming year that a clock change skips or repeats."""
     trigger, start = parse_row(row, settings).trigger, row.next_time or 0
     found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):

@@ -1,39 +1,38 @@
 """Converts the commands of a crontab to schedules of type ``exec``, which run as cron runs them.
 
-cron ignores exit statuses, sets no time limit and retries nothing. So these schedules have one
-attempt and no ``kill_timeout``. cron drops missed runs; psched runs the latest of them
-(``catchup: latest``).
+cron ignores exit statuses and retries nothing, so these schedules have one attempt. cron sets no
+time limit; here the limit is a day, because a command that hangs would occupy a slot for ever. cron
+drops missed runs; psched runs the latest of them (``catchup: latest``).
 """
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
+from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.parser import Crontab, Entry, Remark
+from psched.contrib.crontab.service_user import ServiceUser
+from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name, slug
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
 
 _SHELL = "/bin/sh"
 _PATH = "/usr/bin:/bin"
-"""The PATH that cron sets by default."""
+"""The value of ``PATH`` that cron sets by default."""
 
-_POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": 0}
+KILL_TIMEOUT = 86_400
+"""The time limit of an imported command in seconds: one day."""
 
-_KEY_PART = 40
-"""The largest number of characters of a program's name in a key."""
+_POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": KILL_TIMEOUT}
+
+_GUARDED = [0, 1]
+"""The exit statuses that count as success for a command such as ``[ -x FILE ] && FILE``."""
 
 _HASH = 6
-
-_SHELL_WORDS = frozenset([
-    *("if", "then", "else", "elif", "fi", "for", "in", "while", "do", "done", "test", "command"),
-    *("exec", "env", "cd", "nice", "ionice", "sudo"),
-])  # fmt: skip
-"""Words that may precede a command's main program."""
+"""The number of characters that a key contains of the command's hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,62 +42,97 @@ class CrontabContext:
     Attributes:
         name: the name of the crontab; the keys of its schedules begin with it.
         timezone: the time zone of the lines to which no ``CRON_TZ`` applies.
-        user: the user that psched probably runs as.
-        any_user: whether to import also the lines that cron runs as other users.
+        user: the user that runs psched's workers.
+        any_user: whether to import lines that cron runs as a user other than ``user``.
         owner: the user that the crontab belongs to; None if it is a system crontab.
-        home: returns the path of a user's home; None if the user does not exist.
-        is_folder: returns whether a folder exists.
+        home: returns the path of a user's home folder; None if the user does not exist.
+        former: the former lines of this crontab, by the keys of their schedules.
     """
 
     name: str
     timezone: str
-    user: str
+    user: ServiceUser
     any_user: bool
     owner: str | None
     home: Callable[[str], str | None]
-    is_folder: Callable[[str], bool] = lambda path: Path(path).is_dir()
+    former: Mapping[str, Line] = field(default_factory=dict)
 
 
-def convert(
-    crontab: Crontab, context: CrontabContext, settings: Config
-) -> tuple[Sequence[dict[str, Any]], Sequence[Remark]]:
-    """Declare the commands of a crontab.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The schedules that a crontab was converted to.
+
+    Attributes:
+        declarations: the schedules, in the form that `psched.files.plan.plan` accepts.
+        remarks: messages about lines that are not imported, or whose runs differ from cron's, in
+            the order of the lines.
+        edited: for the key of each schedule whose line was edited: the former and the present line.
+        added: the keys of the schedules that have no former line.
+        gone: the former lines that the crontab does not contain any more, by key.
+    """
+
+    declarations: Sequence[dict[str, Any]]
+    remarks: Sequence[Remark]
+    edited: Mapping[str, tuple[Line, Line]]
+    added: Sequence[str]
+    gone: Mapping[str, Line]
+
+
+def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Imported:
+    """Convert the commands of a crontab to declarations of schedules.
 
     Args:
         crontab: the crontab.
-        context: facts about the crontab's host and user.
-        settings: psched's settings; a schedule that they forbid is not imported.
-
-    Returns:
-        The declarations, in the form that `psched.files.plan.plan` accepts; and a remark on each
-        line that is not imported, or not exactly, in the order of the lines.
+        context: facts about the crontab's host, its user and its former lines.
+        settings: psched's settings; a command is not imported if they forbid its schedule.
     """
-    remarks, declarations = list(crontab.remarks), dict[str, dict[str, Any]]()
+    remarks, accepted = list(crontab.remarks), list[tuple[Entry, dict[str, Any]]]()
     for entry in crontab.entries:
         user = entry.user or context.owner
-        foreign = user not in {None, context.user}
+        foreign = user not in {None, context.user.name}
         if foreign and not context.any_user:
-            text = f"not imported: cron runs it as {user}, and psched probably as {context.user}"
+            text = f"not imported: cron runs it as {user}, and psched as {context.user.name}"
             remarks.append(Remark(entry.line, f"{text}; --any-user imports such lines, too"))
             continue
         fields, odd = _fields(entry, user, context, settings)
         if foreign:
-            odd.append(f"cron runs it as {user}, and psched as the user of its workers")
-        key = _key(entry, context.name, declarations)
+            odd.append(f"cron runs it as {user}, and psched as {context.user.name}")
         try:
-            declare(key, fields, settings, lambda: 0)
+            declare(_key(entry, context.name, ()), fields, settings, lambda: 0)
         except InvalidError as error:
             remarks.append(Remark(entry.line, f"not imported: {error}"))
             continue
-        declarations[key] = {"key": key, **fields}
+        accepted.append((entry, fields))
         remarks += (Remark(entry.line, text) for text in odd)
-    return [*declarations.values()], sorted(remarks, key=lambda remark: remark.line)
+    return _with_keys(accepted, sorted(remarks, key=lambda remark: remark.line), context)
+
+
+def _with_keys(
+    accepted: Sequence[tuple[Entry, dict[str, Any]]],
+    remarks: Sequence[Remark],
+    context: CrontabContext,
+) -> Imported:
+    """Give each schedule the key of the line's former version, or a new key."""
+    lines = [line_of(fields) for _, fields in accepted]
+    gone = dict(context.former)
+    taken, declarations = {*gone}, list[dict[str, Any]]()
+    edited, added = dict[str, tuple[Line, Line]](), list[str]()
+    keys = match(lines, context.former)
+    for (entry, fields), line, known in zip(accepted, lines, keys, strict=True):
+        key = known or _key(entry, context.name, taken)
+        taken.add(key)
+        declarations.append({"key": key, **fields})
+        if known is None:
+            added.append(key)
+        elif (old := gone.pop(key)) != line:
+            edited[key] = old, line
+    return Imported(declarations, remarks, edited, added, gone)
 
 
 def _fields(
     entry: Entry, user: str | None, context: CrontabContext, settings: Config
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a command's schedule, and texts on how psched's runs differ from cron's."""
+    """The fields of a command's schedule, and texts that say how psched runs it unlike cron."""
     odd = list[str]()
     home = context.home(user) if user is not None else None
     own = {"HOME": home, "LOGNAME": user}
@@ -107,9 +141,14 @@ def _fields(
     folder = env.get("HOME")
     if folder is None:
         odd.append(f"the home of {user or 'its user'} is unknown on this host: it runs in /")
-    elif not context.is_folder(folder):
-        odd.append(f"{folder}, the home of {user or 'its user'}, is not a folder: it runs in /")
+    elif not context.user.can_enter(folder):
+        whose = f"the home of {user or 'its user'}"
+        odd.append(f"{context.user.name} cannot enter {folder}, {whose}: the command runs in /")
         folder = None
+    program = first_program(entry.command)
+    if program is not None:
+        why = context.user.why_not_run(program, path=env.get("PATH", _PATH), cwd=folder or "/")
+        odd += [] if why is None else [why]
     shell = env["SHELL"] == _SHELL
     data = {
         **({"shell": True} if shell else {}),
@@ -117,6 +156,7 @@ def _fields(
         "env": env,
         "cwd": folder or "/",
         "stdin": entry.stdin,
+        **({"ok_exit": _GUARDED} if is_guarded(entry.command) else {}),
     }
     policy = settings.types.get("exec", {}).get("dst_policy", settings.dst_policy)
     fields = {
@@ -126,39 +166,25 @@ def _fields(
         "data": data,
         **_POLICY,
         **({} if policy == "debian" else {"dst_policy": "debian"}),
-        "note": _note(entry, user if user != context.user else None),
+        "note": _note(entry, user if user != context.user.name else None),
     }
     return {name: value for name, value in fields.items() if value is not None}, odd
 
 
 def _note(entry: Entry, user: str | None) -> str | None:
-    """The command's comment; if ``user`` is given, also a line that cron ran it as this user."""
+    """The schedule's note: the command's comment, and the user as whom cron ran the command."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
     return note[:TEXT_LENGTH].strip() or None
 
 
-def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:
-    """A key made from the command: a new time or a move to another line does not change the key."""
+def _key(entry: Entry, name: str, taken: Container[str]) -> str:
+    """Compute a key that does not depend on the time or the place of the command's line."""
     identity = f"{entry.user or ''}\0{entry.command}\0{entry.stdin}".encode()
-    stem = f"{_slug(name)}.{_program_of(entry.command)}.{sha256(identity).hexdigest()[:_HASH]}"
+    program = program_name(entry.command)
+    stem = f"{slug(name)}.{program}.{sha256(identity).hexdigest()[:_HASH]}"
     key, number = stem, 1
     while key in taken:
         number += 1
         key = f"{stem}-{number}"
     return key
-
-
-def _program_of(command: str) -> str:
-    """Guess a command's main program."""
-    bare = re.sub(r"(?<!\S)\w+=\S*", " ", command)
-    for word in re.findall(r"[\w./+@:-]+", bare):
-        name = word.rstrip("/").rpartition("/")[2]
-        elsewhere = word.startswith(("/run/", "/dev/"))
-        if name and name[0].isalpha() and name not in _SHELL_WORDS and not elsewhere:
-            return _slug(name)[:_KEY_PART]
-    return "command"
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^\w.+-]", "-", name)

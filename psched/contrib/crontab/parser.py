@@ -1,14 +1,15 @@
 r"""Reads a crontab as crontab(5) of Debian's cron and of cronie describes it.
 
 An environment setting applies to the lines below it. The name and the value of a setting may be
-quoted; variables in them are not expanded. ``CRON_TZ`` (cronie only) sets the time zone of the
-lines below it; ``TZ`` is only a variable in the environment of the commands.
+quoted; variables in the value are not expanded. ``CRON_TZ`` (cronie only) sets the time zone of the
+lines below it; ``TZ`` has no effect on the times of runs, only on the commands' environment.
 
 In a command line, the first ``%`` ends the command. The text after it is the command's standard
 input; each further ``%`` in this text begins a new line. ``\%`` is a percent sign. In a system
-crontab, a user precedes each command.
+crontab, the name of a user precedes each command.
 
-A range that runs backwards, such as ``22-2``, is refused: cron accepts it, but it never matches.
+A range that runs backwards, such as ``22-2``, is refused: cron accepts such a range, but never runs
+the command because of it.
 """
 
 import re
@@ -24,7 +25,7 @@ _SETTING = re.compile(
 )
 
 _ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?:-(?P<end>\w+))?)(?P<step>/\d+)?", re.ASCII)
-"""One item of the list in a field, as crontab(5) describes it."""
+"""Matches one item of the comma-separated list in a time field, such as ``mon-fri`` or ``*/5``."""
 
 _NAMES = {
     name: number
@@ -39,7 +40,7 @@ _QUOTED = re.compile(r"""("|')(?:(?!\1).)*\1""")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A line that is not imported, or not exactly.
+    """A message about a line that is not imported, or that psched runs differently from cron.
 
     Attributes:
         line: the number of the line.
@@ -57,9 +58,9 @@ class Entry:
     Attributes:
         line: the number of the command's line.
         cron: five fields, or an alias such as ``@daily``.
-        command: the command, for the shell.
+        command: the text of the command, which a shell runs.
         stdin: the standard input of the command; empty if the line has no ``%``.
-        user: the user that runs the command; None in a user's crontab.
+        user: the user as whom cron runs the command; None in a user's crontab.
         variables: the environment settings above the command's line, by name.
         note: the comment directly above the command's line; None if there is none.
     """
@@ -79,7 +80,7 @@ class Crontab:
 
     Attributes:
         entries: the commands, in the order of their lines.
-        remarks: remarks on the lines that psched cannot import, or not exactly.
+        remarks: the messages about lines that psched cannot import, or cannot run as cron does.
     """
 
     entries: Sequence[Entry]
@@ -87,7 +88,7 @@ class Crontab:
 
 
 class _BadLineError(Exception):
-    """A line cannot be imported; the error's text gives the reason."""
+    """Raised for a line that cannot be imported; the error's text gives the reason."""
 
 
 def parse(content: str, *, system: bool) -> Crontab:
@@ -95,7 +96,7 @@ def parse(content: str, *, system: bool) -> Crontab:
 
     Args:
         content: the text of the crontab.
-        system: whether a user precedes each command, as in ``/etc/crontab``.
+        system: whether the name of a user precedes each command, as in ``/etc/crontab``.
     """
     entries, remarks = list[Entry](), list[Remark]()
     variables: dict[str, str] = {}
@@ -132,9 +133,9 @@ def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
 
 
 def _setting_remarks(name: str, value: str) -> Iterator[str]:
-    """Remarks on a setting of cron that has no effect in psched."""
+    """Yield a remark if a setting has an effect in cron, but none in psched."""
     if name == "MAILTO" and value:
-        yield f"MAILTO={value}: psched sends no mail; what a command writes goes to psched's log"
+        yield f"MAILTO={value}: psched sends no mail; it prints a command's output"
     elif name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
         yield f"{name}: not imported: psched runs no command at a random time"
 
@@ -169,7 +170,7 @@ def _first_word(text: str) -> tuple[str, str]:
 
 
 def _split_time(line: str) -> tuple[str, str]:
-    """Split a line into its time and the rest."""
+    """Split a line into its time (five fields, or an alias such as ``@daily``) and the rest."""
     word, rest = _first_word(line)
     if word == "@reboot":
         raise _BadLineError(
@@ -191,7 +192,7 @@ def _split_time(line: str) -> tuple[str, str]:
 
 
 def _check_field(text: str) -> None:
-    """Refuse a field that crontab(5) does not describe, or that psched interprets differently."""
+    """Refuse a field if crontab(5) does not describe it, or if psched interprets it unlike cron."""
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []
@@ -211,8 +212,8 @@ def _number(word: str) -> int | None:
 
 def _split_input(text: str) -> tuple[str, str]:
     """Split a line's text into the command and its standard input."""
-    # The pattern skips the character after each backslash: a percent sign there does not end the
-    # command, and a backslash there does not escape the character after it.
+    # The pattern matches each backslash together with the character after it. So an escaped
+    # percent sign does not end the command, and an escaped backslash escapes nothing.
     match = re.match(r"(?:\\.|[^%\\]|\\$)*", text)
     command = match[0] if match else ""
     rest = text[len(command) + 1 :]

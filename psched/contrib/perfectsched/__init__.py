@@ -1,1 +1,1 @@
-"""PerfectSched's table: as a store that psched shares with PerfectSched, and its migration."""
+"""PerfectSched's table: a store that shares the table with PerfectSched, and its migration."""

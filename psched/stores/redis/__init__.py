@@ -1,1 +1,1 @@
-"""Schedules in a Redis server. The requests are Lua scripts, in the folder ``lua``."""
+"""Stores schedules in a Redis server; the requests are the Lua scripts in the folder ``lua``."""

@@ -1,4 +1,4 @@
-"""The driver's connection without the driver's retries, and with a time limit for each request."""
+"""The connection of the driver redis-py, without retries, with a time limit for each request."""
 
 import socket
 import ssl
@@ -12,13 +12,14 @@ from psched.stores.redis.encoding import Argument
 
 
 class DriverConnection(Connection):
-    """The driver's connection, on a socket whose operations end within a budget.
+    """The driver's connection, with a `Budget` that limits the time of each request.
 
     Args:
-        path: the server's Unix socket on this host; None: connect to ``host`` and ``port``.
-        tls: the context for encryption; None: the connection is not encrypted.
-        budget: the time that a request may take.
-        how: arguments of the driver's connection.
+        path: the path of the server's Unix socket. None means that the connection is to the server
+            at ``host`` and ``port``.
+        tls: the SSL context; None means that the connection is not encrypted.
+        budget: limits the time of each request.
+        how: more arguments of the driver's class, such as ``host`` and ``port``.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class DriverConnection(Connection):
 
     @property
     def socket(self) -> socket.socket | None:
-        """The open socket; None: the connection is closed."""
+        """The open socket; None if the connection is closed."""
         return self._sock
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # any type of answer

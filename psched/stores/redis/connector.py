@@ -1,12 +1,14 @@
-"""One connection to a Redis server, opened when needed, closed when broken.
+"""One connection to a Redis server, which is opened when it is needed and closed when it breaks.
 
-Only the caller repeats a request: the driver's retries are switched off, and its connection pools
-are not used. No request takes longer than its budget, whatever the server does.
+This module never repeats a request; only its callers do. So the driver's retries are switched off,
+and the driver's connection pools are not used. `Budget` limits the time of each request, even if
+the server stops responding.
 
-If the url names Sentinels, each new connection begins by asking them which server is the primary.
-Before each request, and before the answer to a write is trusted, psched checks for messages of the
-Sentinels about failovers: see `psched.stores.redis.sentinels`. A new connection is also closed if
-the server reports that it is a replica. Besides, a replica refuses all scripts that write.
+If the url names Sentinels, psched asks the Sentinels which server is the primary before it opens a
+connection. Before each request and after each write, psched checks whether the Sentinels have
+reported a failover: see `psched.stores.redis.sentinels`. psched closes a new connection if the
+server reports that it is a replica. If the server becomes a replica later, it refuses all scripts
+that write, and psched closes the connection then.
 """
 
 import logging
@@ -31,6 +33,7 @@ from psched.config.redis_urls import Address
 from psched.config.tls import Tls
 from psched.core.catchup import iso
 from psched.stores import encryption
+from psched.stores.connection_advice import network_fix
 from psched.stores.deadline_socket import Budget
 from psched.stores.redis import errors, scripts
 from psched.stores.redis.connection import DriverConnection
@@ -41,16 +44,19 @@ from psched.stores.redis.sentinels import Sentinels
 _log = logging.getLogger("psched.store")
 
 VERSION = 1
-"""The version of the data's layout, which grows with every change; other versions are refused."""
+"""The version of the layout of the data; psched refuses data with another version.
+
+It must be increased with every change of the layout.
+"""
 
 OLDEST = 7
-"""The first version of Redis that supports flags of scripts."""
+"""The oldest major version of Redis that psched accepts: the first with flags of scripts."""
 
 _REPLICATION_LAG = 1
-"""The interval, in seconds, in which replicas report to their primary which writes they have."""
+"""Seconds between two reports in which a replica tells its primary which writes it has received."""
 
 _SHARE_OF_WAIT = 0.8
-"""The share of a request's remaining time that the server may wait for its replicas."""
+"""The share of a request's remaining time for which the server waits at most for its replicas."""
 
 
 class Server(NamedTuple):
@@ -62,21 +68,23 @@ class Server(NamedTuple):
 
 
 class Connector:
-    """Sends requests and classifies their failures.
+    """Sends requests to a Redis server, and raises psched's exceptions when they fail.
 
     Args:
-        address: the server, or its Sentinels.
-        table: the name with which all keys begin.
-        timeout: seconds that an answer of the server may take.
+        address: the address of the server, or the addresses of its Sentinels.
+        table: the setting ``table``; all keys begin with this name in braces.
+        timeout: the longest wait for an answer of the server, in seconds.
         clock: measures the timeout.
-        tls: how connections are encrypted; None: the address decides.
-        replicas: the attribute ``replicas``.
-        checks: whether to refuse a server without psched's data.
+        tls: how connections are encrypted; None means that ``address`` decides.
+        replicas: the value of the attribute ``replicas``.
+        checks: whether to refuse a server whose data are missing or have another layout, and to
+            check the user's rights before the first write.
 
     Attributes:
-        replicas: how many replicas must have a write before the write counts as done; 0: none.
-        shown: the address of the last server, for messages; empty: there was no connection yet.
-        server: the properties of the last server; empty texts: there was no connection yet.
+        replicas: how many replicas must have received a write before the write counts as done; 0
+            means that psched does not wait for replicas.
+        shown: the server's address, for messages; empty before the first connection.
+        server: the server's properties; they are empty texts before the first connection.
     """
 
     def __init__(
@@ -107,28 +115,29 @@ class Connector:
 
     @property
     def sentinels(self) -> str:
-        """A line about the Sentinels for `psched check`."""
+        """A text about the Sentinels for the report of `psched check`."""
         return "none" if self._sentinels is None else str(self._sentinels)
 
     @property
     def encryption(self) -> str | None:
-        """The TLS version of the connection; None: it is not encrypted, or not open."""
+        """The TLS version of the connection; None if the connection is closed or not encrypted."""
         opened = None if self._connection is None else self._connection.socket
         return opened.version() if isinstance(opened, ssl.SSLSocket) else None
 
     def run(self, script: Script, *arguments: Argument, writing: bool = True) -> Any:  # noqa: ANN401
-        """Run a script.
+        """Run a script on the server, and return its answer.
 
         Args:
             script: the script to run.
-            arguments: the script's ARGV.
-            writing: whether the script may change something.
+            arguments: the values of ``ARGV`` in the script.
+            writing: whether the script can change data.
 
         Raises:
-            StoreUnavailableError: nothing was applied; a later try may succeed.
-            UnknownOutcomeError: the script's writes may have been applied.
-            SchemaError: the server has no data of psched, or a layout of another version.
-            StoreError: the server refuses the request.
+            StoreUnavailableError: nothing was applied; a later try might succeed.
+            UnknownOutcomeError: it is unknown whether the script's writes were applied, or whether
+                a failover loses them.
+            SchemaError: the server has no data of psched, or the data have another layout.
+            StoreError: the server refuses the request, and would refuse it again.
         """
         connection = self._connected()
         if writing and self._checks and not self._may_write:
@@ -139,19 +148,19 @@ class Connector:
         return answer
 
     def try_rights(self) -> None:
-        """Check that the user may read and write; this changes nothing.
+        """Check that the url's user has the rights to read and write; change no data.
 
         Raises:
-            StoreError: the server refuses some command; the text names it.
+            StoreError: the server refuses a command; the exception's text names the command.
         """
         connection = self._connected()
         self._try(connection)
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401
-        """Send a command that changes nothing.
+        """Send a command that changes no data, and return its answer.
 
         Raises:
-            StoreError: one of the errors of `run`.
+            StoreError: one of the exceptions that `run` raises.
         """
         connection = self._connected()
         try:
@@ -160,7 +169,10 @@ class Connector:
             raise self._failure(error, writing=False) from None
 
     def disconnect(self) -> None:
-        """Close the connection. The next request opens a new one."""
+        """Close the connections to the server and to its Sentinels.
+
+        The next request opens new connections.
+        """
         self._may_write = False
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -169,10 +181,10 @@ class Connector:
             self._sentinels.close()
 
     def _confirm(self, connection: DriverConnection) -> None:
-        """Check that a failover does not lose a write that the server has acknowledged.
+        """Check that no failover loses the write that the server has just acknowledged.
 
         Raises:
-            UnknownOutcomeError: the write may be lost.
+            UnknownOutcomeError: a failover might lose the write.
         """
         if self._sentinels is not None and self._sentinels.heard:
             raise UnknownOutcomeError(
@@ -182,9 +194,10 @@ class Connector:
         if not self.replicas:
             return
         try:
-            # The server waits for only a share of the time, so that its answer can still arrive.
+            # We let the server wait for only a share of the time that is left, so that its answer
+            # arrives before the time is over.
             wait = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
-            # WAIT returns the number of replicas that have all writes of this connection.
+            # WAIT returns the number of replicas that have received all writes of this connection.
             followed = connection.ask("WAIT", self.replicas, wait)
         except (RedisError, TimeoutError) as error:
             if not isinstance(error, ResponseError):
@@ -200,10 +213,13 @@ class Connector:
             )
 
     def _try(self, connection: DriverConnection) -> None:
-        """Check rights before the first write.
+        """Check, before the first write, that the user has the rights to run all scripts.
 
-        If the server refused a command in the middle of a script, the commands before it would not
-        be undone.
+        Without this check, the server could refuse a command in the middle of a script, and would
+        not undo the commands before it.
+
+        Raises:
+            StoreError: the server refuses a command; the exception's text names the command.
         """
         refused = self._evaluate(connection, scripts.TRY_COMMANDS, writing=False)
         if refused:
@@ -225,7 +241,7 @@ class Connector:
                 return connection.ask("EVALSHA", script.digest, *request)
             except NoScriptError:
                 # The server does not know the script, for example because the server was restarted.
-                # ``EVAL`` sends the source, which the server then keeps.
+                # So we send the source with ``EVAL``, and the server stores it.
                 return connection.ask("EVAL", script.text, *request)
         except RedisError as error:
             raise self._failure(error, writing=writing) from None
@@ -237,14 +253,15 @@ class Connector:
         return errors.exception_of(error, writing=writing)
 
     def _connected(self) -> DriverConnection:
-        """Begin a request; return the connection, which is opened first if necessary.
+        """Begin a request, open a connection if there is none, and return the connection.
 
-        If the server is too slow, the connection is kept, so that the next request can use it.
+        If connecting has used up the time of the request, the request fails, but the connection
+        stays open for the next request.
         """
         if self._connection is not None and not self._connection.is_connected:
-            # After an exception in the middle of a request, the driver has closed the connection.
-            # The connection is dropped, because the driver would reconnect to it by itself, and the
-            # server would not be checked.
+            # The driver closes a connection if an exception interrupts a request, and would reopen
+            # it for the next request. We drop the connection, because psched would not check the
+            # server (see `_greet`) if the driver reopened it.
             self.disconnect()
         self._budget.begin()
         place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)
@@ -259,14 +276,18 @@ class Connector:
         return self._connection
 
     def _step(self, *, answers: bool = False) -> None:
-        """Begin a step of a request; see `Budget.step`."""
+        """Begin a step of the current request; see `Budget.step`.
+
+        Raises:
+            StoreSlowError: the request has already taken too long.
+        """
         try:
             self._budget.step(answers=answers)
         except TimeoutError as error:
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     def _primary(self, sentinels: Sentinels) -> tuple[str, int]:
-        """Return the primary's address; close a connection to another server."""
+        """Return the primary's address; close the connection if it is to another server."""
         connection = self._connection
         if connection is not None and not sentinels.may_have_changed():
             return connection.host, connection.port
@@ -332,16 +353,20 @@ class Connector:
         return connection
 
     def _context(self) -> ssl.SSLContext | None:
-        """The context for encryption; None: the connection is not encrypted.
+        """Create the SSL context of a new connection; return None for no encryption.
 
-        The certificates are read again for each connection, because they may have been renewed.
+        Each call reads the certificates again, because somebody may have renewed them.
         """
         if self._tls is not None:
             return encryption.ssl_context(self._tls)
         return ssl.create_default_context() if self._address.encrypted else None
 
     def _greet(self, connection: DriverConnection) -> None:
-        """Refuse a server that psched cannot use."""
+        """Raise an error if psched cannot use the server of a new connection.
+
+        The server must be a primary and no Redis Cluster, its version must not be too old, and its
+        data must have the current layout.
+        """
         said = connection.ask("HELLO")
         facts = {key.decode(): value for key, value in zip(said[::2], said[1::2], strict=True)}
         version, mode, role = (facts.get(n, b"").decode() for n in ("version", "mode", "role"))
@@ -362,10 +387,11 @@ class Connector:
         """Check that this version of psched knows the layout of the data.
 
         Args:
-            found: the version of the layout as stored; None: there are no data.
+            found: the stored version of the layout; None if the server has no data of psched.
 
         Raises:
-            SchemaError: the data have another layout, or there are none; the text names the fix.
+            SchemaError: the data are missing or have another layout; the exception's text names
+                the fix.
         """
         if found is None:
             raise MissingTableError(
@@ -381,8 +407,8 @@ class Connector:
             )
 
     def _unreachable(self, place: str, error: BaseException) -> str:
-        wanted = f" {self._tls.checklist}" if self._tls else ""
-        return (
-            f"cannot connect to {place}: {errors.explain(error)}; is the server running, and are"
-            f" host, port, user and password right?{wanted}"
-        )
+        fix = errors.connecting_fix(error) or network_fix(error, self._tls)
+        if fix is None:
+            fix = "look into the server's log, and check host, port, db, user and password in url"
+            fix += f"; {self._tls.checklist}" if self._tls else ""
+        return f"cannot connect to {place}: {errors.explain(error)}; {fix}"

@@ -1,4 +1,4 @@
-"""A report about a Redis server for `psched check`, mainly about the safety of its data."""
+"""Describes a Redis server for the report of `psched check`, mainly how safe its data are."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def _configured(connector: Connector) -> Mapping[str, str]:
 
 
 def _ask(connector: Connector, *command: str) -> Any:  # noqa: ANN401  # any type of answer
-    """The answer to a command; None if this server, or its access rules, forbid the command."""
+    """Send a command and return its answer, or None if the server refuses the command."""
     try:
         return connector.ask(*command)
     except TransientStoreError:
@@ -100,7 +100,7 @@ def _replicas(info: Mapping[str, str]) -> str:
 
 
 def _lost(info: Mapping[str, str], waited_for: int) -> str:
-    """A text that says which writes are lost when another server becomes the primary."""
+    """Describe which writes are lost when another server becomes the primary."""
     if waited_for:
         return f"what {waited_for} of the replicas did not acknowledge (wait_replicas)"
     if info.get("min-replicas-to-write", "0") != "0":

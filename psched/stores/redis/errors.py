@@ -1,4 +1,4 @@
-"""Which of psched's exceptions an error of Redis or of its driver becomes."""
+"""Converts errors of Redis and of its driver to psched's exceptions."""
 
 import re
 
@@ -18,7 +18,10 @@ from redis.exceptions import (
 from psched.base.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
 _LOST = (ReadOnlyError, MasterDownError)
-"""Errors of a server that is not the primary; a new connection finds the current primary."""
+"""Errors of a server that is not the primary.
+
+The connection is closed after such an error, because a new connection finds the current primary.
+"""
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
@@ -31,7 +34,7 @@ _PASSING = {
     "READONLY": "it is a replica",
     "TRYAGAIN": "it accepts no requests now",
 }
-"""Error codes of temporary refusals, and the meaning of each."""
+"""By the code of each error that has a temporary cause: a text that names the cause."""
 
 _CODES = {
     AuthenticationError: "NOAUTH",
@@ -41,31 +44,42 @@ _CODES = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
 }
-"""Exceptions for which the driver removes the code from the text."""
+"""The error codes of those exceptions from whose texts the driver removes the code."""
+
+_CONNECTING_FIXES = {
+    "WRONGPASS": "correct user and password in url, or password_file",
+    "NOAUTH": "put the password into url or password_file: the server asks for one",
+    "NOPERM": "give the user all rights on the keys that begin with the table's name",
+    "MISCONF": "look into the server's log, which says why it cannot save",
+    "LOADING": "wait until the server has read its data",
+}
+"""By the code of an error on connecting: how to correct its cause."""
 
 _CLUSTER = (AskError, ClusterCrossSlotError)
 
 # Details that a server adds to an error's text: the position in the script, and the arguments.
-# `explain` removes them, because arguments may contain payloads.
+# `explain` removes these details, because arguments can contain payloads.
 _DETAILS = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re.DOTALL)
 
 
 def breaks(error: RedisError) -> bool:
     """Whether the connection must be closed after this error."""
-    # NOREPLICAS: the replicas may have left because another server was promoted. A new connection
-    # finds the current primary.
+    # NOREPLICAS: too few replicas follow the server. Another server may have become the primary,
+    # so the connection is closed: a new connection finds the current primary.
     if isinstance(error, _LOST) or _code(error) == "NOREPLICAS":
         return True
-    # Other exceptions come from the driver itself, which has closed the connection.
+    # A ResponseError comes from the server, and the connection still works. All other exceptions
+    # come from the driver, whose connection is then unusable.
     return not isinstance(error, ResponseError)
 
 
 def exception_of(error: RedisError, *, writing: bool) -> StoreError:
-    """The exception to raise in place of the driver's.
+    """The exception of psched that is raised in place of an exception of the driver.
 
     Args:
         error: the driver's exception.
-        writing: whether the request may have changed something.
+        writing: whether the request can change data. If so, and if no answer has arrived, the
+            outcome is unknown.
     """
     code = _code(error)
     if code in _PASSING:
@@ -80,15 +94,21 @@ def exception_of(error: RedisError, *, writing: bool) -> StoreError:
     if isinstance(error, ResponseError):
         return StoreError(f"the database refused: {explain(error)}")
     # The driver itself raised the error, because no answer arrived or the answer cannot be parsed.
+    # So a write may have been applied.
     kind = UnknownOutcomeError if writing else StoreUnavailableError
     return kind(f"the connection to the database broke: {explain(error)}")
 
 
 def explain(error: BaseException) -> str:
-    """An error in one line, without the arguments of the request."""
+    """Describe an error in one line of text, without the arguments of the request."""
     text = _DETAILS.sub("", " ".join(str(error).split()))
     code = _code(error)
     return text if code is None or text.startswith(code) else f"{code} {text}"
+
+
+def connecting_fix(error: BaseException) -> str | None:
+    """How to correct the cause of an error on connecting; None if its code does not tell."""
+    return _CONNECTING_FIXES.get(_code(error) or "")
 
 
 def _code(error: BaseException) -> str | None:

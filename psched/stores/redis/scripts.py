@@ -1,12 +1,13 @@
-"""The requests to a Redis server: one Lua script each, in the files of the folder ``lua``.
+"""The requests to a Redis server: each request is a Lua script, a file in the folder ``lua``.
 
-While a script runs, the server runs nothing else. A script reads the clock of its server. A script
-that ends or extends a lease, or writes its row's data, compares the owner and the fence first.
+While a script runs, the server runs no other request, so nobody else changes the data meanwhile.
+All scripts read the server's clock. A script that ends or extends a lease, or replaces the data of
+a leased row, first checks that the row still has the given owner and fence.
 
-``prelude.lua`` describes the layout of the data, and is put in front of each script. The first line
-of each file contains the flags of the script
+The file ``prelude.lua``, which describes the layout of the data, is put in front of each script.
+The first line of each other file contains the flags of the script
 (https://redis.io/docs/latest/develop/programmability/lua-api/#script-flags): ``no-writes`` if the
-script only reads, and ``allow-oom`` if it may run when the server's memory is full.
+script only reads, and ``allow-oom`` if the server must run the script even if its memory is full.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ _FOLDER = Path(__file__).with_name("lua")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script in the form in which it is sent.
+    """A script in the form in which it is sent to the server.
 
     Attributes:
         text: the source of the script.
@@ -30,8 +31,8 @@ class Script:
 
 
 def _script(name: str) -> Script:
-    # The flags stay on the first line, because a replica refuses each script whose first line does
-    # not contain ``no-writes``.
+    # The flags must stay on the first line, where Redis reads them. Because of the flags, a replica
+    # refuses to run a script that does not have the flag ``no-writes``.
     flags, _, body = (_FOLDER / f"{name}.lua").read_text().partition("\n")
     text = f"{flags}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -41,7 +42,9 @@ def _script(name: str) -> Script:
 _PRELUDE = (_FOLDER / "prelude.lua").read_text()
 
 ADD = _script("add")
+BACKLOG = _script("backlog")
 CLAIM = _script("claim")
+COUNT = _script("count")
 DELETE = _script("delete")
 EXTEND = _script("extend")
 HELD = _script("held")

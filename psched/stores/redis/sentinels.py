@@ -1,15 +1,15 @@
 """Asks Sentinels which server is the primary, and listens for their messages about failovers.
 
-Sentinels first promote a replica, and turn the old primary into a replica about 10 s later (Redis
-7.0: after ``SENTINEL FAILOVER``, and after a primary was unresponsive for longer than
-``down-after-milliseconds``). Until then the old primary accepts writes, which are lost when it
-becomes a replica. During that time the old primary still reports the role ``master``. Therefore
-psched subscribes to each Sentinel, and asks all Sentinels again when one of them publishes a
-message about a failover.
+In a failover, the Sentinels first promote a replica. They turn the old primary into a replica about
+10 s later (Redis 7.0: after ``SENTINEL FAILOVER``, and after a primary was unresponsive for longer
+than ``down-after-milliseconds``). During these seconds, the old primary still reports the role
+``master`` and accepts writes, but these writes are lost when it becomes a replica. Therefore psched
+subscribes to the messages of each Sentinel. When a Sentinel publishes a message about a failover,
+psched asks all Sentinels again which server is the primary.
 
 A Sentinel that does not know of the failover yet answers with the old primary's address. Therefore
-all Sentinels are asked, and the answer with the highest ``config-epoch`` counts, because Sentinels
-increase that number with every failover.
+psched asks all Sentinels, and trusts the answer with the highest ``config-epoch``, because the
+Sentinels increase this number with every failover.
 
 https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/ describes the commands and
 the channels.
@@ -29,28 +29,28 @@ from psched.stores.redis import errors
 from psched.stores.redis.connection import DriverConnection
 
 ASKED_AGAIN = 10.0
-"""Seconds after which one Sentinel is asked again even if no Sentinel has published a message.
+"""Seconds after which psched asks one Sentinel again even if no Sentinel has published a message.
 
 This is necessary because a host that is cut off from the Sentinels receives no messages.
 """
 
 _CHANNELS = (
-    "+failover-state-send-slaveof-noone",  # the replica is about to be promoted
-    "+promoted-slave",  # it was promoted
-    "-failover-abort-*",  # it was not promoted
-    "+switch-master",  # each Sentinel publishes this when it learns of the new primary
+    "+failover-state-send-slaveof-noone",  # a replica is about to be promoted
+    "+promoted-slave",  # a replica was promoted
+    "-failover-abort-*",  # a failover was aborted without a promotion
+    "+switch-master",  # the publishing Sentinel has learned of the new primary
 )
 
 _PROMOTING = "failover_in_progress"
-"""A flag in a Sentinel's answer: this Sentinel is replacing the primary by a replica."""
+"""The flag with which a Sentinel says that it is replacing the primary by a replica."""
 
 
 class Answer(NamedTuple):
     """A Sentinel's answer to the question which server is the primary.
 
     Attributes:
-        epoch: the number of the failover that made this server the primary. Each failover has a
-            larger number than the one before.
+        epoch: the number of the failover that made this server the primary. A later failover
+            has a larger number.
         host: the primary's host.
         port: the primary's port.
         promoting: whether a failover is replacing this primary.
@@ -63,21 +63,22 @@ class Answer(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int]:
-        """The primary's address."""
+        """The host and the port of the primary."""
         return self.host, self.port
 
 
 class Sentinels:
-    """Asks the Sentinels of one service, and listens to them.
+    """Asks Sentinels which server is the primary, and listens for messages about failovers.
 
     Args:
         hosts: the Sentinels' addresses.
         service: the name under which the Sentinels know the primary.
         dial: opens a connection to a Sentinel.
-        budget: the time that a request, including these questions, may take.
+        budget: limits the time of a request, including the questions to the Sentinels.
 
     Attributes:
-        sure: the last time when the primary was confirmed, in seconds of the wall clock; 0: never.
+        sure: the last time at which the primary was certainly still the primary, in Unix seconds of
+            this host's wall clock; 0 means never.
     """
 
     def __init__(
@@ -102,29 +103,30 @@ class Sentinels:
         self.sure = 0.0
 
     def find(self) -> tuple[str, int]:
-        """Ask all Sentinels for the address of the primary.
+        """Ask all Sentinels which server is the primary; return its host and port.
 
         Raises:
-            StoreUnavailableError: no Sentinel answers; or a failover is replacing the primary, so
-                that writes to this primary would be lost.
+            StoreUnavailableError: no Sentinel answers, or a failover is replacing the primary. In
+                the second case, writes to this primary would be lost.
         """
         answers: list[Answer] = []
         failure: StoreError | None = None
         for number, place in enumerate([*self._hosts]):
-            # Each Sentinel may take only a share of the time that is left, so that time remains for
-            # the next Sentinels and the primary.
+            # Each Sentinel gets only a share of the time that is left, so that time remains for the
+            # next Sentinels and the primary.
             share = 1 / (len(self._hosts) - number + 1)
             try:
                 with self._budget.part(share):
                     answers.append(self._ask(place))
             except StoreError as error:
                 failure = error
-                # Moved to the end, so that the next time the Sentinels that answered are asked
-                # first.
+                # This Sentinel is moved to the end, so that the next call first asks the Sentinels
+                # that have answered.
                 self._hosts.remove(place)
                 self._hosts.append(place)
-                # A message that this Sentinel published earlier is dropped with its connection,
-                # because the message only asks for what happens here: asking all Sentinels.
+                # If this Sentinel has published a message, the message is dropped and the
+                # connection closed, because the message only means that all Sentinels must be
+                # asked, which happens here.
                 if not self._is_quiet(place):
                     self._unsubscribe(place)
         if not answers:
@@ -141,36 +143,42 @@ class Sentinels:
 
     @property
     def heard(self) -> bool:
-        """Whether a Sentinel has published something, or has closed its connection."""
+        """Whether a Sentinel has published a message or closed its connection.
+
+        If no Sentinel has done so, the primary has not changed, so ``sure`` is updated.
+        """
         if not all(map(self._is_quiet, self._connections)):
             return True
-        # After a Sentinel has failed to answer, the absence of messages does not confirm the
-        # primary, because messages may have been lost.
+        # If the last question to a Sentinel was not answered, messages may have been lost. Then
+        # ``sure`` is not updated, because the absence of messages proves nothing.
         if self._connections and not self._unanswered:
             self.sure = self._clock.wall()
         return False
 
     def may_have_changed(self) -> bool:
-        """Whether all Sentinels must be asked again before anything is sent to the primary."""
+        """Whether `find` must ask all Sentinels again before the next request to the primary.
+
+        Once in `ASKED_AGAIN` seconds, this method asks one Sentinel which server is the primary.
+        """
         if self._current is None or self._current.promoting or self.heard:
             return True
         if self._clock.monotonic() - self._asked < ASKED_AGAIN:
             return False
         self._asked = self._clock.monotonic()
-        self._hosts.rotate()  # the Sentinel asked last may not have answered: ask another
+        self._hosts.rotate()  # ask another Sentinel each time, because one might be down
         try:
             with self._budget.part(1 / 4):
                 answer = self._ask(self._hosts[0])
         except StoreError:
             self._unanswered = True
             self.sure = min(self.sure, self._answered)
-            return False  # the next Sentinel may answer
+            return False  # the next Sentinel is asked after `ASKED_AGAIN` seconds
         self._has_answered()
         newer = answer.epoch >= self._current.epoch and answer.place != self._current.place
         return newer or answer.promoting
 
     def __str__(self) -> str:
-        """The number of Sentinels, and the number of those that cannot be reached."""
+        """The number of Sentinels, and the number of Sentinels that cannot be reached, as text."""
         unreachable = len(self._hosts) - len(self._connections)
         missing = (
             f"; {unreachable} cannot be reached: a failover may be noticed late"
@@ -189,13 +197,16 @@ class Sentinels:
         self._answered = self.sure = self._clock.wall()
 
     def _is_quiet(self, place: tuple[str, int]) -> bool:
-        """Whether a Sentinel has published nothing since psched last asked this Sentinel."""
+        """Whether a Sentinel has sent nothing since psched subscribed to its messages.
+
+        This is true if there is no subscription.
+        """
         connection = self._connections.get(place)
         if connection is None:
             return True
         if connection.socket is None:
             return False
-        poll = select.poll()  # not select(), which refuses descriptors of 1024 or more
+        poll = select.poll()  # because select() refuses file descriptors above 1023
         poll.register(connection.socket, select.POLLIN)
         return not poll.poll(0)
 
@@ -204,13 +215,16 @@ class Sentinels:
             connection.disconnect()
 
     def _ask(self, place: tuple[str, int]) -> Answer:
-        """Subscribe to a Sentinel, then ask for the primary on a second connection.
+        """Subscribe to a Sentinel's messages, then ask for the primary on a second connection.
 
-        Because of this order, no message that the Sentinel publishes after its answer is missed.
-        The second connection is necessary because `heard` sees only messages that are still in the
-        socket, and reading the answer could make the driver read a message, too. If the Sentinel
-        does not answer, the older subscription is kept, because the Sentinel may only be busy, and
-        may publish a message later.
+        Because psched subscribes first, it misses no message that the Sentinel publishes after its
+        answer. The second connection is necessary because `heard` detects only messages that are
+        still unread in the socket: on a single connection, the driver could read a message together
+        with the answer. If the Sentinel does not answer, an earlier subscription to this Sentinel
+        stays open, because the Sentinel might only be busy and publish a message later.
+
+        Raises:
+            StoreUnavailableError: the Sentinel does not answer, or knows no such service.
         """
         connection = self._dial(*place)
         asking: DriverConnection | None = None
@@ -237,8 +251,8 @@ class Sentinels:
         return answer
 
     def _answer(self, asking: DriverConnection, place: tuple[str, int]) -> Answer:
-        # Both questions are sent at once, because after a promotion between the questions, the
-        # answers would be about different primaries.
+        # Both questions are sent at once. Otherwise a replica could be promoted between the
+        # questions, and the answers would be about different primaries.
         asking.send_packed_command(
             asking.pack_commands(
                 [
@@ -255,8 +269,9 @@ class Sentinels:
         host, port = found[0].decode(), int(found[1])
         words = [word.decode() for word in asking.read_response()]
         facts = dict(zip(words[::2], words[1::2], strict=True))
-        # The flag counts only if both answers have the same address. After the promotion, the
-        # second answer still has the old address and the flag, until the failover ends.
+        # From the promotion to the end of the failover, the first answer contains the new address,
+        # but the second answer still contains the old address and the flag. So the flag counts
+        # only if both answers contain the same address.
         old = (facts["ip"], int(facts["port"])) == (host, port)
         promoting = old and _PROMOTING in facts["flags"].split(",")
         return Answer(int(facts["config-epoch"]), host, port, promoting)

@@ -19,7 +19,8 @@ from psched.base.errors import (
 )
 from psched.config import redis_urls
 from psched.core.model import MARKS, Row, Settlement, Token
-from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled, Store
+from psched.core.selection import EVERY_ROW, SelectedRows, Selection
+from psched.core.store_protocol import Backlog, Claimed, ClaimUnknownError, Settled, Store
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
@@ -29,19 +30,22 @@ from psched.stores.redis.scripts import Script
 T = TypeVar("T")
 
 BATCH = 200
-"""The most rows per run of a script; few, because the server serves no one else meanwhile."""
+"""The most rows that one run of a script claims, changes or looks up, except in `add`.
+
+The number is small because the server serves no other client while a script runs.
+"""
 
 MOST_ADDED = 10_000
 """The most rows that one `add` accepts.
 
-All rows are added by one script, or none. With so many rows, the server serves no other client for
-about 0.3 s.
+One run of a script adds all rows, or none. With so many rows, the script runs for about 0.3 s,
+during which the server serves no other client.
 """
 
 LARGEST_ADDED = 256 * 2**20
 """The most characters of payload that one `add` accepts.
 
-There is a limit because a server closes a connection that sends 1 GB in one request.
+The limit is necessary because a server closes a connection that sends 1 GB in one request.
 """
 
 
@@ -70,7 +74,7 @@ class RedisStore(Store):
 
     @property
     def shown(self) -> str:
-        """The address of the last server, for messages; empty: there was no connection yet."""
+        """The address of the server, for messages; empty before the first connection."""
         return self._connector.shown
 
     @override
@@ -109,8 +113,21 @@ class RedisStore(Store):
         return self.look([key]).get(key)
 
     @override
-    def rows(self) -> Iterator[Row]:
-        return encoding.Pages(partial(self._connector.run, scripts.PAGE, writing=False))
+    def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
+        """The rows of a selection.
+
+        The server looks at every row, and returns those that match. It has no set of rows that is
+        sorted by key, so for this order all of them are read at once.
+        """
+        read = partial(self._connector.run, scripts.PAGE, writing=False)
+        found: Iterator[Row] = encoding.Pages(read, selection)
+        if selection.sorted_by_key:
+            found = iter(sorted(found, key=lambda row: row.key))
+        return SelectedRows(found, selection)
+
+    def count(self) -> int:
+        """Count the rows, as `CountsRows.count` describes."""
+        return int(self._read(scripts.COUNT))
 
     @override
     def try_rights(self) -> None:
@@ -151,11 +168,16 @@ class RedisStore(Store):
             more=bool(more),
         )
 
+    def backlog(self, limit: int) -> Backlog:
+        """Count the due rows, as `CountsBacklog.backlog` describes."""
+        due, late = self._read(scripts.BACKLOG, min(limit, BATCH), *self._only)
+        return Backlog(due=due, late=float(late))
+
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
-            # ``writing`` is true so that a failover is checked for after the answer, because the
-            # answer must not come from a primary that has been replaced.
+            # The script only reads. But ``writing`` is true, so that `Connector.run` checks for a
+            # failover afterwards, because an answer of a replaced primary must not be used.
             found = self._connector.run(scripts.HELD, encoding.text(owner), writing=True)
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
@@ -223,7 +245,8 @@ class RedisStore(Store):
 
     @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        # One second is added, because scripts read whole seconds, and the current one has begun.
+        # One second is added, because scripts round the clock down, and the wait would otherwise
+        # end early.
         wait = ceil(retry_wait) + 1 if retry_wait else 0
         released: list[str] = []
         after: Any = b""
@@ -250,7 +273,11 @@ class RedisStore(Store):
 def _in_batches(
     items: Sequence[Any], write: Callable[[Sequence[Any]], Mapping[str, T]]
 ) -> dict[str, T]:
-    """Write items a batch at a time; return the result of each item by the item's key."""
+    """Write items a batch at a time; return the result of each item by the item's key.
+
+    Raises:
+        UnknownOutcomeError: the store became unavailable after some batches were written.
+    """
     answered: dict[str, T] = {}
     for start in range(0, len(items), BATCH):
         try:
@@ -258,7 +285,7 @@ def _in_batches(
         except StoreUnavailableError as error:
             if not answered:
                 raise
-            # Some batches were applied, so the outcome of the whole request is unknown.
+            # The batches before this one were written, so the outcome of the whole call is unknown.
             raise UnknownOutcomeError(str(error)) from None
     return answered
 

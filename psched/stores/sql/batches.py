@@ -1,11 +1,11 @@
-"""Writing many rows in as few statements as the database accepts."""
+"""Writes many rows in as few statements as the database accepts."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError
+from psched.base.errors import StoreBusyError, StoreSlowError
 from psched.core.model import Row
 from psched.stores.sql.errors import InvalidValueError
 
@@ -17,20 +17,21 @@ _log = logging.getLogger("psched.store")
 BATCH = 200
 """The most rows that one statement claims, extends or settles.
 
-This limits the statement's parameters and row locks.
+The limit keeps the number of the statement's parameters and row locks small.
 """
 
 INSERT_BATCH = 500
 """The most rows that one statement inserts.
 
-Each row binds ten values. A statement of SQLite may bind 32766 values, one of PostgreSQL 65535.
+Each row binds ten values, so a statement binds about 5000 values. SQLite accepts at most 32766
+values in a statement, and PostgreSQL at most 65535.
 """
 
 INSERT_SIZE = 1_000_000
 """The most characters of payload that one statement inserts, unless a single row has more.
 
-MySQL and MariaDB refuse a statement larger than their ``max_allowed_packet``, by default 16 MB or
-more.
+MySQL and MariaDB refuse a statement that is larger than their ``max_allowed_packet``, which is by
+default at least 16 MB. Even with four bytes for each character, a statement stays below this size.
 """
 
 
@@ -41,22 +42,22 @@ def write_in_batches(
     clock: Clock,
     patience: float,
 ) -> dict[str, R]:
-    """Write items a batch at a time; leave out an item with a value that does not fit.
+    """Write items a batch at a time; skip an item with a value that does not fit its column.
 
     If one item of a batch does not fit, or is locked by another session, the batch is repeated item
-    by item, so that the other items are written. Any other error does not concern a single item and
-    is raised at once; such an error does not show which leases are still held.
+    by item, so that the other items are written. Any other error does not concern a single item, so
+    the error is raised at once, and the caller does not learn the results of earlier batches.
 
     Args:
         items: the items to write.
-        write: writes a batch of items, and returns the result of each by its key. If ``write``
-            raises `StoreBusyError`, the exception may carry the results of some items.
-        clock: measures the patience.
-        patience: seconds after which no more items are tried one by one.
+        write: writes a batch of items, and returns the results by the keys of the items. If
+            ``write`` raises `StoreBusyError`, the exception can contain the results of some items.
+        clock: measures the time until ``patience`` is over.
+        patience: seconds after which no more items are written one by one.
 
     Raises:
-        StoreBusyError: an item is locked, or there was no time for all items; the exception carries
-            the results of the other items.
+        StoreBusyError: an item is locked, or there was no time for all items; the exception
+            contains the results of the other items.
     """
     answered: dict[str, R] = {}
     busy: StoreBusyError | None = None
@@ -68,7 +69,7 @@ def write_in_batches(
             answered.update(write(batch))
         except InvalidValueError as error:
             if len(batch) == 1:
-                _log.error("%s", error)  # the error's text is complete
+                _log.error("%s", error)  # the text names the cause
             return False
         except StoreBusyError as error:
             busy = error
@@ -81,15 +82,17 @@ def write_in_batches(
         if attempt(batch) or len(batch) == 1:
             continue
         for item in batch:
-            if clock.monotonic() < give_up_at:
-                attempt([item])
+            if clock.monotonic() >= give_up_at:
+                busy = busy or StoreSlowError("no time was left to write every item by itself")
+                break
+            attempt([item])
     if busy is not None and len(answered) < len(items):
         raise type(busy)(str(busy), answered)
     return answered
 
 
 def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Split rows, in order, into batches that one statement may insert."""
+    """Split rows, in order, into batches that are small enough for one statement each."""
     return split(rows, lambda row: len(row.data or "") + len(row.options or ""))
 
 

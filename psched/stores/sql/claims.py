@@ -1,17 +1,18 @@
 """Two ways to claim due rows; both guarantee that only one worker claims a row.
 
-SKIP LOCKED is used on PostgreSQL. One statement claims the rows; workers that claim at the same
-moment neither wait for one another nor compete for rows. The statement contains an UPDATE within a
-query, which MySQL and MariaDB do not support. These would need a transaction, whose round trips
-cost more time than the lost races that SKIP LOCKED avoids, except when several workers claim many
-rows at a time. Besides, in a Galera cluster, the other nodes ignore a node's row locks.
+SKIP LOCKED is used on PostgreSQL. One statement claims the due rows, except the rows that another
+worker has locked. So workers that claim at the same moment neither wait for one another nor try to
+claim the same rows. MySQL and MariaDB do not support this statement, which contains an UPDATE
+within a query. They would need a transaction, and its additional round trips take more time than
+SKIP LOCKED saves, except when several workers claim many rows at a time. Besides, SKIP LOCKED is
+useless in a Galera cluster, because a node ignores the row locks of the other nodes.
 
 Compare-and-swap is used everywhere else. One statement reads the due rows, and a second statement
-claims those that have not changed since. No lock is held between the statements. If two workers
-read the same row, the slower one claims nothing, because the row's fence has grown. This works on
-any database, even on SQLite and through several nodes of a Galera cluster. PostgreSQL uses
-compare-and-swap if the database refuses the SKIP LOCKED statement because of a value in some due
-row, because compare-and-swap finds that row.
+claims the rows that have not changed since. No lock is held between the statements. If two workers
+read the same row, the slower worker does not get the row, because the faster worker has incremented
+the row's fence. Compare-and-swap works on any database, even on SQLite and through several
+nodes of a Galera cluster. If a value in a due row makes the SKIP LOCKED statement fail on
+PostgreSQL, psched falls back to compare-and-swap, which finds this row and quarantines it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ from psched.stores.sql.statements import (
 )
 
 _REPLACED = "\ufffd"
-"""The character as which bytes that are not UTF-8 are read."""
+"""The character that replaces bytes that are not UTF-8 when a text is read."""
 
 
 class Strategy(Protocol):
@@ -58,16 +59,16 @@ class Strategy(Protocol):
         """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
 
         Args:
-            owner: a text never used before.
+            owner: a text that identifies this claim; no earlier claim has used it.
             limit: the most rows to claim.
-            lease: the values ``alive_time`` and ``shortest``.
-            horizon: the seconds from now within which to find the next due row.
+            lease: the arguments ``alive_time`` and ``shortest`` of `Store.claim`.
+            horizon: the seconds from now within which to search for the next row to fall due.
         """
         ...
 
 
 def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
-    """The best strategy that the server supports.
+    """Create the wanted strategy, or for ``auto`` the best one that the server supports.
 
     Args:
         connector: the connection to the server.
@@ -79,7 +80,8 @@ def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
         StoreError: the server does not support the wanted strategy.
     """
     if connector.dialect.skips_locked and wanted != "cas":
-        # A probe decides, not the server's name and version, because proxies and forks may differ.
+        # We try a statement instead of comparing versions, because the server might be a proxy or
+        # a fork that supports less than its version promises.
         with suppress(UnsupportedStatementError):
             connector.read(lambda c: c.execute(sql.skip_locked_probe).close())
             return SkipLocked(connector, sql)
@@ -89,7 +91,7 @@ def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
 
 
 def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
-    """The rows that an owner holds."""
+    """Read the rows whose leases an owner still holds."""
     found = connector.read(lambda c: raw_execute.rows(c, sql.held, {"owner": owner}))
     return [Row(*columns) for columns in found]
 
@@ -116,7 +118,7 @@ class SkipLocked(Strategy):
         except InvalidValueError:
             return self._one_by_one.claim(owner, limit, lease, horizon)
         now, next_due = float(found[0][0]), found[0][1]
-        # If nothing was claimed, the result is one row without a key.
+        # If nothing was claimed, the result is one row without a key, which is dropped here.
         leased = [columns[2:] for columns in found if columns[2] is not None]
         rows = [Row(*columns) for *columns, _was, _since in leased]
         expired = frozenset(columns[0] for columns in leased if columns[-2] is not None)
@@ -153,7 +155,10 @@ class CompareAndSwap(Strategy):
     def _read_near(
         self, limit: int, horizon: float, lease: Mapping[str, int]
     ) -> tuple[float | None, Sequence[Columns]]:
-        """The store's clock, and the rows that are due now or within the horizon."""
+        """Read the store's clock, and the rows that are due now or within the horizon.
+
+        If there are no such rows, the first value of the result is None.
+        """
         values: dict[str, float] = {"horizon": ceil(horizon), "limit": limit}
         if self._checks_clock:
             values |= {**lease, "since_step": self._connector.clock_steps.seconds_since()}
@@ -164,8 +169,8 @@ class CompareAndSwap(Strategy):
         now = float(rows[0][NOW])
         if not self._checks_clock:
             return now, rows
-        # The leases are checked again, because the host's clock may have been set after the first
-        # call of `seconds_since` and before the database read that clock.
+        # The leases are checked again, because somebody may have set the host's clock after the
+        # first call of `seconds_since` and before the database read that clock.
         since_step = self._connector.clock_steps.seconds_since()
         return now, [
             columns
@@ -182,8 +187,8 @@ class CompareAndSwap(Strategy):
             The claimed rows as they were read, in the order of ``due``.
 
         Raises:
-            ClaimUnknownError: some of the rows may have been claimed.
-            StoreError: no row was claimed, and no single row is the cause.
+            ClaimUnknownError: it is unknown which of the rows were claimed.
+            StoreError: no row was claimed, and the cause is not a value of a single row.
         """
         keys = [columns[KEY] for columns in due]
         statement, values = self._sql.claim(owner, due)
@@ -194,7 +199,7 @@ class CompareAndSwap(Strategy):
         except InvalidValueError as error:
             return self._swap_one_by_one(owner, due, lease, error)
         if won == len(due):
-            # All rows were claimed, so they need not be read again to find which ones were.
+            # All rows were claimed, so we need not read which ones.
             return due
         try:
             rows = rows_held_by(owner, self._connector, self._sql) if won else ()
@@ -208,7 +213,10 @@ class CompareAndSwap(Strategy):
     def _swap_one_by_one(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: InvalidValueError
     ) -> Sequence[Columns]:
-        """Claim rows one by one, because the database refuses one of them; quarantine that row."""
+        """Claim rows one by one, because the database has refused to claim them together.
+
+        A row that the database refuses again is quarantined.
+        """
         if len(due) == 1:
             self._write(self._sql.quarantine, {**as_seen(due[0]), "reason": str(error)})
             return []
@@ -218,9 +226,9 @@ class CompareAndSwap(Strategy):
             raise ClaimUnknownError(owner, [columns[KEY] for columns in due]) from stopped
 
     def _quarantine_keys_that_are_not_text(self) -> None:
-        """Quarantine due rows whose keys are not UTF-8, and so cannot be bound as text.
+        """Quarantine due rows whose keys are not UTF-8.
 
-        The rows are selected by the bytes of their keys.
+        Such keys cannot be bound as text, so the rows are selected by the bytes of their keys.
         """
         found = self._connector.read(lambda c: raw_execute.rows(c, self._sql.due_keys, {}))
         for (key,) in found:
@@ -238,7 +246,7 @@ _WHOLE = len(COLUMNS)
 
 
 def _claimed(seen: Columns, owner: str) -> Row:
-    """The row after its claim, but ``next_run_time`` is still the due time, not the lease's end."""
+    """Build the claimed row from its columns as read; ``next_run_time`` remains the due time."""
     columns = [*seen[:_WHOLE]]
     columns[OWNER] = owner
     columns[FENCE] += 1

@@ -1,4 +1,4 @@
-"""How long ago this host's clock was last set, by a user or by a step of time synchronization."""
+"""Measures how long ago this host's clock was last set, by a user or by time synchronization."""
 
 from psched.base.clock import Clock
 from psched.base.lease_times import LONGEST_ALIVE_TIME
@@ -6,17 +6,18 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 _SMALLEST_STEP = 1.0
 """The smallest change, in seconds, that counts as setting the clock.
 
-Smaller differences are ignored, because on a busy machine that much time can pass between the
-readings of two clocks.
+psched compares the readings of two clocks. Smaller changes are ignored, because on a busy machine
+nearly a second can pass between the two readings.
 """
 
 
 class ClockSteps:
-    """Notices when somebody sets this host's clock, by which a store on this host judges leases.
+    """Detects when somebody sets this host's clock, which a store on this host uses for leases.
 
-    A worker that holds a lease at that moment either extends the lease, which corrects the lease's
-    end, or is dead. After the length of the lease, one of the two is certain. Until then, a lease
-    that seems to have expired must not be taken over.
+    After the clock was set, a lease can seem to have expired although its worker is alive. The
+    worker soon extends the lease, which corrects the end of the lease. So a lease that seems to
+    have expired must not be taken over until the clock was set longer ago than the lease is long:
+    by then, a living worker has extended its lease.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -25,7 +26,10 @@ class ClockSteps:
         self._last = -2.0 * LONGEST_ALIVE_TIME
 
     def seconds_since(self) -> float:
-        """Seconds since the clock was last set; more than any lease if it has not been set."""
+        """Return the seconds since the clock was last set.
+
+        If the clock was never set, return more than the length of the longest lease.
+        """
         boot = self._clock.boottime()
         offset = self._clock.wall() - boot
         if abs(offset - self._offset) > _SMALLEST_STEP:

@@ -1,11 +1,12 @@
-"""One connection to the database, opened when it is needed and dropped when it has broken.
+"""One connection to the database, which is opened when it is needed and closed when it breaks.
 
-There is no pool, and there are few transactions: nearly every write of psched is one statement,
-which commits by itself and is conditional on the row being as expected. That takes one round trip
-instead of three, and leaves no partial work behind if a process or server dies.
+There is no connection pool, and psched uses few transactions. Nearly every write is one statement,
+which commits by itself, and changes a row only if the row is as expected. Such a write takes one
+round trip instead of three, and leaves no partial work behind if a process or a server dies.
 
-A url may name several servers, one of which accepts writes. Each request that needs a connection
-tries only one server, so that a request takes no longer if the url names more servers.
+A url can name several servers, one of which accepts writes. A request that has to connect tries
+only one of the servers, so that servers that are down do not add up to a long wait. After a
+failure, the next request tries the next server.
 """
 
 import random
@@ -31,6 +32,7 @@ from psched.base.errors import (
 )
 from psched.config import urls
 from psched.config.tls import Tls
+from psched.stores import connection_advice
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import galera, raw_execute
 from psched.stores.sql.clock_steps import ClockSteps
@@ -40,7 +42,7 @@ from psched.stores.sql.errors import ErrorKind, exception_for
 T = TypeVar("T")
 
 LOCK_WAIT = 1.0
-"""Seconds for which a statement waits for another session's lock, at most."""
+"""The most seconds for which psched repeats work that fails because of another session's lock."""
 
 _PAUSES = (0.0005, 0.003)
 """Shortest and longest pause, in seconds, before the next try to get SQLite's write lock.
@@ -52,22 +54,24 @@ Each pause is chosen at random from this range.
 class Connector:
     """Runs work on a connection, and raises psched's exceptions for the database's errors.
 
-    A piece of work is a function of the connection.
+    Work is a function that is called with the connection.
 
     Args:
         url: database URL in SQLAlchemy's form.
-        timeout: seconds that an answer of the server may take.
-        clock: measures the wait for SQLite's lock.
-        rng: chooses the pauses between two tries to get SQLite's lock.
-        greet: called with every new connection before other work; raises to refuse the connection.
-        tls: how connections are encrypted; None: the url's own options, or the driver's defaults,
-            decide.
+        timeout: the longest wait for an answer of the server, in seconds.
+        clock: measures the timeout, and the wait for locks.
+        rng: random generator for the pauses between tries to get SQLite's write lock.
+        greet: is called with every new connection before any work; raises an exception to refuse
+            the connection.
+        tls: how connections are encrypted. None means that the url's options decide, or the
+            driver's defaults if the url has no such options.
         reflects: whether tables will be created or inspected. If so, SQLAlchemy first queries the
             properties of each new server, which takes six round trips.
 
     Attributes:
         clock_steps: measures how long ago this host's clock was last set.
-        server_info: the properties of the server of the last connection.
+        server_info: the properties of the server of the last connection; the defaults before the
+            first connection.
     """
 
     def __init__(
@@ -91,16 +95,17 @@ class Connector:
             self.dialect: Dialect = dialect_of(self.url)
             self._engines = deque(self._engine(host, timeout, tls) for host in hosts)
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
-            # TypeError and ValueError: for example, an option in the url's query is not a number.
+            # SQLAlchemy raises a TypeError or ValueError, for example, if an option of the url
+            # should be a number and is not.
             raise ConfigError(f"url: {_explain_url(error)}") from None
         self.clock_steps = ClockSteps(clock)
         self._clock = clock
         self._rng = rng
         self._greet = greet
-        self._unreachable = self.dialect.unreachable + (f" {tls.checklist}" if tls else "")
+        self._tls = tls
         self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
-        self._prepared = 0  # steps of `_connected` completed so far
+        self._prepared = 0  # how many steps `_connected` has completed
         self.server_info = ServerInfo()
 
     @property
@@ -115,7 +120,7 @@ class Connector:
 
     @property
     def server(self) -> Hashable:
-        """The server's url and version, a key for the features that were found on this server."""
+        """The server's url and version: the key under which callers cache the server's features."""
         return self._engines[0].url, self.server_info.version
 
     def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
@@ -125,7 +130,7 @@ class Connector:
             poolclass=NullPool,
             isolation_level="AUTOCOMMIT",
             connect_args=dict(self.dialect.connect_args(timeout, tls)),
-            # Errors must not carry a payload into the log.
+            # Errors must not contain values, because errors are logged and values can be payloads.
             hide_parameters=True,
             # If this flag, which SQLAlchemy uses in its own tests, is false, SQLAlchemy sends
             # nothing on a new connection. `Dialect.begin_session` sets up the session instead, in
@@ -145,10 +150,10 @@ class Connector:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Limit all work within the block to the time of one request; see `Budget`.
+        """Treat all work within the block as one request, which takes at most two timeouts.
 
-        The limit is two timeouts. Methods that send several statements use it, because other tasks
-        wait until such a method returns.
+        Methods that send several statements use this, because the worker can do nothing else until
+        such a method returns. `Budget` enforces the limit.
         """
         if self._in_request:
             yield
@@ -164,12 +169,12 @@ class Connector:
         """Run work that sends at most one statement that writes.
 
         Raises:
-            StoreUnavailableError: nothing was applied; a later try may succeed.
-            UnknownOutcomeError: the write may have been applied.
+            StoreUnavailableError: nothing was applied; a later try might succeed.
+            UnknownOutcomeError: it is unknown whether the write was applied.
             AlreadyExistsError: a row with this key exists.
             SchemaError: the table or a column is missing.
-            InvalidValueError: a value does not fit.
-            StoreError: the database refused, and will refuse again.
+            InvalidValueError: a value does not fit its column.
+            StoreError: the database refused the statement, and would refuse it again.
         """
         return self._run(work, writing=True)
 
@@ -184,7 +189,7 @@ class Connector:
                 connection = self._connected()
                 self._step()
                 if self.is_replica and (writing or len(self._engines) > 1):
-                    self._update_replica(connection)  # the server may have been promoted
+                    self._update_replica(connection)  # the replica may have been promoted
                     self.refuse_read_only(self.is_replica)
                 return work(connection)
             except DBAPIError as error:
@@ -200,13 +205,13 @@ class Connector:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run work that only reads.
 
-        If the url names several servers, the work reads from the primary, because a replica may
-        lag.
+        If the url names several servers, the work reads only from the primary, because the data of
+        a replica can be out of date.
 
         Raises:
-            StoreUnavailableError: a later try may succeed.
+            StoreUnavailableError: a later try might succeed.
             SchemaError: the table or a column is missing.
-            StoreError: the database refused, and will refuse again.
+            StoreError: the database refused the query, and would refuse it again.
         """
         try:
             return self._run(work, writing=False)
@@ -218,7 +223,7 @@ class Connector:
 
         Raises:
             StoreError: one of the errors of `run`; nothing was applied.
-            UnknownOutcomeError: the transaction may have been committed.
+            UnknownOutcomeError: it is unknown whether the transaction was committed.
         """
 
         def within(connection: Connection) -> T:
@@ -228,7 +233,7 @@ class Connector:
             except BaseException as error:
                 self._roll_back(connection, error)
                 if isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN:
-                    # The outcome is known: nothing was applied, because nothing was committed.
+                    # Although the connection broke, the outcome is known: nothing was committed.
                     raise self._failure(ErrorKind.UNAVAILABLE, error) from None
                 raise
             self.renew()
@@ -242,16 +247,18 @@ class Connector:
         return self.run(within)
 
     def renew(self) -> None:
-        """Give the next statement of the current work a full timeout of its own."""
+        """Allow the next statement of the current work a full timeout."""
         self._budget.renew()
 
     def catch_up(self) -> None:
         """Wait until the server has applied all writes that other sessions have committed so far.
 
+        Only a node of a Galera cluster has to wait.
+
         Raises:
             StoreUnavailableError: the server did not catch up in time.
         """
-        self.read(lambda _connection: None)  # connects, because `in_cluster` is set then
+        self.read(lambda _connection: None)  # opens a connection, which sets `in_cluster`
         if self.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
@@ -264,7 +271,7 @@ class Connector:
             connection: the caller's connection.
             work: a function of that connection.
             savepoint: whether to set a savepoint on databases where an error aborts the
-                transaction, so that a failure undoes this work alone.
+                transaction, so that a failure undoes only this work.
 
         Raises:
             StoreError: one of the errors of `run`; the work was not applied. The transaction can
@@ -280,14 +287,16 @@ class Connector:
             raise exception_for(self._classify(error), self._explain(error)) from None
 
     def quote(self, name: str) -> str:
-        """An identifier, quoted as this database wants it."""
+        """Quote an identifier for use in this database's SQL."""
         return self._engines[0].dialect.identifier_preparer.quote(name)
 
     def refuse_read_only(self, read_only: object) -> None:
-        """Disconnect from a replica, because writes to a replica are lost.
+        """If the server is a replica, disconnect and raise an error.
+
+        Without this check, writes to a replica would be lost.
 
         Args:
-            read_only: the value of `Dialect.read_only`; true: the server is a replica.
+            read_only: the value of `Dialect.read_only`; true if the server is a replica.
 
         Raises:
             StoreUnavailableError: the server is a replica.
@@ -301,13 +310,13 @@ class Connector:
         """Close the connection; the next call that runs work opens a new one."""
         connection, self._connection, self._prepared = self._connection, None, 0
         if connection is not None:
-            # The connection is closed without a farewell to the server, because sending one could
-            # block if the server does not respond.
+            # The connection is invalidated first, so that nothing is sent to the server: sending
+            # could block if the server does not respond.
             connection.invalidate()
             connection.close()
 
     def _connected(self) -> Connection:
-        """The connection, ready for work.
+        """Open and prepare the connection if necessary, and return it.
 
         If a slow server leaves no time for all steps of connecting in one request, the next
         request continues with the remaining steps.
@@ -358,29 +367,42 @@ class Connector:
             self._greet(connection)
 
     def _step(self, *, answers: bool = False) -> None:
-        """Begin a step of a request; see `Budget.step`."""
+        """Begin a step of the current request; see `Budget.step`.
+
+        Raises:
+            StoreSlowError: the request has already taken too long.
+        """
         try:
             self._budget.step(answers=answers)
         except TimeoutError as error:
-            # Nothing was sent, so the connection is kept.
+            # Nothing was sent, so the connection stays usable and open.
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
-        """Report any error within the block as a failure to connect."""
+        """Turn errors within the block into exceptions that say that psched cannot connect."""
         shown = self._cannot_connect
         try:
             yield
         except DBAPIError as error:
             if self._classify(error) is ErrorKind.TRANSIENT:
                 raise  # SQLite: another process is opening or closing the file; try again
-            # Whatever the error was, no statement has been sent yet.
+            cause = error.orig or error
+            # Whatever the error was, nothing was applied, because no statement was sent yet.
             raise StoreUnavailableError(
-                f"{shown}: {self._explain(error)}; {self._unreachable}"
+                f"{shown}: {self.dialect.explain(cause)}; {self._fix(cause)}"
             ) from None
         except (TypeError, ValueError) as error:
-            # The driver refuses one of the url's options.
+            # The driver raises such an error if it does not accept an option of the url.
             raise StoreError(f"{shown}: {error}") from None
+
+    def _fix(self, cause: BaseException) -> str:
+        """How to correct the cause of an error on connecting."""
+        fix = self.dialect.connecting_fix(cause, self._tls)
+        fix = fix or connection_advice.network_fix(cause, self._tls)
+        if fix is None:
+            fix = self.dialect.other_fix + (f"; {self._tls.checklist}" if self._tls else "")
+        return fix
 
     @property
     def _cannot_connect(self) -> str:
@@ -394,7 +416,7 @@ class Connector:
     def _leave_desynced(self, error: DBAPIError) -> None:
         """Disconnect from a Galera node that blocks writes, if the url names other nodes.
 
-        A node blocks writes during a backup, for example.
+        A node blocks writes while it is backed up, for example.
 
         Raises:
             StoreUnavailableError: the node blocks writes; the next connection is to another node.
@@ -402,7 +424,8 @@ class Connector:
         if self._connection is None or not self.in_cluster or len(self._engines) == 1:
             return
         try:
-            # A new step begins, because the statement may have used up its time waiting for a lock.
+            # The query needs a new step, because the statement may have used up its own step while
+            # it waited for a lock.
             self._budget.step()
         except TimeoutError:
             return
@@ -417,7 +440,7 @@ class Connector:
         ) from None
 
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
-        """End a transaction that has failed; if that is impossible, drop the connection."""
+        """Roll back a failed transaction; close the connection if it cannot be rolled back."""
         unknown = isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN
         if unknown or connection.invalidated:
             self.disconnect()
@@ -431,12 +454,12 @@ class Connector:
         return self.dialect.classify(error.orig or error)
 
     def _failure(self, kind: ErrorKind, error: DBAPIError) -> StoreError | ScheduleError:
-        """The exception for an error; drops a connection that has become unusable."""
+        """Return the exception for an error; close the connection if the error made it unusable."""
         if kind in (ErrorKind.UNAVAILABLE, ErrorKind.READ_ONLY, ErrorKind.UNKNOWN):
             self.disconnect()
-        # A Galera node that left a write unanswered may be blocking writes for a backup (BACKUP
-        # STAGE BLOCK_COMMIT), though it still answers queries. So the next connection is to another
-        # node.
+        # If a Galera node did not answer a write, the node might be blocking writes for a backup
+        # (BACKUP STAGE BLOCK_COMMIT), although it still answers queries. So the next connection is
+        # to another node.
         if kind is ErrorKind.READ_ONLY or (kind is ErrorKind.UNKNOWN and self.in_cluster):
             self._engines.rotate(-1)
         fix = f"; {self.dialect.fix}" if kind is ErrorKind.MISCONFIGURED else ""
@@ -447,7 +470,7 @@ class Connector:
 
 
 def _commits_by_itself(connection: Connection) -> bool:
-    """Whether each statement is its own transaction, in which case no savepoint can be set."""
+    """Whether a connection commits each statement by itself, so that no savepoint can be set."""
     return bool(getattr(connection.connection.driver_connection, "autocommit", False))
 
 

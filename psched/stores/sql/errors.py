@@ -1,4 +1,4 @@
-"""The kinds of database errors, by their meaning for the request, and psched's exception for each.
+"""The kinds of database errors, and the exception of psched that each kind becomes.
 
 Each dialect classifies its driver's errors by number. No other code reads these numbers, and no
 code reads the text of an error.
@@ -24,34 +24,40 @@ class ErrorKind(Enum):
     """What an error means for the request that failed with it."""
 
     TRANSIENT = "transient"
-    """Not applied, for a temporary reason (a lock, a deadlock): send the request again."""
+    """The request was not applied, for a temporary reason such as a deadlock: repeat it."""
 
     UNAVAILABLE = "unavailable"
-    """Not applied, and the connection is unusable: drop it, and try again later."""
+    """The request was not applied: close the unusable connection, and try again later."""
 
     READ_ONLY = "read-only"
-    """Not applied: the server is not a primary. Drop the connection, and find the primary."""
+    """The request was not applied, because the server is not a primary: connect to the primary."""
 
     UNKNOWN = "unknown"
-    """The connection broke during the request, which may have been applied."""
+    """The connection broke, so it is unknown whether the request was applied."""
 
     SCHEMA = "schema"
-    """Not applied: the table or one of its columns does not exist."""
+    """The request was not applied, because the table or a column does not exist."""
 
     DUPLICATE = "duplicate"
-    """Not applied: a row with this key exists."""
+    """The request was not applied, because a row with this key exists."""
 
     INVALID_VALUE = "invalid value"
-    """Not applied: a value does not fit its column, or violates a constraint. Do not repeat."""
+    """The request was not applied, because of a value, so repeating the request is useless.
+
+    The value does not fit its column, or violates a constraint.
+    """
 
     MISCONFIGURED = "misconfigured"
-    """Not applied, because of the server's configuration; that must be changed first."""
+    """The request was not applied, because the server's configuration does not allow it."""
 
     UNSUPPORTED = "unsupported"
-    """Not applied: the server does not support this kind of statement."""
+    """The request was not applied, because the server does not support this kind of statement."""
 
     REFUSED = "refused"
-    """Not applied, for any other permanent reason, such as missing rights. Do not repeat."""
+    """The request was not applied, for another permanent reason, such as missing rights.
+
+    Repeating the request is useless.
+    """
 
 
 class UnsupportedStatementError(StoreError):
@@ -59,7 +65,7 @@ class UnsupportedStatementError(StoreError):
 
 
 class InvalidValueError(StoreError):
-    """A value does not fit its column. Other rows can still be written."""
+    """A value does not fit its column, so its row cannot be written; other rows can."""
 
 
 _EXCEPTIONS: dict[ErrorKind, tuple[type[StoreError | ScheduleError], str]] = {
@@ -80,7 +86,7 @@ _EXCEPTIONS: dict[ErrorKind, tuple[type[StoreError | ScheduleError], str]] = {
 
 
 def exception_for(kind: ErrorKind, detail: str) -> StoreError | ScheduleError:
-    """The exception for an error of this kind; its text ends with the detail."""
+    """Create the exception for an error of this kind; its text ends with ``detail``."""
     exception, text = _EXCEPTIONS[kind]
     return exception(f"{text}: {detail}")
 

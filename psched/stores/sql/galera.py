@@ -1,4 +1,4 @@
-"""Galera: every node accepts writes, and every node may lag behind the others.
+"""Galera: every node accepts writes, and every node can lag behind the others.
 
 Before a node commits a write, it applies the earlier writes of the other nodes. If one of these
 writes changed the same row, the node refuses its own write (error 1213). So if two workers claim a
@@ -6,10 +6,10 @@ row at two nodes, only one of them succeeds.
 
 But a statement that matches no row is not checked against the other nodes. A node that lags still
 shows the old state of a lease that was granted, extended or settled through another node, so that
-the lease's holder would believe that the lease is lost. Therefore a new connection, which may be
+the lease's holder would believe that the lease is lost. Therefore a new connection, which can be
 to another node than the last one, first waits until its node has applied all earlier commits. Later
 statements do not wait, because the connection stays at this node, and because waiting would make
-every claim take half as long again.
+every claim take 50 % more time.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,10 @@ from psched.base.errors import StoreUnavailableError
 from psched.stores.sql.dialects import Dialect
 
 _SYNCED = "4"
-"""See wsrep_local_state in Galera's documentation; 2 is Donor/Desynced, 1 and 3 are joining."""
+"""The value of ``wsrep_local_state`` at a synchronized node.
+
+According to Galera's documentation, 2 means Donor/Desynced, and 1 and 3 mean that the node joins.
+"""
 
 T = TypeVar("T")
 
@@ -32,12 +35,12 @@ def read_caught_up(connection: Connection, dialect: Dialect, read: Callable[[Con
 
     Args:
         connection: the connection to the node.
-        dialect: has the statements that make the node wait; without them, the query is sent at
-            once.
-        read: sends one query.
+        dialect: contains the statements that make the node wait. If it contains none, the query is
+            sent at once.
+        read: sends one query, and returns its result.
 
     Raises:
-        StoreUnavailableError: the node took longer than the driver waits.
+        StoreUnavailableError: the node has not applied the commits in time.
     """
     if dialect.catch_up is None:
         return read(connection)
@@ -55,11 +58,14 @@ def read_caught_up(connection: Connection, dialect: Dialect, read: Callable[[Con
 
 
 def desynced_state(connection: Connection, dialect: Dialect) -> str | None:
-    """The state of a node that is not synchronized; None: it is, or its state cannot be read."""
+    """Return the name of a node's state if the node is not synchronized.
+
+    Return None if the node is synchronized, or if its state cannot be read.
+    """
     try:
         rows = connection.exec_driver_sql(dialect.node_state or "").all()
     except DBAPIError:
-        return None  # the next request will report what is wrong
+        return None  # the next request reports the error
     found = {str(row[0]): str(row[1]) for row in rows}
     synced = found.get("wsrep_local_state", _SYNCED) == _SYNCED
     return None if synced else found.get("wsrep_local_state_comment", "not synced")

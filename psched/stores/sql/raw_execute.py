@@ -1,10 +1,10 @@
-"""Statements executed by the driver itself, after SQLAlchemy has compiled them.
+"""Executes statements with the driver itself, after SQLAlchemy has compiled them.
 
 For each statement, SQLAlchemy builds a context, a description of every column of the result, and an
-object for every row. That takes ten times as long as SQLite needs for a claim that finds nothing.
-Workers repeatedly send the same dozen statements, whose rows psched reads as tuples. So SQLAlchemy
-opens the connections, creates the tables and compiles these statements, but the driver executes
-them.
+object for every row. This work takes ten times as long as SQLite takes for a claim that finds
+nothing. Workers repeatedly send the same dozen statements, whose rows psched reads as tuples. So
+SQLAlchemy opens the connections, creates the tables and compiles these statements, but the driver
+executes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ def rows(
     """Send a query; return all rows of its result.
 
     Raises:
-        DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
+        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
     """
     return _send(connection, statement, values, _fetch_all)
 
@@ -38,7 +38,7 @@ def count(connection: Connection, statement: ClauseElement, values: Mapping[str,
     """Send a statement that writes; return the number of rows that it matched.
 
     Raises:
-        DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
+        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
     """
     return _send(connection, statement, values, _row_count)
 
@@ -47,7 +47,7 @@ def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
     """Send statements without values as one request; return the rows of the one query among them.
 
     Raises:
-        DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
+        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
     """
     return _execute(connection, script, None, _fetch_only)
 
@@ -88,8 +88,8 @@ def _execute(
         return read_result(cursor)
     except driver_error as error:
         if cursor is not None:
-            # The cursor is closed to free the rows that it has read, because the error's traceback
-            # refers to the cursor.
+            # The error's traceback refers to the cursor, and the cursor to the rows that were read.
+            # So the cursor is closed, which frees the rows.
             with suppress(driver_error):
                 cursor.close()
         raise DBAPIError(text, None, error, hide_parameters=True) from None
@@ -105,8 +105,8 @@ class _Compiled(NamedTuple):
 
     Attributes:
         text: the statement with the driver's placeholders.
-        names: the names of the values in the order of their placeholders; None: the placeholders
-            are named.
+        names: the names of the values in the order of their placeholders; None if the
+            placeholders contain the names.
         own: the values that were bound when the statement was built, by name.
     """
 
@@ -122,6 +122,6 @@ class _Compiled(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _compile(statement: ClauseElement, dialect: Dialect) -> _Compiled:
-    compiled: Any = statement.compile(dialect=dialect)  # a SQLCompiler
+    compiled: Any = statement.compile(dialect=dialect)  # its class is SQLCompiler
     own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
     return _Compiled(str(compiled), compiled.positiontup, own)

@@ -1,9 +1,9 @@
-"""The schema of the table: its version is checked on every connection, and `init` upgrades it.
+"""Creates and upgrades the table of schedules, and checks the version of its schema.
 
-Clients may write the table by plain SQL. Only the column `id` is required. Every other column has a
-default or may be NULL, so that a row inserted with just an `id` is run, and so that an upgrade need
-only add the missing columns and indexes. A companion table ``<table>_info`` stores the schema's
-version.
+Clients are allowed to write the table by plain SQL, and need to set only the column `id`. Every
+other column has a default or can be NULL. Therefore a row that is inserted with only an `id` is
+run, and an upgrade only has to add the missing columns and indexes. A second table,
+``<table>_info``, stores the version of the schema, which is checked on every new connection.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,14 @@ from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
 
 VERSION = 2
-"""The schema's version, which grows with every change; psched refuses a table with a larger one."""
+"""The version of the schema; psched refuses a table with a larger version.
+
+It must be increased with every change that another version of psched cannot ignore. An index, or a
+column that the database computes, is no such change: without it, listings are only slower.
+"""
 
 _UNFINISHED = -1
-"""The value that stands for a missing version: `Schema.init` has not finished."""
+"""Stands for the version of a table whose version is not stored: `Schema.init` did not finish."""
 
 
 @lru_cache
@@ -45,8 +49,8 @@ class Schema:
         """Check, with one short read, that this version of psched can use the table.
 
         Raises:
-            SchemaError: the table is missing, or its version is older or newer; the text names the
-                fix.
+            SchemaError: the table is missing, or its version is older or newer; the exception's
+                text names the fix.
         """
         name = self._name
         found = self._version(connection)
@@ -65,7 +69,9 @@ class Schema:
         self._refuse_newer(found)
 
     def init(self, connection: Connection) -> Sequence[str]:
-        """Create the tables, or add their missing columns and indexes; may be repeated.
+        """Create the tables, or add their missing columns and indexes.
+
+        Calling this method again does no harm.
 
         Returns:
             One line of text for each change; empty if nothing was missing.
@@ -81,15 +87,15 @@ class Schema:
                 raise StoreError(f"the database cannot be used: {problem}")
         found = self._version(connection)
         self._refuse_newer(found or 0)
-        # Imported here, so that workers do not load this module; see `psched.stores.sql.tables`.
+        # Imported here, so that workers do not load the module `tables`, which takes memory.
         from psched.stores.sql.tables import complete, info_table, schedules_table  # noqa: PLC0415
 
         info = info_table(self._name)
         both = (schedules_table(self._name), info)
         done = [line for table in both for line in complete(connection, table)]
         if found != VERSION:
-            # The version is deleted and inserted again, so that two simultaneous calls of `init`
-            # leave exactly one row.
+            # The version is deleted and inserted again instead of updated, so that exactly one row
+            # exists after two simultaneous calls of `init`.
             connection.execute(info.delete().where(info.c.name == "schema_version"))
             try:
                 connection.execute(info.insert().values(name="schema_version", value=str(VERSION)))

@@ -7,7 +7,7 @@ are interpolated; values are bound.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -18,6 +18,7 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.raw_execute import Columns
+from psched.stores.sql.selecting import SelectingStatements
 
 Request = tuple[TextClause, dict[str, Any]]
 """A statement and the values that it binds."""
@@ -33,7 +34,7 @@ KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
     COLUMNS.index,
     ("id", "next_run_time", "owner", "fence", "attempt", "version", "alive_time"),
 )
-"""The positions of some columns in the rows of a query."""
+"""The positions of some columns in a row that a query has returned."""
 
 PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
 """The positions of three values that `Statements.due` returns after the columns.
@@ -43,23 +44,25 @@ PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
 
 _PAYLOADS = ("data", "options")
 
-# The length of a row's lease as SQL; psched.base.lease_times.lease_time computes it in Python.
+# SQL that computes the length of a row's lease, as psched.base.lease_times.lease_time does in
+# Python.
 _OWN = "COALESCE(alive_time, :alive_time)"
 _LEASE = (
     f"CASE WHEN {_OWN} < :shortest THEN :shortest"
     f" WHEN {_OWN} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {_OWN} END"
 )
 
-# Here and below, `+ 0` keeps the planner off the index of times, because a million rows may share
-# one time.
+# Here and below, `+ 0` keeps the planner from using the index of times. Using it would be slow,
+# because a million rows can have the same time.
 _AS_SEEN = "fence = :fence{0} AND version = :version{0} AND next_run_time + 0 = :due{0}"
 
-# Only rows without a next run are purged. This is checked because a client that reschedules a row
-# by plain SQL may leave its ``retain_until`` unchanged.
+# Only rows without a next run are purged. ``retain_until`` does not suffice to find them, because a
+# client that reschedules a row by plain SQL might not clear ``retain_until``.
 _AT_REST = "next_run_time + 0 IS NULL"
 
 _HELD = "owner = :owner{0} AND fence = :fence{0}"
-# The status is compared because a client that sets it by plain SQL may leave the version unchanged.
+# The status is compared, too, because a client that changes the status by plain SQL might not
+# increase the version.
 _HELD_AS_DEFINED = (
     _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
 )
@@ -71,18 +74,21 @@ class Statements:
     """Every statement that psched sends about one table.
 
     Args:
-        table: the table's name, quoted as the database wants it.
-        dialect: the fragments in which databases differ.
-        only: the types of the rows that are claimed; empty: all types.
+        table: the table's name, quoted for the database.
+        dialect: contains the SQL fragments that differ between databases.
+        only: the types of the rows that are claimed; empty means all types.
     """
 
     def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
         now = dialect.now_floor
         columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
-        # The end of a lease that a statement grants or extends.
+        # SQL for the end of a lease that a statement grants or extends. One second is added,
+        # because ``now`` is rounded down.
         lease_end = f"{now} + {_LEASE} + 1"
+        self.selecting = partial(SelectingStatements, table, columns, dialect)
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
+        self.count = text(f"SELECT COUNT(*) FROM {table}")
         self._select = f"SELECT {columns} FROM {table} WHERE "
         self.held = text(
             f"SELECT {columns} FROM {table} WHERE owner = :owner AND next_run_time > {now}"
@@ -94,7 +100,8 @@ class Statements:
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
-        # Each statement requires the right under which it is listed, and changes no row.
+        # Each of these statements changes no row, and fails if the user does not have the right
+        # that is its key.
         self.rights = {
             "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
             "INSERT": text(f"INSERT INTO {table} (id) SELECT id FROM {table} WHERE 1 = 0"),
@@ -108,8 +115,8 @@ class Statements:
         self._build_settlement(table, dialect)
 
     def _build_listing(self, table: str, columns: str, dialect: Dialect) -> None:
-        # These statements read every row page by page, and each page through an index; see
-        # `psched.stores.sql.listing`.
+        # With these statements, `psched.stores.sql.listing` reads all rows page by page. The
+        # database reads each page through an index.
         place = f"{dialect.payload.format('id')}, next_run_time"
         page = f"SELECT {place}, {columns} FROM {table} WHERE "
         in_time = "ORDER BY next_run_time, id LIMIT :limit"
@@ -130,27 +137,35 @@ class Statements:
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
-        # After somebody has set the host's clock, a lease may seem to have expired. So a leased row
-        # is claimed only if its lease is shorter than the time since the clock was set.
+        # After a user has set the host's clock, a lease can seem to have expired although it has
+        # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
             f" WHERE next_run_time <= {now} + {ahead}{ours}{claimable}"
             " ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
+        # Rows of expired leases are not counted if the store's clock is the host's, because after a
+        # user has set that clock, a running lease can seem to have expired.
+        free = " AND owner IS NULL" if dialect.host_clock else ""
+        self.backlog = text(
+            f"SELECT next_run_time, {dialect.now} FROM {table}"
+            f" WHERE next_run_time <= {now}{ours}{free} ORDER BY next_run_time LIMIT :limit"
+        ).bindparams(**types)
         lease = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
             f" next_run_time = {lease_end}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
-        # MIN is avoided, because a planner that expects few rows may read all of them for it.
+        # This query does not use MIN, because for MIN, a planner that expects few rows might read
+        # all rows.
         next_due = (
             f"SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
             f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1"
         )
         # One statement reads the clock, claims rows, and finds the next due time. The WITH is
-        # materialized, and so computed once, because a subquery might be computed repeatedly, and
-        # lock and claim more rows than its limit.
+        # materialized, so that it is computed only once. Otherwise the database might compute it
+        # repeatedly, and lock and claim more rows than the limit.
         self.claim_unlocked = text(
             "WITH due (key, was, since) AS MATERIALIZED"
             f" (SELECT id, owner, next_run_time FROM {table} WHERE next_run_time <= {now}{ours}"
@@ -199,16 +214,16 @@ class Statements:
             " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
             " AND status = COALESCE(:seen_status, status)"
             " AND COALESCE(owner, '') = :seen_owner"
-            # The end of a lease may have moved since the row was read, because workers extend their
-            # leases. The due time of a free row must be unchanged.
+            # The next_run_time of a leased row is the end of its lease, which its worker may have
+            # extended since the row was read. So next_run_time is compared only in free rows.
             " AND (owner IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
         )
         self.update_data = text(
             f"UPDATE {table} SET data = :data, version = version + 1"
             " WHERE id = :id AND owner = :owner AND fence = :fence"
         )
-        # If the store's clock is a host's, the caller decides which leases have expired; see
-        # `SqlStore.delete`.
+        # If the store's clock is this host's clock, somebody may have set the clock. So
+        # `SqlStore.delete` decides which leases have expired, and passes a time.
         expired_at = ":expired_at" if dialect.host_clock else now
         self.delete = text(
             f"DELETE FROM {table} WHERE id = :id"
@@ -226,7 +241,7 @@ class Statements:
 
     def _build_settlement(self, table: str, dialect: Dialect) -> None:
         now, integer = dialect.now_floor, dialect.integer.format
-        # A row that was inserted by plain SQL may lack ``created_at``, so settling sets it.
+        # Settling sets ``created_at`` if it is NULL, as in a row that was inserted by plain SQL.
         self._settle = (
             f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
         )
@@ -241,26 +256,26 @@ class Statements:
             ("reason", ":reason{reason}"),
             ("settled_by", ":settled_by{settled_by}"),
             ("retain_until", f"{now} + {integer(':retain{retain}')}"),
-            # This is NULL if the settlement leaves the row without a next run, because
-            # ``not_before`` and ``wait`` are then NULL.
+            # If the settlement leaves the row without a next run, ``not_before`` and ``wait`` are
+            # NULL, and so this value is NULL.
             ("next_run_time", next_run_time),
         )
         self._remove = f"DELETE FROM {table} WHERE "
 
     def select(self, keys: Sequence[str]) -> Request:
-        """Read rows by their keys."""
+        """A request that reads the rows with these keys."""
         return _by_keys(self._select, keys)
 
     def marked(self, keys: Sequence[str]) -> Request:
-        """Read the key and the mark of each of these rows that is marked."""
+        """A request that reads key and status of each given row whose status is one of `MARKS`."""
         return _by_keys(self._marked, keys)
 
     def purge(self, keys: Sequence[str]) -> Request:
-        """Delete each of these rows whose retention has ended."""
+        """A request that deletes each given row whose retention has ended."""
         return _by_keys(self._purge, keys)
 
     def insert(self, rows: Sequence[Row], nonce: str) -> Request:
-        """Insert new rows, all or none."""
+        """A request that inserts new rows, all or none."""
         values: dict[str, Any] = {"nonce": nonce}
         for i, row in enumerate(rows):
             values |= {
@@ -278,25 +293,26 @@ class Statements:
         return _insert_text(self._insert, self._inserted, len(rows)), values
 
     def claim(self, owner: str, seen: Sequence[Columns]) -> Request:
-        """Claim rows that are still exactly as `due` has returned them: a compare-and-swap."""
+        """A request that claims each given row that is still as `due` has returned it."""
         names = _numbered((self._place, *_SEEN), len(seen))
         values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
         values["owner"] = owner
-        # The key is compared besides the place, because another row may have this place by now.
+        # The row is found by the column ``place``. The key is compared, because another row might
+        # have this value by now.
         condition = f"id = :id{{0}} AND {_AS_SEEN}"
         return _conditional_text(self._claim, condition, len(seen), self._place), values
 
     def extend(self, leases: Mapping[str, Token]) -> Request:
-        """Extend those of the leases that are still held."""
+        """A request that extends each given lease that is still held."""
         values: dict[str, Any] = {}
         for i, (key, token) in enumerate(leases.items()):
             values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
         return _conditional_text(self._extend, _HELD, len(leases)), values
 
     def settle(self, ends: Sequence[Settlement]) -> Request:
-        """End leases that are still held, unless the row was redefined after its claim."""
+        """A request that ends each lease that is still held, unless its row was redefined."""
         given = {name: [value(end) for end in ends] for name, value in _DECIDED.items()}
-        # A value that all rows share is bound once.
+        # If all rows have the same value, it is bound only once.
         same = frozenset(name for name, each in given.items() if each.count(each[0]) == len(each))
         values = _held_values(ends)
         for name, each in given.items():
@@ -304,7 +320,7 @@ class Statements:
         return _settle_text(self._settle, self._settled, len(ends), same), values
 
     def remove(self, ends: Sequence[Settlement]) -> Request:
-        """Delete rows whose lease is still held, unless the row was redefined after its claim."""
+        """A request that deletes each row whose lease is still held, unless it was redefined."""
         return _conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
 
 
@@ -324,7 +340,7 @@ _REPLACED = (
 
 
 def replace_values(seen: Row, new: Row) -> dict[str, Any]:
-    """The values of `Statements.replace`."""
+    """The values of `Statements.replace`: the new ones, and the old ones that are compared."""
     return {
         **{name: getattr(new, name) for name in _REPLACED},
         "id": new.key,
@@ -340,14 +356,14 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
     "settled_by": lambda end: str(end.token),
     "next_time": lambda end: end.next_time,
     "not_before": lambda end: None if end.rest else end.not_before or 0,
-    # One second is added, because the store's clock is rounded down: the wait could be too short.
+    # One second is added, because the clock is rounded down: the wait would otherwise end early.
     "wait": lambda end: None if end.rest else end.wait + 1 if end.wait else 0,
     "attempt": lambda end: end.attempt,
     "retain": lambda end: end.retain,
     "status": lambda end: end.status,
     "reason": lambda end: end.reason,
 }
-"""Functions that read from a settlement each value that `Statements.settle` binds, by its name."""
+"""The functions that compute the values that `Statements.settle` binds, by the values' names."""
 
 
 def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
@@ -370,7 +386,7 @@ def _by_keys(head: str, keys: Sequence[str]) -> Request:
 
 @lru_cache(maxsize=16)
 def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
-    """Each name followed by the number of each row, because each row binds its own values."""
+    """The names of the values of ``count`` rows: each name is followed by the number of its row."""
     return [f"{name}{i}" for i in range(count) for name in names]
 
 
@@ -389,7 +405,7 @@ def _conditional_text(head: str, condition: str, count: int, place: str = "id") 
     return text(head + _fulfils(condition, count, place))
 
 
-@lru_cache(maxsize=64)  # the text for 200 rows takes 0.8 MB
+@lru_cache(maxsize=64)  # few, because the text for 200 rows takes 0.8 MB
 def _settle_text(
     head: str, settled: tuple[tuple[str, str], ...], count: int, same: frozenset[str]
 ) -> TextClause:
@@ -407,12 +423,13 @@ def _settle_text(
 
 
 def _fulfils(condition: str, count: int, place: str = "id") -> str:
-    """SQL that selects ``count`` rows by place, if each fulfils the condition with its own values.
+    """An SQL condition that selects those of ``count`` rows that fulfil ``condition``.
 
-    Row number i is compared with the values whose names end with i.
+    Rows are found by the column ``place``. In the condition for row number i, ``{0}`` is replaced
+    by i, so that each row is compared with its own values.
     """
-    # IN finds the rows and CASE compares them. An OR of conditions would not do, because some
-    # planners do not look up its alternatives through the index.
+    # IN finds the rows, and CASE compares them. An OR of conditions is not used instead, because
+    # some planners would not use the index for it.
     cases = " ".join(f"WHEN :{place}{i} THEN {condition.format(i)}" for i in range(count))
     return f"{_is_one_of(count, place)} AND CASE {place} {cases} END"
 

@@ -23,7 +23,8 @@ from psched.base.errors import (
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token
-from psched.core.store_protocol import CallersTransaction, Claimed, Settled
+from psched.core.selection import EVERY_ROW, SelectedRows, Selection
+from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
@@ -32,18 +33,19 @@ from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.schema import Schema
+from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Request, Statements, replace_values
-from psched.stores.sql.table_store import TableStore, one_request
+from psched.stores.sql.table_store import TableStore, backlog_of, one_request
 
 
 class _CallersTransaction(CallersTransaction):
-    """A program's transaction, on its own connection.
+    """A transaction that a program has begun on its own connection, and that adds schedules.
 
     Args:
         connection: the program's connection.
-        connector: classifies errors; the connector's own connection is not used.
+        connector: classifies errors; its own connection is not used.
         now: the statement that reads the store's clock.
-        inserts: returns the statements that insert rows, with a nonce.
+        inserts: returns the statements that insert rows; each row stores the given nonce.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class SqlStore(TableStore[Statements]):
 
     Args:
         parameters: the settings of the store.
-        rng: chooses the pauses between two tries to get SQLite's lock.
+        rng: random generator for the pauses between tries to get SQLite's write lock.
     """
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
@@ -89,7 +91,8 @@ class SqlStore(TableStore[Statements]):
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
-        # The strategy by server, kept so that psched does not probe a server again on reconnecting.
+        # The strategy of each server, stored so that psched need not probe a server again after it
+        # has reconnected.
         self._known_strategies: dict[Hashable, Strategy] = {}
 
     @override
@@ -116,23 +119,42 @@ class SqlStore(TableStore[Statements]):
         return found[0] if found else None
 
     @override
-    def rows(self) -> Iterator[Row]:
+    def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
         sql = self._sql
+        if selection.by_key or not selection.selects_all:
+            return SelectedListing(sql.selecting, selection, self._query, Row)
         parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
-        return Listing(self._query, parts, Row)
+        return SelectedRows(Listing(self._query, parts, Row), selection)
+
+    def count(self) -> int:
+        """Count the rows, as `CountsRows.count` describes."""
+        return int(self._query(self._sql.count, {})[0][0])
 
     @override
     def replace(self, seen: Row, new: Row) -> bool:
-        new = changed(new, data=new.data and self._pack(new.data))
-        return self._write(self._sql.replace, replace_values(seen, new)) == 1
+        return self._write(self._sql.replace, self._replace_values(seen, new)) == 1
+
+    def replace_many(self, changes: Sequence[tuple[Row, Row]]) -> Sequence[bool]:
+        """Replace rows in one transaction, as `ReplacesMany.replace_many` describes."""
+        values = [self._replace_values(seen, new) for seen, new in changes]
+
+        def replace(connection: Connection) -> list[bool]:
+            replaced = []
+            for each in values:
+                self._connector.renew()
+                replaced.append(raw_execute.count(connection, self._sql.replace, each) == 1)
+            return replaced
+
+        return self._connector.transact(replace)
 
     @override
     def delete(self, key: str) -> bool:
         values: dict[str, object] = {"id": key}
         if self._connector.dialect.host_clock:
-            # The time is read before `clock_steps`, so that a clock step in between is noticed.
-            # After a step, no lease counts as expired, because the length of a row's lease is not
-            # known here. The row is then only marked, and a worker that later claims it removes it.
+            # The time is read before `clock_steps`, so that a clock step in between is detected.
+            # For some time after a clock step, a lease can seem to have expired although it has
+            # not. Then -1 makes no lease count as expired, so a leased row is only marked, and the
+            # worker that claims the row later deletes it.
             values["expired_at"] = floor(self._clock.wall())
             if self._connector.clock_steps.seconds_since() <= LONGEST_ALIVE_TIME:
                 values["expired_at"] = -1
@@ -145,7 +167,7 @@ class SqlStore(TableStore[Statements]):
             raise NotFoundError(f"no schedule has the key {key!r}")
         if row.status == DELETING:
             return False
-        # The lease was settled between the two statements, so the row is free now: delete it.
+        # The row's lease has ended between the two statements, so the row can be deleted now.
         return self.delete(key)
 
     @override
@@ -155,6 +177,10 @@ class SqlStore(TableStore[Statements]):
     ) -> Claimed:
         lease = {"alive_time": alive_time, "shortest": shortest}
         return self._claim_strategy().claim(owner, min(limit, BATCH), lease, horizon)
+
+    def backlog(self, limit: int) -> Backlog:
+        """Count the due rows, as `CountsBacklog.backlog` describes."""
+        return backlog_of(self._query(self._sql.backlog, {"limit": limit}))
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
@@ -253,7 +279,7 @@ class SqlStore(TableStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         self._schema.check(connection)
-        # The strategy is looked up again, because the new connection may be to another server.
+        # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)
 
     @override
@@ -267,12 +293,15 @@ class SqlStore(TableStore[Statements]):
     def _claim_strategy(self) -> Strategy:
         if self._strategy is None:
             chosen = choose(self._connector, self._sql, self._wanted_strategy)
-            # `server` is read after the choice, because `choose` may have connected to another one.
+            # `server` is read after `choose`, which may have connected to another server.
             self._strategy = self._known_strategies[self._connector.server] = chosen
         return self._strategy
 
+    def _replace_values(self, seen: Row, new: Row) -> dict[str, Any]:
+        return replace_values(seen, changed(new, data=new.data and self._pack(new.data)))
+
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
-        """The statements that insert rows; each row stores the nonce."""
+        """Return the statements that insert rows; each row stores the nonce."""
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
         return [self._sql.insert(batch, nonce) for batch in insert_batches(stored)]
 
@@ -286,7 +315,7 @@ class SqlStore(TableStore[Statements]):
 
 
 def _result_of(end: Settlement, row: Row | None) -> Settled:
-    """The result of a settlement, according to the row that was read after the write."""
+    """Find out the result of a settlement; ``row`` is its row as read after the write."""
     if row is None:
         return Settled.DONE if end.remove else Settled.PREEMPTED
     if row.settled_by == str(end.token):
@@ -295,5 +324,5 @@ def _result_of(end: Settlement, row: Row | None) -> Settled:
 
 
 def _holds(token: Token, row: Row) -> bool:
-    """Whether a row's lease is the one with this token."""
+    """Whether a row is leased with this token."""
     return row.owner == token.owner and row.fence == token.fence

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.errors import SchemaError, StoreError, TransientStoreError
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import Backlog, Store
 from psched.stores.parameters import StoreParameters
 from psched.stores.round_trips import measure
 from psched.stores.sql import raw_execute
@@ -20,7 +20,7 @@ from psched.stores.sql.connector import Connector
 from psched.stores.sql.raw_execute import Columns
 
 _INIT_TIMEOUT = 3600.0
-"""Seconds that `init` may take; many, because adding an index to a large table takes long."""
+"""The timeout of `init`, in seconds: long, because adding an index to a large table takes long."""
 
 
 class _Statements(Protocol):
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Limit a method of a `TableStore` to two timeouts, however many statements it sends."""
+    """Limit a method of a `TableStore` to the time of one request; see `Connector.request`."""
 
     @wraps(method)
     def bounded(store: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -45,12 +45,23 @@ def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[
     return bounded
 
 
+def backlog_of(found: Sequence[Columns]) -> Backlog:
+    """Return the backlog, given for each due row its due time and the store's clock, oldest first.
+
+    Both times are in Unix seconds.
+    """
+    if not found:
+        return Backlog()
+    oldest, now = found[0]
+    return Backlog(due=len(found), late=max(0.0, float(now) - float(oldest)))
+
+
 class TableStore(Store, Generic[S]):
     """A store on one table; a subclass provides the statements.
 
     Args:
         parameters: the settings of the store.
-        rng: chooses the pauses between two tries to get SQLite's lock.
+        rng: random generator for the pauses between tries to get SQLite's write lock.
     """
 
     _sql: S
@@ -63,7 +74,7 @@ class TableStore(Store, Generic[S]):
 
     @abc.abstractmethod
     def _check(self, connection: Connection) -> None:
-        """Raise an error if psched cannot use the table on a new connection."""
+        """Raise an error if psched cannot use the table; called with each new connection."""
 
     @abc.abstractmethod
     def _make(self, connection: Connection) -> Sequence[str]:
@@ -75,8 +86,8 @@ class TableStore(Store, Generic[S]):
 
     @override
     def init(self) -> Sequence[str]:
-        # `init` opens another connection, whose table is not checked, because the table may not
-        # exist yet, and whose timeout is long, because upgrading a large table takes long.
+        # `init` opens another connection. On this connection, the table is not checked, because it
+        # might not exist yet, and the timeout is long, because upgrading a large table takes long.
         self._prepare()
         connector = self._connect(
             timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
@@ -87,7 +98,7 @@ class TableStore(Store, Generic[S]):
             connector.disconnect()
 
     def _prepare(self) -> None:
-        """Create what must exist before psched can connect: SQLite's file, for example."""
+        """Create what must exist before psched can connect, such as the file of SQLite."""
         self._connector.dialect.prepare(self._connector.url)
 
     @override
@@ -111,7 +122,7 @@ class TableStore(Store, Generic[S]):
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
         connector, dialect = self._connector, self._connector.dialect
-        self.now()  # connects
+        self.now()  # opens a connection
 
         def answer(query: str) -> str:
             return str(connector.read(lambda c: c.exec_driver_sql(query).first() or [""])[-1] or "")
@@ -124,12 +135,18 @@ class TableStore(Store, Generic[S]):
             ("isolation", answer(dialect.isolation).lower().replace("-", " ")),
             ("encrypted", answer(dialect.encryption) or "no"),
             ("clock", offset),
-            ("writable", "no: it is a replica" if connector.is_replica else "yes"),
+            ("writable", self._describe_writable()),
             ("round trip", took),
         ]
 
+    def _describe_writable(self) -> str:
+        if not self._connector.is_replica:
+            return "yes"
+        is_file = self._connector.dialect.is_astray is not None
+        return "no: this user may only read the file" if is_file else "no: it is a replica"
+
     def request(self) -> AbstractContextManager[None]:
-        """Within the block, treat all statements as one request; see `Connector.request`."""
+        """Treat all statements within the block as one request; see `Connector.request`."""
         return self._connector.request()
 
     @override
@@ -137,7 +154,7 @@ class TableStore(Store, Generic[S]):
         self._connector.disconnect()
 
     def _query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
-        """All rows of a query's result."""
+        """Send a query; return all rows of its result."""
         return self._connector.read(lambda c: raw_execute.rows(c, statement, values))
 
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:

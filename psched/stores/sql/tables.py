@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from sqlalchemy import (
     BigInteger,
     Column,
+    Computed,
     Connection,
     Executable,
     Index,
@@ -23,8 +24,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from psched.stores.sql.selecting import AT_REST, LABEL_LENGTH
 
 KEY_LENGTH = 255
 TYPE_LENGTH = 255
@@ -33,14 +37,73 @@ TIMEZONE_LENGTH = 64
 OWNER_LENGTH = 64
 TOKEN_LENGTH = 96
 STATUS_LENGTH = 16
+LABEL_BYTES = 4 * LABEL_LENGTH
 
 
 _LEASED = text("owner IS NOT NULL")
 _ENDED = text("retain_until IS NOT NULL")
 
+# The index of statuses has no waiting rows, so that claims and settlements do not change it. It has
+# those that do not run, so that they can be found.
+_AT_REST = text(AT_REST)
+
+_LABELLED = text("label IS NOT NULL")
+
+
+class _Label(Computed):
+    """A computed column: the text in ``options`` from ``"label":"`` to the next quotation mark.
+
+    The database searches the text instead of parsing it as JSON, because its JSON functions fail
+    for a text that is not JSON, and then such a row could be neither inserted nor quarantined. So
+    the value is encoded as in JSON; `psched.stores.sql.selecting` compares it with such a text.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("")  # the functions below write the expression
+
+
+def _with_plain_mark(options: str) -> str:
+    """SQL for a text in which the label stands after `_MARK`, however its writer sets blanks.
+
+    Most writers set no blank or the second one. PostgreSQL's ``json_build_object`` sets both.
+    """
+    for mark in ("""'"label": "'""", """'"label" : "'"""):
+        options = f"replace({options}, {mark}, {_MARK})"
+    return options
+
+
+_MARK = """'"label":"'"""
+
+
+@compiles(_Label, "sqlite")
+def _on_sqlite(_element: _Label, _compiler: object, **_kw: object) -> str:
+    options = _with_plain_mark("CAST(options AS TEXT)")
+    rest = f"substr({options}, instr({options}, {_MARK}) + 9)"
+    label = f"""substr({rest}, 1, min(instr({rest}, '"') - 1, {LABEL_LENGTH}))"""
+    return f"GENERATED ALWAYS AS (CASE WHEN instr({options}, {_MARK}) > 0 THEN {label} END)"
+
+
+@compiles(_Label, "postgresql")
+def _on_postgresql(_element: _Label, _compiler: object, **_kw: object) -> str:
+    options = _with_plain_mark("options")
+    label = f"""split_part(split_part({options}, {_MARK}, 2), '"', 1)"""
+    return f"GENERATED ALWAYS AS (NULLIF(left({label}, {LABEL_LENGTH}), '')) STORED"
+
+
+@compiles(_Label, "mysql")
+@compiles(_Label, "mariadb")
+def _on_mysql(_element: _Label, _compiler: object, **_kw: object) -> str:
+    options = _with_plain_mark("options")
+    rest = f"SUBSTRING({options}, LOCATE({_MARK}, {options}) + 9)"
+    label = f"""LEFT(SUBSTRING_INDEX({rest}, '"', 1), {LABEL_BYTES})"""
+    # The column is stored, because MariaDB hung in the crash recovery of a Galera node
+    # (--wsrep-recover) while it was virtual and had an index.
+    case = f"CASE WHEN LOCATE({_MARK}, {options}) > 0 THEN {label} END"
+    return f"GENERATED ALWAYS AS ({case}) STORED"
+
 
 class _Any(UserDefinedType[bytes | str]):
-    """SQLite's type ANY, because some clients write payloads as text and others as blobs."""
+    """SQLite's type ANY, because clients write payloads either as text or as blobs."""
 
     cache_ok = True
 
@@ -65,8 +128,18 @@ def _payload() -> TypeEngine[bytes]:
     return (
         blob.with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
         .with_variant(_Any(), "sqlite")
-        # Not BYTEA, which would interpret a backslash in a user's JSON as an escape.
+        # The type is not BYTEA, which would interpret a backslash in a user's JSON as an escape.
         .with_variant(Text(), "postgresql")
+    )
+
+
+def _label() -> TypeEngine[str]:
+    # On MySQL the column has bytes, because ``options`` need not be UTF-8.
+    return (
+        String(LABEL_LENGTH)
+        .with_variant(Text(), "sqlite")
+        .with_variant(mysql.VARBINARY(LABEL_BYTES), "mysql", "mariadb")
+        .with_variant(String(LABEL_LENGTH, collation="C"), "postgresql")
     )
 
 
@@ -79,7 +152,7 @@ def _long_text() -> TypeEngine[str]:
 
 
 def schedules_table(name: str) -> Table:
-    """The table of the schedules, whose name is the setting ``table``."""
+    """Define the table of the schedules; its name is the setting ``table``."""
     return Table(
         name,
         MetaData(),
@@ -90,7 +163,8 @@ def schedules_table(name: str) -> Table:
         Column("timezone", _text(TIMEZONE_LENGTH)),
         Column("delay", _seconds(), nullable=False, server_default=text("0")),
         Column("next_time", _seconds()),
-        # The default makes a row inserted by plain SQL due at once. NULL: the row has no next run.
+        # The default makes a row that is inserted by plain SQL due at once. NULL means that the row
+        # has no next run.
         Column("next_run_time", _seconds(), server_default=text("0")),
         Column("owner", _text(OWNER_LENGTH, binary=True)),
         Column("fence", _seconds(), nullable=False, server_default=text("0")),
@@ -102,15 +176,22 @@ def schedules_table(name: str) -> Table:
         Column("created_at", _seconds()),
         Column("alive_time", _seconds()),
         Column("options", _payload()),
-        # The time from which a finished row may be deleted; NULL: the row is kept.
+        # The time from which psched deletes a finished row; NULL means never.
         Column("retain_until", _seconds()),
-        # The index includes the key, because a million rows may share one time, and a listing must
-        # continue after any of them.
+        # The database computes this column from ``options``, so that it is right in rows that were
+        # written by plain SQL or by an older psched. Only its index is used.
+        Column("label", _label(), _Label()),
+        # The index contains the key, because a million rows can have the same time, and the next
+        # page of a listing must be able to begin after any of these rows.
         Index(f"{name}_due", "next_run_time", "id"),
-        # This index finds the rows that an owner holds. Where the database supports partial
-        # indexes, it contains leased rows only.
+        # This index finds the rows that an owner holds. If the database supports partial indexes,
+        # the index contains only leased rows.
         Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
         Index(f"{name}_retain", "retain_until", sqlite_where=_ENDED, postgresql_where=_ENDED),
+        # The indexes for listings contain no column that changes with every claim or settlement.
+        Index(f"{name}_type", "type", "id"),
+        Index(f"{name}_label", "label", "id", sqlite_where=_LABELLED, postgresql_where=_LABELLED),
+        Index(f"{name}_status", "status", "id", sqlite_where=_AT_REST, postgresql_where=_AT_REST),
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
         mysql_charset="utf8mb4",
@@ -120,7 +201,7 @@ def schedules_table(name: str) -> Table:
 
 
 def info_table(name: str) -> Table:
-    """The companion of the schedules' table; it stores the schema's version."""
+    """Define the table that stores the version of the schema of the schedules' table."""
     return Table(
         f"{name}_info",
         MetaData(),
@@ -138,8 +219,8 @@ def complete(connection: Connection, table: Table) -> Sequence[str]:
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
         except DBAPIError:
-            # If two processes create the table at once, PostgreSQL refuses the second. That error
-            # is ignored, because the table exists.
+            # If two processes create the table at once, the second gets an error on PostgreSQL.
+            # This error is ignored if the table exists.
             if not inspect(connection).has_table(table.name):
                 raise
         for index in table.indexes:
@@ -169,9 +250,9 @@ def _parts(connection: Connection, table: Table) -> set[str | None]:
 
 
 def _add(connection: Connection, table: Table, part: str | None, statement: Executable) -> None:
-    """Add a column or an index."""
+    """Add a column or an index, unless another process adds it at the same time."""
     # If two processes run `init` at once, the second gets an error, because MySQL has no IF NOT
-    # EXISTS for columns and indexes. That error is ignored if the part exists.
+    # EXISTS for columns and indexes. This error is ignored if the column or index exists.
     try:
         connection.execute(statement)
     except DBAPIError:

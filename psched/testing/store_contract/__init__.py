@@ -1,1 +1,1 @@
-"""The contract of a store (`psched.core.store_protocol`), as tests."""
+"""Tests that every store passes which implements `psched.core.store_protocol`."""

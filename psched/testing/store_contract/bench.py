@@ -1,4 +1,4 @@
-"""Functions that the suites share: they create rows, claim them, and wait for leases to end."""
+"""Functions for all tests of stores: they create rows, claim rows, and wait for leases to end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,39 +10,39 @@ from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Claimed, Store
 
 BackendFactory = Callable[[], Store]
-"""Opens the test's store once more and returns the new instance, independent of the others."""
+"""Opens the test's store; each call returns a new instance, independent of earlier instances."""
 
 LEASE = 60
-"""The length, in seconds, of a lease that does not end during a test."""
+"""The length of a lease, in seconds; such a lease does not end during a test."""
 
 MOMENT = {"alive_time": 0, "shortest": 0}
-"""Arguments of a claim whose leases end when the current second ends."""
+"""Arguments of a claim that make its leases end when the current second ends."""
 
 LONG_AGO = 1_000_000_000
-"""A time in the past, for rows that are due; Unix seconds."""
+"""A time in the past, in Unix seconds: a row with this time is due."""
 
 LATER = 2_100_000_000
-"""A time far in the future that fits into every column for times; Unix seconds."""
+"""A time far in the future, in Unix seconds; the columns of every store can contain it."""
 
 _PATIENCE = 30.0
-"""Seconds within which a lease of `MOMENT` must have ended."""
+"""The longest wait for the end of a lease, in seconds, before the test fails."""
 
 _clock = SystemClock()
 
 
 def due(key: str, since: int = LONG_AGO, **columns: Any) -> Row:  # noqa: ANN401  # a Row's fields
-    """Create, but do not add, a row that is due since ``since``."""
+    """Create a row that is due since ``since``, without adding it to a store."""
     columns = {"cron": "* * * * *", **columns}
     return Row(key=key, next_time=since, next_run_time=since, **columns)
 
 
 def add(store: Store, *keys: str) -> None:
-    """Add rows that are due."""
+    """Add rows with these keys, all of them due, to a store."""
     store.add([due(key) for key in keys], nonce="added")
 
 
 def found(store: Store, key: str) -> Row:
-    """Read the row with a key; fail if the row does not exist."""
+    """Read the row with this key; the test fails if the row does not exist."""
     row = store.get(key)
     assert row is not None, f"the row {key!r} is gone"
     return row
@@ -57,14 +57,14 @@ def claim(
     shortest: int = 1,
     horizon: float = 0,
 ) -> Claimed:
-    """Claim due rows as a worker does."""
+    """Claim due rows, with default arguments for tests."""
     return store.claim(
         owner, limit=limit, alive_time=alive_time, shortest=shortest, horizon=horizon
     )
 
 
 def claim_all(store: Store, owner: str, *, alive_time: int = LEASE) -> list[Row]:
-    """Lease all due rows by several claims, whose owners are ``owner.1``, ``owner.2`` etc."""
+    """Claim all due rows by several claims, whose owners are ``owner.1``, ``owner.2`` and so on."""
     rows: list[Row] = []
     for count in range(1, 1000):
         claimed = claim(store, f"{owner}.{count}", limit=1000, alive_time=alive_time)
@@ -75,29 +75,29 @@ def claim_all(store: Store, owner: str, *, alive_time: int = LEASE) -> list[Row]
 
 
 def leased(store: Store, key: str, owner: str = "worker.1") -> Row:
-    """Add a row and lease it; return the leased row."""
+    """Add a row that is due and claim the row; return the claimed row."""
     add(store, key)
     (row,) = claim(store, owner).rows
     return row
 
 
 def leased_for_a_moment(store: Store, *keys: str, owner: str = "worker.1") -> list[Row]:
-    """Add rows, lease them, and wait until the leases have ended by the store's clock."""
+    """Add rows, claim them, and wait until their leases have ended by the store's clock."""
     add(store, *keys)
     rows = claim(store, owner, limit=len(keys), **MOMENT).rows
     for key in keys:
         wait_for_end(store, key)
     if len(rows) == len(keys):
         return [*rows]
-    # Try again: the claim returned too few rows, because this process was suspended until after
-    # the leases had ended.
+    # The claim returned too few rows, because this process was suspended until the leases had
+    # ended. So the test tries again with another owner.
     for key in keys:
         store.delete(key)
     return leased_for_a_moment(store, *keys, owner=f"{owner}.again")
 
 
 def wait_for_end(store: Store, key: str) -> None:
-    """Wait until a row's ``next_run_time`` has passed by the store's clock."""
+    """Wait until the store's clock has reached a row's ``next_run_time``."""
     end = found(store, key).next_run_time or 0
     give_up_at = _clock.monotonic() + _PATIENCE
     while store.now() < end:
@@ -106,18 +106,18 @@ def wait_for_end(store: Store, key: str) -> None:
 
 
 def ending(row: Row, **changes: Any) -> Settlement:  # noqa: ANN401  # a Settlement's fields
-    """A settlement with these changes; without any, the same occurrence runs again at once."""
+    """A settlement of a row with these changes; without changes, the occurrence is due again."""
     return changed(Settlement.of(row), **changes)
 
 
 def payload(stored: str | bytes | None) -> str | None:
-    """A payload as text; a store may return text or bytes."""
+    """A payload as text. Stores are allowed to return text or bytes, so tests compare the text."""
     return stored.decode() if isinstance(stored, bytes) else stored
 
 
 @contextmanager
 def refused(kind: type[Exception]) -> Iterator[None]:
-    """Check that the block raises an error of this kind."""
+    """Check that the ``with`` block raises an error of this class."""
     try:
         yield
     except kind:

@@ -1,4 +1,4 @@
-"""Leasing due rows: ``claim``, and ``held`` after a claim whose answer was lost."""
+"""Tests of ``claim``, and of ``held``, which a worker calls if the answer to a claim was lost."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -22,7 +22,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Claims:
-    """A claim leases due rows to one owner, each until the store's now + alive_time."""
+    """Tests that a claim leases due rows to one owner, for ``alive_time`` by the store's clock."""
 
     def test_only_what_is_due_is_claimed(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -79,7 +79,7 @@ class Claims:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(store, "k")
-        # ``next_run_time`` is not compared, because a claim need not return the lease's end.
+        # ``next_run_time`` is not compared, because a claim need not return the lease's end in it.
         assert changed(held, next_run_time=after.next_run_time) == after
         assert (held.token.owner, held.attempt) == ("w.1", 1)
         assert changed(
@@ -95,7 +95,7 @@ class Claims:
         claim(store, "w.1", alive_time=LEASE)
         end = found(store, "k").next_run_time
         assert end is not None
-        # The end is rounded up, so that the lease is never shorter than its holder assumes.
+        # The store rounds the end up, so that the lease is never shorter than its holder assumes.
         assert floor(before) + LEASE + 1 <= end <= floor(store.now()) + LEASE + 1
 
     def test_a_lease_is_nobody_elses_until_it_ends(self, backend_factory: BackendFactory) -> None:

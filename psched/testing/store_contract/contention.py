@@ -1,4 +1,4 @@
-"""Several workers request the same change at the same time: exactly one of them succeeds."""
+"""Tests in which several workers request one change at the same time: exactly one succeeds."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +29,11 @@ T = TypeVar("T")
 _WORKERS = 4
 
 _TRIES = 30
-"""How often a call is repeated at most, because a store waits only about a second for a lock."""
+"""How often a call is repeated, at most; a store waits only about a second for a lock."""
 
 
 class _Patient:
-    """A store that repeats calls that raised `StoreBusyError`: such a call has changed nothing."""
+    """A store that repeats each call that raised `StoreBusyError`: such a call changes nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,13 +55,16 @@ def _patient(store: Store) -> Store:
 
 
 def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
-    """Run a function at the same time in several threads, each with its own store instance."""
+    """Run ``work`` in several threads at the same time; return what each call has returned.
+
+    The arguments of ``work`` are a store instance of the thread and the thread's number.
+    """
     start = Barrier(_WORKERS)
 
     def run(number: int) -> T:
         store = _patient(backend_factory())
         try:
-            store.now()  # opens the connection before the threads start together
+            store.now()  # connects before the barrier, so that all work starts at once
             start.wait(timeout=30)
             return work(store, number)
         finally:
@@ -87,12 +90,12 @@ def _each_kept_or_taken_over(
     """Check that each expired lease is either kept by its holder or taken over by one worker.
 
     Args:
-        backend_factory: opens stores.
-        keep: sends the holder's request about one lease; returns whether it was granted.
+        backend_factory: opens the store.
+        keep: extends or settles one lease for its holder; returns whether the store has done this.
     """
     holder = _patient(backend_factory())
     lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
-    holder.disconnect()  # a connection belongs to one thread
+    holder.disconnect()  # the thread that uses it next needs its own connection
 
     def work(store: Store, number: int) -> list[str]:
         if number > 0:
@@ -106,7 +109,7 @@ def _each_kept_or_taken_over(
 
 
 class Contention:
-    """No interleaving lets two workers hold the same row."""
+    """Tests that two workers never hold leases of one row, however their requests interleave."""
 
     def test_of_many_rows_each_is_claimed_by_one_worker(
         self, backend_factory: BackendFactory
@@ -203,10 +206,10 @@ class Contention:
     def test_a_lease_that_is_extended_all_the_time_is_never_lost(
         self, backend_factory: BackendFactory
     ) -> None:
-        """Meanwhile one worker changes the definition, and the others try to claim the row."""
+        """While the holder extends, one worker changes the row, and the others try to claim it."""
         holder = _patient(backend_factory())
         held = leased(holder, "k")
-        holder.disconnect()  # a connection belongs to one thread
+        holder.disconnect()  # the thread that uses it next needs its own connection
         leases = {"k": held.token}
 
         def work(store: Store, number: int) -> bool:

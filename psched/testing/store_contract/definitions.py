@@ -1,9 +1,10 @@
-"""Schedules as data: ``init``, ``add``, ``get``, ``rows``, ``look``, ``replace``."""
+"""Tests of ``init``, ``add``, ``get``, ``rows``, ``look`` and ``replace``."""
 
 from dataclasses import replace as changed
 
 from psched.base.errors import AlreadyExistsError
 from psched.core.model import FINISHED, WAITING, Row
+from psched.core.store_protocol import CountsRows
 from psched.testing.store_contract.bench import (
     LONG_AGO,
     BackendFactory,
@@ -29,11 +30,11 @@ FULL = Row(
     alive_time=77,
     options='{"catchup":"latest"}',
 )
-"""A row with a value in every column that can be declared."""
+"""A row with a value in every column that a client can declare."""
 
 
 class Definitions:
-    """A store keeps the schedules that were declared."""
+    """Tests that a store stores declared schedules, and returns them unchanged."""
 
     def test_init_may_be_repeated_and_loses_nothing(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -72,7 +73,7 @@ class Definitions:
         assert len(store.look(many)) == len(many)
 
     def test_of_very_many_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
-        """The test adds more rows than fit into one statement."""
+        """This test adds more rows than the store can insert by one statement."""
         store = backend_factory()
         keys = [f"m{number}" for number in range(1500)]
         add(store, keys[-1])
@@ -115,9 +116,19 @@ class Definitions:
         store.add(later, nonce="n")
         assert [row.key for row in store.rows()] == ["early", "next", "late", "resting"]
 
+    def test_a_store_that_can_count_counts_all_rows(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        counts = store.count if isinstance(store, CountsRows) else lambda: len([*store.rows()])
+        assert counts() == 0
+        resting = leased(store, "resting")
+        store.settle([ending(resting, rest=True, status=FINISHED)])
+        leased(store, "runs")
+        add(store, "waits", "other")
+        assert counts() == len([*store.rows()])
+
 
 class Replacements:
-    """Only a client that has read the present state of a row can change its definition."""
+    """Tests that only a client that has read a row's present state can change its definition."""
 
     def test_a_replacement_changes_the_definition_and_the_times(
         self, backend_factory: BackendFactory
@@ -174,7 +185,7 @@ class Replacements:
         worker, person = backend_factory(), backend_factory()
         held = leased(worker, "k")
         seen = found(person, "k")
-        # The replacement must succeed although the holder has extended its lease meanwhile.
+        # The replacement must succeed although the holder extends its lease after this read.
         assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
         before = found(worker, "k")
         assert person.replace(seen, changed(seen, type="new"))

@@ -1,4 +1,4 @@
-"""Deleting: a free row is deleted at once; a leased one is marked, and deleted by its holder."""
+"""Tests of ``delete``: it deletes a free row at once; it marks a leased row for its holder."""
 
 from dataclasses import replace as changed
 
@@ -22,7 +22,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Deletion:
-    """A key is free again only when no task of its schedule can be running."""
+    """Tests that a key can be used again only when no task of its old schedule can be running."""
 
     def test_a_row_that_nobody_holds_is_removed(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -59,7 +59,7 @@ class Deletion:
 
 
 class Marks:
-    """Stores that mark a leased row, so that the holder of the lease deletes the row."""
+    """Tests for stores in which ``delete`` marks a leased row, so that its holder deletes it."""
 
     def test_a_leased_row_is_marked_and_its_lease_goes_on(
         self, backend_factory: BackendFactory
@@ -90,7 +90,7 @@ class Marks:
         person.delete("k")
         with refused(AlreadyExistsError):
             add(person, "k")
-        # A settle is refused, so that a holder that has not seen the mark reads the row.
+        # The store refuses the settle, so that the holder reads the row and sees the mark.
         assert worker.settle([ending(held)]) == {"k": Settled.REDEFINED}
         assert worker.settle([ending(found(worker, "k"), remove=True)]) == {"k": Settled.DONE}
         add(person, "k")

@@ -1,4 +1,4 @@
-"""The core of the protocol: a write must name the present token of the row."""
+"""Tests that a store refuses a holder's write if its token is not the row's present token."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
-    """Send each kind of write with a token; yield its name and whether it was refused."""
+    """Send each kind of write with this token; yield its name and whether the store refused it."""
     row = Row(key=key, next_time=5, owner=token.owner, fence=token.fence, version=version)
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
     yield "update_data", not store.update_data(key, token, '{"stale":true}')
@@ -41,7 +41,7 @@ def _is_powerless(store: Store, key: str, token: Token) -> None:
 
 
 class Fencing:
-    """Every write compares both the owner and the fence."""
+    """Tests that every write of a holder compares both the owner and the fence of its token."""
 
     def test_a_worker_whose_lease_was_taken_can_change_nothing(
         self, backend_factory: BackendFactory
@@ -64,8 +64,8 @@ class Fencing:
     ) -> None:
         store = backend_factory()
         held = leased(store, "k", "Worker.1")
-        # The owner must be compared, because a database that lost its last commits can grant a
-        # fence twice, but no owner is used twice.
+        # Comparing the fence is not enough, because a database that has lost its last commits can
+        # give one fence to two leases. Owners differ, because no owner is used twice.
         for owner in ("worker.1", "Worker.10", "Worker.1x", ""):
             _is_powerless(store, "k", Token(owner, held.fence))
 
@@ -84,8 +84,8 @@ class Fencing:
         before = found(store, "k")
         assert store.extend({"k": held.token}, alive_time=LEASE, shortest=1) == frozenset()
         assert not store.update_data("k", held.token, "{}")
-        # Further settles by the former holder change nothing. Each is answered like a repetition of
-        # the first.
+        # Further settles by the former holder change nothing. The store answers DONE, because it
+        # cannot distinguish them from a repetition of the first settle.
         for end in (ending(held), ending(held, rest=True), ending(held, wait=60)):
             assert store.settle([end]) == {"k": Settled.DONE}
         store.settle([ending(held, remove=True)])

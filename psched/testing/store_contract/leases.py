@@ -1,4 +1,4 @@
-"""While a task runs: extending its lease, replacing its payload."""
+"""Tests of ``extend`` and ``update_data``, which a worker calls while a task runs."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -20,7 +20,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Leases:
-    """Only a client that names a lease's whole token can extend it, or replace the payload."""
+    """Tests that only a request with a lease's whole token extends it or replaces the payload."""
 
     def test_extending_moves_the_end_and_nothing_else(
         self, backend_factory: BackendFactory

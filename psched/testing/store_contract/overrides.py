@@ -1,4 +1,4 @@
-"""Stores for all schedules: with settings of their own, without a trigger, with any key."""
+"""Tests of rows with individual settings, of rows without a trigger, and of unusual keys."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -18,11 +18,11 @@ from psched.testing.store_contract.bench import (
 from psched.testing.store_contract.definitions import FULL
 
 _KEYS = ("a", "A", "á", "a\u0301", "ß", "ss", "a.b", "a%", "a_", "ab", "x" * 255, "鍵" * 255)
-"""Keys that some collations confuse, and long keys."""
+"""Keys that some collations treat as equal, and keys of the greatest length."""
 
 
 class Overrides:
-    """A row may have its own ``alive_time`` and its own options, and need not have a trigger."""
+    """Tests that a row can have its own ``alive_time`` and options, and can have no trigger."""
 
     def test_all_that_was_declared_is_read_by_every_worker(
         self, backend_factory: BackendFactory
@@ -71,7 +71,7 @@ class Overrides:
 
 
 class ExactKeys:
-    """Keys differ if any character differs, whatever the database's collation is."""
+    """Tests that two keys are different if any character differs, whatever the collation is."""
 
     def test_keys_are_told_apart_character_by_character(
         self, backend_factory: BackendFactory

@@ -1,4 +1,4 @@
-"""Stores whose rows record their state: owner, fence, attempt, status, version, nonce."""
+"""Tests of the columns for a row's state: owner, fence, attempt, status, version, nonce."""
 
 from dataclasses import replace as changed
 from typing import Any
@@ -26,7 +26,7 @@ from psched.testing.store_contract.definitions import FULL
 
 
 class Records:
-    """A row records its lease's owner, the number of the attempt, and its last settlement."""
+    """Tests that a row contains its lease's owner and attempt, and the token of its last settle."""
 
     def test_a_new_row_is_unclaimed_whatever_its_maker_says(
         self, backend_factory: BackendFactory
@@ -76,7 +76,7 @@ class Records:
         worker, person = backend_factory(), backend_factory()
         held = leased(worker, "k")
         seen = found(person, "k")
-        # The replacement must succeed although the holder has extended its lease meanwhile.
+        # The replacement must succeed although the holder extends its lease after this read.
         assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
         before = found(person, "k")
         new = changed(seen, type="new", next_time=LONG_AGO + 5, next_run_time=LONG_AGO + 5)
@@ -96,7 +96,7 @@ class Records:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(backend_factory(), "k")
-        # ``next_run_time`` is not compared, because a claim need not return the lease's end.
+        # ``next_run_time`` is not compared, because a claim need not return the lease's end in it.
         assert changed(held, next_run_time=after.next_run_time) == after
         assert held.token == Token("w.1", before.fence + 1)
         assert held.attempt == 1
@@ -180,7 +180,7 @@ class Records:
         assert (resting.status, resting.next_run_time, resting.reason) == (QUARANTINED, None, "bad")
 
     def test_a_row_may_be_left_without_a_time(self, backend_factory: BackendFactory) -> None:
-        """A settlement without ``next_time`` ends an occurrence whose successor is not known."""
+        """A settlement has no ``next_time`` if the worker cannot compute the next occurrence."""
         store = backend_factory()
         add(store, "waits", "rests")
         rows = {row.key: row for row in claim(store, "w.1").rows}
@@ -200,8 +200,8 @@ class Records:
         ends = [ending(kept, not_before=LONG_AGO, reason="once"), ending(gone, remove=True)]
         for store in (one, one, other):
             assert store.settle(ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
-        # A repeated settle is recognised even while the row is leased again, and does not change
-        # the new lease.
+        # The store recognises a repeated settle even while the row has a new lease, and does not
+        # change the new lease.
         claim(other, "w.2")
         leased_again = found(other, "kept")
         assert leased_again.owner == "w.2"
@@ -310,7 +310,7 @@ _UNLIKE: dict[str, Any] = {
 
 
 def _numbered(row: Row, number: int) -> Settlement:
-    """A settlement that depends on ``number``: it removes the row, or writes this number."""
+    """A settlement that removes its row if 3 divides ``number``, else writes ``number``."""
     if number % 3 == 0:
         return ending(row, remove=True)
     return ending(row, next_time=number, not_before=LATER, reason=f"the {number}th")

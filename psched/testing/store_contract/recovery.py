@@ -1,4 +1,4 @@
-"""``recover``: releases the leases of a worker that has died while its host still runs."""
+"""Tests of ``recover``, which releases the leases of a worker that has died on a living host."""
 
 from math import floor
 
@@ -25,14 +25,14 @@ def _recovered(backend_factory: BackendFactory, nonce: str) -> set[str]:
 
 
 class Recovery:
-    """The leases of a dead worker are released at once; no other lease is released."""
+    """Tests that ``recover`` releases all leases of the dead worker, and no other lease."""
 
     def test_what_a_dead_worker_held_can_be_claimed_at_once(
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
         add(store, "a", "b")
-        # One worker sends two claims, each with another owner.
+        # A worker names another owner in each claim, so `recover` must find both owners.
         claim(store, "dead.1", limit=1)
         claim(store, "dead.2", limit=1)
         before = store.look(["a", "b"])
@@ -42,7 +42,7 @@ class Recovery:
         for row in claimed.rows:
             assert row.fence == before[row.key].fence + 1
             assert row.next_time == before[row.key].next_time
-            assert row.attempt == 2  # noqa: PLR2004  # the attempt that killed its worker counts
+            assert row.attempt == 2  # noqa: PLR2004  # the first one killed its worker
 
     def test_recovering_twice_finds_nothing_more(self, backend_factory: BackendFactory) -> None:
         leased(backend_factory(), "k", "dead.1")
@@ -65,7 +65,7 @@ class Recovery:
 
     def test_the_leases_of_all_others_stay(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
-        # A wrong comparison may treat these owners as equal to the dead worker's, or as patterns.
+        # A wrong comparison would match these owners with ``dead.1``, or use them as patterns.
         owners = ("deadly.1", "dead1.1", "DEAD.1", "dea.1", "undead.1", "dead", "d_ad.1", "%.1")
         for number, owner in enumerate(owners):
             leased(store, f"k{number}", owner)

@@ -1,4 +1,4 @@
-"""Rows that have ended are kept for a time and then purged; rows that run again are not."""
+"""Tests of ``purge``, which deletes a finished row after the time that its settlement states."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Retention:
-    """Stores that keep a row that has ended for the time that its settlement states."""
+    """Tests that a finished row stays in the store for the time that its settlement states."""
 
     def test_what_has_ended_may_be_removed_after_the_time_it_is_kept_for(
         self, backend_factory: BackendFactory
@@ -60,7 +60,8 @@ class Retention:
         add(store, "gone")
         (again,) = claim(store, "w.2").rows
         assert (again.key, again.fence, again.retain_until) == ("gone", 1, None)
-        # A late repetition of a settle must not end the new lease; its answer is not checked.
+        # A late repetition of the settle must not end the new lease. The test does not check how
+        # the store answers.
         store.settle(ends[:1])
         assert found(store, "gone").token == again.token
 
@@ -106,6 +107,6 @@ class Retention:
             seen = found(person, key)
             assert person.replace(seen, changed(seen, status=mark))
         assert worker.marked([*held, "missing"]) == marks
-        # A mark raises the version. So the settle is refused, and the holder reads the row.
+        # A mark raises the version. So the store refuses the settle, and the holder reads the row.
         results = worker.settle([ending(row) for row in held.values()])
         assert results == {**dict.fromkeys(marks, Settled.REDEFINED), "other": Settled.DONE}

@@ -1,4 +1,4 @@
-"""``settle``, which ends leases, and all its outcomes."""
+"""Tests of ``settle``, which ends leases, and of all its outcomes."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -21,7 +21,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Settlements:
-    """A settlement is applied once, completely, and only if its lease is still held."""
+    """Tests that a settlement is applied once, completely, and only while its lease is held."""
 
     def test_a_settlement_writes_the_times_it_names_and_ends_the_lease(
         self, backend_factory: BackendFactory
@@ -53,10 +53,10 @@ class Settlements:
         assert set(results.values()) == {Settled.DONE}
         times = {row.key: row.next_run_time or 0 for row in store.rows()}
         assert times["by schedule"] == LATER
-        # One second more is allowed, because a store without a fence may need the next second to
-        # distinguish two leases.
+        # The store is allowed to add one second, because a store without a column for the fence
+        # distinguishes two leases by the second of their claims.
         assert before <= times["overdue"] <= after + 1
-        # The wait lasts at least 60 seconds, so it is rounded up to the next whole second.
+        # The wait must last at least 60 seconds, so the store rounds its end up to a whole second.
         assert before + 61 <= times["waits"] <= after + 61
         assert before <= times["at once"] <= after + 1
         for key in ("overdue", "at once"):

@@ -1,20 +1,20 @@
-"""``psched migrate``: moves another system's table into psched's own, while both are in use."""
+"""``psched migrate``: moves another system's table into psched's, while both tables are in use."""
 
 import random
 from typing import TYPE_CHECKING
 
 import click
 
-from psched.app import CLOCK, read_config
+from psched.app import CLOCK
+from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
+from psched.cli.options import ConfigLocation, duration
+from psched.cli.other_database import settings_to_write
+from psched.cli.progress import Progress, quiet_option
 
 if TYPE_CHECKING:
     from psched.contrib.perfectsched.migration.migrator import Migrator
     from psched.contrib.perfectsched.migration.planner import Report
-
-_PROGRESS = 5.0
-"""The shortest time between two progress lines, in seconds."""
 
 
 @click.command()
@@ -34,19 +34,23 @@ _PROGRESS = 5.0
 )
 @click.option(
     "--lease-time",
-    type=click.IntRange(min=1),
-    default=300,
+    type=duration(whole=True, least=1),
+    default="5m",
     show_default=True,
-    help="Longest alive_time of the old workers, in seconds.",
+    metavar="DURATION",
+    help="Longest alive_time of the old workers: seconds, or with a unit, such as 30s, 5m, 1h.",
 )
 @click.option(
     "--wait",
-    type=click.IntRange(min=0),
+    type=duration(whole=True, least=0),
     default=0,
     show_default=True,
-    help="Seconds to wait for rows that old workers may be running.",
+    metavar="DURATION",
+    help="Time to wait for rows that old workers may be running.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be moved.")
+@quiet_option
+@options.own_database
 @click.pass_obj
 @report_errors
 def migrate(
@@ -58,40 +62,29 @@ def migrate(
     wait: int,
     *,
     dry_run: bool,
+    quiet: bool,
 ) -> None:
     """Move a PerfectSched or PerfectQueue table into psched's.
 
-    Workers of both systems may run meanwhile. Each row is deleted from OLD_TABLE once psched's
-    table has it. Rows that are running, and rows that psched cannot hold, stay in OLD_TABLE. Repeat
-    the command until no row is left.
+    Workers of both systems can run meanwhile. Each row is deleted from OLD_TABLE once psched's
+    table contains the row. Rows that are running, and rows that psched cannot store, stay in
+    OLD_TABLE. Repeat the command until no row is left.
     """
     from psched.contrib.perfectsched.migration.migrator import open_migrator  # noqa: PLC0415  # SQLAlchemy
 
     with open_migrator(
-        read_config(*location),
+        settings_to_write(location),
         old_table,
         url=url,
         system=system,
         lease_time=lease_time,
         clock=CLOCK,
         rng=random.Random(),  # noqa: S311  # jitter
-        progress=_Progress(),
+        meter=Progress(quiet=quiet).meter,
     ) as migrator:
         click.echo(migrator.title)
         report = migrator.run_pass(dry=True) if dry_run else migrator.run(wait)
     _print(migrator, report, dry=dry_run)
-
-
-class _Progress:
-    """Prints the progress, at most once every `_PROGRESS` seconds."""
-
-    def __init__(self) -> None:
-        self._printed_at = CLOCK.monotonic()
-
-    def __call__(self, seen: int, moved: int) -> None:
-        if CLOCK.monotonic() - self._printed_at >= _PROGRESS:
-            self._printed_at = CLOCK.monotonic()
-            click.echo(f"{seen} rows read, {moved} moved so far", err=True)
 
 
 def _print(migrator: "Migrator", report: "Report", *, dry: bool) -> None:
@@ -121,5 +114,5 @@ def _print(migrator: "Migrator", report: "Report", *, dry: bool) -> None:
 
 
 def _escaped(text: object) -> str:
-    # Control characters from a row are escaped, because a terminal would obey them.
+    # Control characters from a row are escaped, because a terminal would execute them.
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))

@@ -1,4 +1,4 @@
-"""psched's table: inserts staged copies of old rows, and turns them into schedules."""
+"""Inserts staged copies of old rows into psched's table, and turns the copies into schedules."""
 
 import json
 import random
@@ -29,21 +29,21 @@ from psched.stores.sql.schema import Schema
 from psched.stores.sql.tables import schedules_table
 
 _PAGE = 500
-"""Rows in one query."""
+"""The largest number of rows that one query reads."""
 
 _COPIED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "created_at", "options",
 )  # fmt: skip
-"""Columns that are written when a staged copy is inserted; its activation writes the others."""
+"""Columns of the old row that a staged copy contains; activating the copy writes the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """A row of psched's table: a staged copy of an old row, or a schedule.
+    """A row of psched's table: a schedule, or a staged copy of an old row, which no worker claims.
 
     Attributes:
         token: the fingerprint of the old row from which the copy was made; None for a schedule.
-        origin: the old table and its database; empty for a schedule.
+        origin: a text that names the old table and its database; empty for a schedule.
         final: ``status``, ``next_run_time``, ``reason`` and ``retain_until`` of the schedule that
             the copy becomes.
     """
@@ -61,12 +61,16 @@ class NewRow:
 
     @classmethod
     def from_columns(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
-        """Convert a row's columns; a row that is not an intact staged copy counts as a schedule."""
+        """Create a `NewRow` from the columns of a row.
+
+        The result is a staged copy if the status is ``migrating`` and the reason can be parsed;
+        otherwise it is a schedule.
+        """
         if status != MIGRATING:
             return cls(key)
         try:
             note = json.loads(reason or "")
-            status, next_run_time, why, *retain = note["then"]  # older copies lack retain_until
+            status, next_run_time, why, *retain = note["then"]  # an old copy may lack retain_until
             final = (status, next_run_time, why, retain[0] if retain else None)
             return cls(key, token, note["moving from"], final)
         except (ValueError, KeyError, TypeError):
@@ -74,17 +78,17 @@ class NewRow:
 
     @property
     def is_staged(self) -> bool:
-        """Whether the row is a staged copy."""
+        """Whether the row is a staged copy, not a schedule."""
         return self.token is not None
 
     @property
     def note(self) -> str:
-        """The ``reason`` of a staged copy; it holds all that an activation after a crash needs."""
+        """The ``reason`` of a staged copy: all values that its activation writes, as JSON text."""
         return json.dumps({"moving from": self.origin, "then": self.final}, ensure_ascii=False)
 
 
 class Destination:
-    """psched's table.
+    """psched's table, as the destination of a migration.
 
     Args:
         settings: the settings, which name the database and the table.
@@ -108,7 +112,7 @@ class Destination:
         self._columns = (c.id, c.status, c.settled_by, c.reason)
 
     def check(self) -> None:
-        """Make sure that the table exists.
+        """Check that the table exists, and has the columns that this version of psched expects.
 
         Raises:
             SchemaError: the table does not exist, or another version of psched created it.
@@ -122,7 +126,7 @@ class Destination:
         return {row[0]: NewRow.from_columns(*row) for row in found}
 
     def staged_after(self, key: str) -> Sequence[NewRow]:
-        """Read the next staged copies after ``key``, of any origin, in the order of their keys."""
+        """Read the next page of staged copies whose keys follow ``key``, of all origins, by key."""
         c = self._table.c
         query = (
             select(*self._columns)
@@ -134,17 +138,20 @@ class Destination:
         return [NewRow.from_columns(*row) for row in found]
 
     def insert(self, rows: Sequence[tuple[Row, NewRow]]) -> None:
-        """Insert staged copies, all or none.
+        """Insert staged copies; if one of them cannot be inserted, insert none.
+
+        Args:
+            rows: for each copy, the row that it becomes, and the copy.
 
         Raises:
-            AlreadyExistsError: one of the keys exists.
+            AlreadyExistsError: psched's table contains one of the keys.
         """
         values = [self._values(row, copy) for row, copy in rows]
         if values:
             self._write(insert(self._table).values(values))
 
     def activate(self, copies: Sequence[NewRow]) -> None:
-        """Turn staged copies into schedules; a copy that was activated before is not changed."""
+        """Turn staged copies into schedules; ignore a copy that has become a schedule before."""
         c = self._table.c
         ordered = sorted(copies, key=lambda copy: repr(copy.final[:3:2]))
 
@@ -168,12 +175,12 @@ class Destination:
             self._write(change)
 
     def delete_staged(self, copies: Sequence[NewRow]) -> None:
-        """Delete staged copies; a copy that was activated before is not deleted."""
+        """Delete staged copies; ignore a copy that has become a schedule before."""
         if copies:
             self._write(delete(self._table).where(self._is_staged(copies)))
 
     def disconnect(self) -> None:
-        """Close the connection."""
+        """Close the connection to psched's database."""
         self._connector.disconnect()
 
     def _greet(self, connection: Connection) -> None:
@@ -188,7 +195,7 @@ class Destination:
         values = {name: getattr(row, name) for name in _COPIED}
         for name in ("data", "options"):
             if values[name] is not None:
-                # These columns are bound as text, because all of psched's statements do so.
+                # These columns are bound as text, as in all of psched's statements.
                 values[name] = literal(values[name], String())
         return {
             **values,

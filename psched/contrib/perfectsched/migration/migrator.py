@@ -1,9 +1,9 @@
-"""Moves the rows page by page, by the four writes that the package's docstring describes."""
+"""Moves the rows, page by page, by the four writes that the package's docstring describes."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -25,34 +25,38 @@ from psched.stores.sql.batches import split
 
 T = TypeVar("T")
 
+Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""See `Migrator`."""
+
 _PASSES = 10
-"""How many times the whole old table is read before the first pause."""
+"""How often the whole old table is read, at most, before the first pause."""
 
 _PAUSE = 1.0
-"""The pause between two passes, in seconds, while old workers may be running rows."""
+"""Seconds between two passes over the old table, while old workers may be running its rows."""
 
 _TRIES = 6
-"""How many times a page is tried at most if a database is unavailable."""
+"""How often a page is tried, at most, if a database is unavailable."""
 
 
 class Migrator:
-    """Moves the rows of one table into another.
+    """Moves the rows of an old table into psched's table.
 
     Args:
         source: the old table.
         destination: psched's table.
-        settings: psched's settings; a row that they forbid is refused.
-        lease_time: the longest lease of an old worker, seconds.
+        settings: psched's settings; a row that they forbid is not moved.
+        lease_time: the length of an old worker's longest lease, seconds.
         clock: measures the time, and sleeps between two passes or tries.
-        progress: called after every page with the numbers of rows that were read and moved.
+        meter: begins to show progress, given a name and the number of rows; the function that the
+            context manager returns is called with the number of rows that are done.
 
     Attributes:
         moved: the number of rows that were moved so far.
-        others: the number of staged copies from each other origin.
-        not_enforced: whether a row had a value in one of the columns `NOT_ENFORCED`.
+        others: for each other old table, the number of staged copies that its migration has left.
+        not_enforced: whether any row had a value in one of the columns `NOT_ENFORCED`.
         overdue: the number of rows to which `overdue_note` applies.
-        overdue_note: a text for messages; it says what happens to these rows.
-        title: the old system, its table and the database, as a text.
+        overdue_note: a text for messages, which says what happens to overdue rows.
+        title: a text that names the old system, its table and the database.
     """
 
     def __init__(
@@ -63,13 +67,13 @@ class Migrator:
         *,
         lease_time: int,
         clock: Clock,
-        progress: Callable[[int, int], None],
+        meter: Meter,
     ) -> None:
         self._source = source
         self._destination = destination
         self._planner = Planner(source.system, source.origin, settings, lease_time)
         self._clock = clock
-        self._progress = progress
+        self._meter = meter
         self.moved = 0
         self.not_enforced = False
         self.overdue = 0
@@ -88,8 +92,8 @@ class Migrator:
         while True:
             before, report = self.moved, self.run_pass()
             passes += 1
-            # The table is read again, because rows may have been added before the last page, or
-            # changed.
+            # The table is read again, because other clients may have changed rows, or added rows to
+            # pages that this pass had read before.
             if passes < _PASSES and (self.moved > before or report.changed):
                 continue
             if not report.running + report.changed or self._clock.monotonic() >= deadline:
@@ -97,42 +101,47 @@ class Migrator:
             self._clock.sleep(_PAUSE)
 
     def run_pass(self, *, dry: bool = False) -> Report:
-        """Read the whole old table once; unless ``dry``, move the rows that can be moved."""
+        """Read the whole old table once; unless ``dry``, also move the rows that can be moved."""
         self._repair(dry=dry)
         total, last = Report(), None
-        while True:
-            page, report = self._retry(partial(self._move_page, last, dry=dry))
-            if not page:
-                return total
-            last = page[-1]
-            total.add(report)
-            self.not_enforced |= report.not_enforced > 0
-            self.overdue += report.overdue
-            self._progress(total.seen, self.moved)
+        rows = self._retry(self._source.count)
+        with self._meter("reading" if dry else "moving", rows) as show:
+            while True:
+                page, report = self._retry(partial(self._move_page, last, dry=dry))
+                if not page:
+                    return total
+                last = page[-1]
+                total.add(report)
+                self.not_enforced |= report.not_enforced > 0
+                self.overdue += report.overdue
+                show(min(total.seen, rows))  # clients may have added rows since they were counted
 
     def _repair(self, *, dry: bool) -> None:
-        """Finish interrupted moves: activate copies of marked rows, delete copies without rows."""
+        """Finish the moves that an interrupted migration has left.
+
+        The copy of a marked row is activated; the copy of a row that does not exist is deleted.
+        """
         self.others.clear()
         last = ""
         while copies := self._retry(partial(self._destination.staged_after, last)):
             last = copies[-1].key
             ours = [copy for copy in copies if copy.origin == self._planner.origin]
-            # A row that is not staged is not counted, because it is no copy: somebody has set its
-            # status by SQL.
+            # A row that is not an intact copy is not counted: somebody has given it the status of a
+            # copy by SQL.
             others = (copy for copy in copies if copy.is_staged and copy not in ours)
             self.others.update(copy.origin for copy in others)
             if ours and not dry:
                 self._retry(partial(self._repair_page, ours))
 
     def _repair_page(self, copies: Sequence[NewRow]) -> None:
-        # The rows are read after the copies. So a copy whose row is missing can be deleted: the row
-        # was deleted after it was copied.
+        # The old rows are read after the copies. So if a copy's old row is missing, it was deleted
+        # after it was copied, and the copy can be deleted.
         olds = self._source.read([copy.key for copy in copies])
         self._destination.delete_staged([copy for copy in copies if copy.key not in olds])
         self._activate([copy for copy in copies if self._is_marked(olds.get(copy.key))])
 
     def _move_page(self, after: OldRow | None, *, dry: bool) -> tuple[Sequence[OldRow], Report]:
-        """Read a page and move the rows that can be moved; a failed call may be repeated."""
+        """Read a page and move the rows that can be moved; a call that failed can be repeated."""
         page, report = self._source.page(after), Report()
         report.seen = len(page)
         existing = self._destination.read([old.key for old in page])
@@ -148,9 +157,9 @@ class Migrator:
         return page, report
 
     def _delete_stale(self, moves: Sequence[Move], report: Report) -> None:
-        """Delete copies whose rows have changed; the next pass copies these rows again."""
-        # The rows are read again, because another migration may have copied a newer state of a row
-        # than this migration has read.
+        """Delete copies whose old rows have changed; the next pass copies these rows again."""
+        # The old rows are read again, because another migration may have copied a newer state of a
+        # row than this migration has read. Such a copy must not be deleted.
         olds = self._source.read([move.old.key for move in moves])
         report.changed += len(moves)
         self._destination.delete_staged(
@@ -165,7 +174,7 @@ class Migrator:
         )
 
     def _insert(self, moves: Sequence[Move], report: Report) -> Sequence[Move]:
-        """Insert the copies that are missing; return the moves whose copies exist afterwards."""
+        """Insert the copies that do not exist; return the moves whose copies exist afterwards."""
         missing = [(move.row, move.copy) for move in moves if move.row is not None]
         try:
             self._destination.insert(missing)
@@ -182,7 +191,7 @@ class Migrator:
         return moves
 
     def _mark(self, moves: Sequence[Move], report: Report) -> None:
-        """Mark the rows that have not changed, activate their copies, delete the other copies."""
+        """Mark unchanged old rows and activate their copies; delete the copies of changed rows."""
         marked = moves
         if self._source.mark([move.old for move in moves]) < len(moves):
             olds = self._source.read([move.old.key for move in moves])
@@ -193,9 +202,9 @@ class Migrator:
         self._activate([move.copy for move in marked])
 
     def _activate(self, copies: Sequence[NewRow]) -> None:
-        """Activate the copies of marked rows, and delete these rows."""
-        # A marked row is deleted even if its copy no longer exists, because the copy was activated
-        # before, and somebody has deleted the schedule since.
+        """Activate the copies of marked old rows, and then delete these old rows."""
+        # A marked row is deleted even if its copy does not exist any more: the copy has become a
+        # schedule before, and somebody has deleted this schedule.
         self._destination.activate([copy for copy in copies if copy.is_staged])
         self.moved += self._source.delete_marked([copy.key for copy in copies])
 
@@ -216,25 +225,26 @@ def open_migrator(
     lease_time: int = 300,
     clock: Clock,
     rng: random.Random,
-    progress: Callable[[int, int], None] = lambda _seen, _moved: None,
+    meter: Meter = lambda _what, _total: nullcontext(lambda _done: None),
 ) -> Iterator[Migrator]:
     """Open a migration into the table that the settings name.
 
     Args:
         settings: psched's settings, which name its database and table.
         table: the old table.
-        url: the old database; None: the old table is in psched's database. The password is read
-            from this url only. If the url has an option about encryption, the settings about
-            encryption are ignored for the old database.
-        system: `SourceSystem.name`; None: the columns of the old table determine the system.
-        lease_time: the longest lease of an old worker, seconds.
+        url: the url of the old database; None means that the old table is in psched's database.
+            The password is read from this url only. If the url has an option about encryption, the
+            settings about encryption are ignored for the old database.
+        system: the `SourceSystem.name` of the old system; None means that the columns of the old
+            table determine the system.
+        lease_time: the length of an old worker's longest lease, seconds.
         clock: measures the time, and sleeps between two passes or tries.
         rng: the source of the random pauses between two tries to lock the database.
-        progress: see `Migrator`.
+        meter: see `Migrator`.
 
     Raises:
-        ConfigError: the ``type`` of the settings is not ``rdb``, or the url cannot be used.
-        SchemaError: one of the tables does not exist, or has other columns.
+        ConfigError: the ``type`` of the settings is not ``rdb``, or the url is invalid.
+        SchemaError: one of the two tables does not exist, or has not the expected columns.
     """
     if settings.type != "rdb":
         raise ConfigError(
@@ -252,7 +262,7 @@ def open_migrator(
             settings,
             lease_time=lease_time,
             clock=clock,
-            progress=progress,
+            meter=meter,
         )
     finally:
         source.disconnect()
@@ -260,7 +270,7 @@ def open_migrator(
 
 
 def _for_old_database(settings: Config, url: str) -> Config:
-    """The settings for the old database; the url is read as the old system reads it.
+    """The settings for the old database; the url is interpreted as the old system interprets it.
 
     Settings that apply only to psched's database are left out. If the url has no option about
     encryption, the settings about encryption apply, because otherwise a forgotten option would send

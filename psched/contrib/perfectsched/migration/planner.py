@@ -1,4 +1,4 @@
-"""Decides how to treat an old row, given the row with the same key in psched's table, if any."""
+"""Decides for an old row whether and how it is moved to psched's table."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from psched.contrib.perfectsched.migration.source_systems import (
 from psched.core.model import Row
 
 _MOST_NAMED = 1000
-"""The largest number of refused rows that a report lists by key."""
+"""The largest number of rows for which a report contains the reason why they cannot be moved."""
 
 
 @dataclass(slots=True)
@@ -24,9 +24,9 @@ class Report:
     Attributes:
         seen: rows that were read.
         ready: rows that can be moved.
-        running: rows that may be leased.
-        changed: rows that others changed during the pass.
-        reasons: by key, why a row cannot be moved; holds the first `_MOST_NAMED` such rows.
+        running: rows that an old worker may be running, so they cannot be moved yet.
+        changed: rows that were not moved, because another client changed them during the pass.
+        reasons: by key, why a row cannot be moved; contains the first `_MOST_NAMED` such rows.
         unnamed: rows that cannot be moved and are not in ``reasons``.
         not_enforced: rows with a value in one of the columns `NOT_ENFORCED`.
         overdue: rows that can be moved and to which `SourceSystem.overdue_note` applies.
@@ -48,18 +48,18 @@ class Report:
 
     @property
     def remaining(self) -> int:
-        """The number of rows that stay in the old table."""
+        """The number of rows that stay in the old table after the pass."""
         return self.running + self.changed + self.refused
 
     def refuse(self, key: str, reason: str) -> None:
-        """Record a row that cannot be moved, and the reason."""
+        """Record why a row cannot be moved."""
         if len(self.reasons) < _MOST_NAMED:
             self.reasons[key] = reason
         else:
             self.unnamed += 1
 
     def add(self, page: "Report") -> None:
-        """Add the numbers and the reasons of another page's report."""
+        """Add the numbers and the reasons of a page's report to this report."""
         self.seen += page.seen
         self.ready += page.ready
         self.running += page.running
@@ -76,11 +76,13 @@ class Move:
     """A row that is to be moved.
 
     Attributes:
-        old: the row as it was read.
-        copy: the staged copy of the row; if the row is marked, psched's row with the same key.
-        row: the row that the copy becomes; None if the copy need not be inserted.
-        marked: whether the row is marked; then only the copy remains to be activated, if it exists.
-        stale: an existing copy that was made from another state of the row; None if there is none.
+        old: the old row as it was read.
+        copy: the staged copy of the old row; if the old row is marked, psched's row with its key.
+        row: the row that the copy becomes; None if the copy is not to be inserted in this pass.
+        marked: whether the old row is marked as moved. If so, only two steps are left: the copy is
+            activated, if it still exists, and the old row is deleted.
+        stale: a copy in psched's table that was made from another state of the old row, and is to
+            be deleted; None if there is no such copy.
     """
 
     old: OldRow
@@ -92,13 +94,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Decides what to do with each row.
+    """Decides for each old row whether it is moved, and which row replaces it.
 
     Attributes:
         system: the old system.
         origin: the old table and its database, as in `NewRow.origin`.
-        settings: psched's settings; a row that they forbid is refused.
-        lease_time: the longest lease of an old worker, seconds.
+        settings: psched's settings; a row that they forbid is not moved.
+        lease_time: the length of an old worker's longest lease, seconds.
     """
 
     system: SourceSystem
@@ -107,12 +109,12 @@ class Planner:
     lease_time: int
 
     def plan(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
-        """Decide how to move a row; None if the row must stay, which the report then counts.
+        """Decide how to move a row; return None if the row must stay in the old table.
 
         Args:
-            old: the row.
+            old: the old row.
             existing: the row with the same key in psched's table; None if there is none.
-            report: the report that counts the row.
+            report: the report in which a row that must stay is counted.
         """
         ours = existing is None or existing.origin == self.origin
         if existing is not None and existing.is_staged and not ours:
@@ -139,6 +141,6 @@ class Planner:
         if existing is None:
             return Move(old, copy, new.row)
         if existing.token == copy.token:
-            # The existing copy is kept, even if another version of psched converted it differently.
+            # The copy in the table is used, even if another version of psched has created it.
             return Move(old, existing)
         return Move(old, copy, stale=existing)

@@ -1,4 +1,4 @@
-"""The old table: reading, marking and deleting its rows."""
+"""Reads, marks and deletes the rows of the old table."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from sqlalchemy import (
     and_,
     column,
     delete,
+    func,
     inspect,
     literal_column,
     or_,
@@ -28,22 +29,22 @@ from psched.contrib.perfectsched.migration.source_systems import SYSTEMS, OldRow
 from psched.stores.sql.connector import Connector
 
 PAGE = 200
-"""The number of rows that are read by one query; each step writes at most as many at once."""
+"""The largest number of rows that one query reads, and so that one statement writes."""
 
 
 class Source:
     """The table whose rows are to be moved.
 
     Args:
-        settings: the settings, whose url is that of the old database.
+        settings: settings whose ``url`` is the url of the old database.
         name: the name of the table.
-        system: the name of the old system; None: the table's columns determine the system.
+        system: the name of the old system; None means that the table's columns determine it.
         clock: limits how long requests wait for the database.
         rng: the source of the random pauses between two tries to lock the database.
 
     Attributes:
-        title: the table and its database, as messages show them.
-        origin: the table and its database, as in `NewRow.origin`.
+        title: a text for messages that names the table and its database.
+        origin: the text that names the table and its database in staged copies: `NewRow.origin`.
     """
 
     def __init__(
@@ -72,12 +73,21 @@ class Source:
         """The system that the table belongs to.
 
         Raises:
-            SchemaError: the table does not exist, or its columns are those of no known system.
+            SchemaError: the table does not exist, or does not have the columns of any known system.
         """
         return self._shape[0]
 
+    def count(self) -> int:
+        """The number of rows in the table."""
+        query = select(func.count()).select_from(self._table)
+        return self._connector.read(lambda c: int(c.execute(query).scalar_one()))
+
     def page(self, after: OldRow | None) -> Sequence[OldRow]:
-        """Read the rows that follow ``after``, in the order of the keys; empty after the last."""
+        """Read the next page of rows, in the order of their keys; no rows if there is no next page.
+
+        Args:
+            after: the last row of the previous page; None for the first page.
+        """
         query = self._select.order_by(column("id")).limit(PAGE)
         if after is not None:
             beyond = (
@@ -92,11 +102,11 @@ class Source:
         return {old.key: old for old in found}
 
     def mark(self, seen: Sequence[OldRow]) -> int:
-        """Mark the rows that have not changed since they were read; return how many it marked."""
+        """Mark the rows that have not changed since they were read; return their number."""
         if not seen:
             return 0
-        # The SQL is text, because building two thousand comparisons from SQLAlchemy's objects takes
-        # ten times as long.
+        # The condition is built as text, because building its two thousand comparisons from
+        # SQLAlchemy's objects takes ten times as long.
         values: dict[str, Any] = {}
         each = (f"({' AND '.join(self._as_seen(old, values))})" for old in seen)
         as_seen = text(" OR ".join(each)).bindparams(**values)
@@ -105,7 +115,7 @@ class Source:
         return self._connector.run(lambda c: c.execute(change).rowcount)
 
     def delete_marked(self, keys: Sequence[str]) -> int:
-        """Delete those rows among the given keys that are marked; return their number."""
+        """Delete the rows that have one of these keys and are marked; return their number."""
         if not keys:
             return 0
         marks = (
@@ -116,7 +126,7 @@ class Source:
         return self._connector.run(lambda c: c.execute(gone).rowcount)
 
     def disconnect(self) -> None:
-        """Close the connection."""
+        """Close the connection to the old database."""
         self._connector.disconnect()
 
     def _read(self, query: Select[Any]) -> Sequence[OldRow]:
@@ -131,7 +141,7 @@ class Source:
         return self._connector.read(read)
 
     @cached_property
-    def _table(self) -> Any:  # noqa: ANN401  # SQLAlchemy has no public name for it
+    def _table(self) -> Any:  # noqa: ANN401  # SQLAlchemy's class has no public name
         return table(self._name, *map(column, self._shape[1]))
 
     @cached_property
@@ -142,12 +152,12 @@ class Source:
 
     @cached_property
     def _shape(self) -> tuple[SourceSystem, Sequence[str]]:
-        """The system, and the names of the columns that are read, beginning with ``id``."""
+        """The old system, and the names of the columns that are read, ``id`` first."""
 
         def read(connection: Connection) -> set[str] | None:
             inspector = inspect(connection)
-            # A name from the command line may hold any bytes. A name that is not printable text is
-            # not looked up, because drivers raise errors about it.
+            # The name comes from the command line and can contain any bytes. A name that is not
+            # printable is not looked up, because database drivers raise errors about such a name.
             if not self._name.isprintable() or not inspector.has_table(self._name):
                 return None
             return {each["name"] for each in inspector.get_columns(self._name)}
@@ -168,7 +178,7 @@ class Source:
         raise SchemaError(f"the table {self._place} does not have the columns of {wanted}")
 
     def _as_seen(self, old: OldRow, values: dict[str, Any]) -> Iterator[str]:
-        """SQL conditions that a row has not changed; adds parameters to ``values``."""
+        """Yield SQL conditions that a row is unchanged; add their parameters to ``values``."""
         for name, value in old.values.items():
             stored = self._stored(name)
             if value is None:
@@ -179,7 +189,7 @@ class Source:
                 yield f"{stored} = :{parameter}"
 
     def _stored(self, name: str, *, as_bytes: bool = False) -> str:
-        """The SQL that reads a column; reads ``data`` as bytes, because it may hold any bytes."""
+        """The SQL that reads a column; reads ``data`` as bytes, which need not be valid text."""
         quoted = self._connector.quote(name)
         as_bytes = as_bytes or name == "data"
         return self._connector.dialect.payload.format(quoted) if as_bytes else quoted

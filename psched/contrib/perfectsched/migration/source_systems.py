@@ -1,7 +1,7 @@
-"""Interprets rows of old tables: which may be leased, and which rows replace them in psched.
+"""Interprets old tables: which rows may be leased, and which rows replace them in psched.
 
 `PerfectSched` stores one row for each schedule, `PerfectQueue` one for each task. In both systems,
-the only sign of a lease is a ``timeout`` in the future.
+the only sign that a worker holds a lease of a row is a ``timeout`` in the future.
 """
 
 import json
@@ -36,19 +36,19 @@ from psched.core.model import FINISHED, Row
 from psched.triggers.chrono import rewritten
 
 Values = Mapping[str, Any]
-"""The values of a row's columns, by name, as the driver returns them."""
+"""The values of a row's columns, by the columns' names, as the database driver returns them."""
 
 CLOCKS_DIFFER = 60
-"""Seconds by which the clock of an old worker's host may be ahead of its database's."""
+"""Seconds by which an old worker's clock can be ahead of the old database's clock."""
 
 NOT_ENFORCED = ("resource", "max_running")
-"""Columns of PerfectQueue that psched keeps in ``options`` and does not enforce."""
+"""Columns of PerfectQueue for limits that psched stores in ``options``, but does not enforce."""
 
 _HORIZON = 1_300_000_000
-"""Unix seconds; PerfectQueue claims a task only if its ``timeout`` is later than this."""
+"""PerfectQueue claims a task only if its ``timeout`` is later than this time, in Unix seconds."""
 
 _OFFSET = 1_000_000_000
-"""Seconds that PerfectQueue 0.8 subtracts from the end of a finished task's retention."""
+"""PerfectQueue 0.8 stores the end of a finished task's retention minus this number of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class OldRow:
     """A row of the old table.
 
     Attributes:
-        key: the ``id`` as text.
-        stored_id: the ``id`` as the driver returns it.
+        key: the row's ``id``, as text.
+        stored_id: the row's ``id``, as the database driver returns it.
         values: the values of the columns, including ``id``.
         now: the time of the old database's clock when the row was read, Unix seconds.
     """
@@ -68,7 +68,7 @@ class OldRow:
     now: float
 
     def fingerprint(self, origin: str) -> str:
-        """A hash of the row's values and of ``origin``; it changes if any of these changes."""
+        """A hash of the row's values and ``origin``; it changes if any of them changes."""
         state = repr((origin, sorted(self.values.items())))
         return sha256(state.encode(errors="backslashreplace")).hexdigest()[:40]
 
@@ -79,7 +79,7 @@ class Converted:
 
     Attributes:
         row: the row for psched's table.
-        overdue: whether the row has waited so long that `SourceSystem.overdue_note` applies to it.
+        overdue: whether the old row is so late that `SourceSystem.overdue_note` applies to it.
     """
 
     row: Row
@@ -87,14 +87,14 @@ class Converted:
 
 
 class SourceSystem(Protocol):
-    """An old system.
+    """A system whose tables psched can migrate.
 
     Attributes:
         name: the system's name in messages and in the option ``--kind``.
         required_columns: the columns by which the system's tables are recognised.
         optional_columns: columns that only some of the system's tables have.
-        marks: the marks; a row that has the values of one of them was moved.
-        overdue_note: a text that says what happens to rows that are `Converted.overdue`.
+        marks: all marks, each as values of columns; a row that has all values of a mark was moved.
+        overdue_note: a text that says what happens to rows with `Converted.overdue`.
     """
 
     name: str
@@ -104,15 +104,20 @@ class SourceSystem(Protocol):
     overdue_note: str
 
     def mark(self, columns: Collection[str]) -> Values:
-        """The mark to write into a table with these columns; one of `marks`."""
+        """The one of `marks` that is written to rows of a table with these columns."""
         ...
 
     def may_be_leased(self, old: OldRow, lease_time: int) -> bool:
-        """Whether an old worker may hold a lease of the row."""
+        """Whether an old worker might hold a lease of the row.
+
+        Args:
+            old: the row.
+            lease_time: the length of an old worker's longest lease, seconds.
+        """
         ...
 
     def convert(self, old: OldRow, settings: Config) -> Converted:
-        """Convert a row for psched's table.
+        """Convert an old row to a row of psched's table.
 
         Raises:
             InvalidError: psched cannot store the row; the error's ``field`` names the column.
@@ -121,8 +126,9 @@ class SourceSystem(Protocol):
 
 
 class PerfectSched(SourceSystem):
-    """Schedules: ``timeout`` is the time of the next run, or the end of the lease.
+    """PerfectSched's tables, which contain schedules.
 
+    ``timeout`` is the time of the next run or, if a worker holds a lease, the end of the lease.
     psched's workers on such a table (``type: rdb_compat``) write `NEVER` as the ``timeout`` of a
     row without a next run.
     """
@@ -130,9 +136,9 @@ class PerfectSched(SourceSystem):
     name = "perfectsched"
     required_columns = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
     optional_columns = frozenset({"timezone"})
-    # No PerfectSched worker can use a marked row: its `timeout` never passes, so none claims it;
-    # and extend and finish match on `next_time`, which is -1, so a worker that still holds it
-    # changes nothing.
+    # No PerfectSched worker can change a marked row. No worker claims the row, because its
+    # `timeout` never passes. A worker that has claimed the row before cannot extend or finish it,
+    # because these requests change only a row with the former `next_time`, and it is now -1.
     marks: Sequence[Values] = (MappingProxyType({"timeout": NEVER, "next_time": -1}),)
     overdue_note = (
         "schedules have missed more occurrences than catchup, catchup_limit and catchup_window"
@@ -168,8 +174,8 @@ class PerfectSched(SourceSystem):
             delay=0 if values["delay"] is None else values["delay"],
             next_time=next_time,
             next_run_time=check_number("timeout", values["timeout"], LATEST_TIME),
-            # A time is set, because psched may take a row without ``created_at`` for one that plain
-            # SQL has inserted without a ``next_run_time``.
+            # ``created_at`` is set, because psched can mistake a row without ``created_at`` for one
+            # that somebody has inserted by SQL without a ``next_run_time``.
             created_at=int(old.now),
             options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
@@ -183,23 +189,24 @@ class PerfectSched(SourceSystem):
 
 
 class PerfectQueue(SourceSystem):
-    """Tasks: ``timeout`` is the time to run, the end of the lease, or the end of the retention.
+    """PerfectQueue's tables, which contain tasks.
 
-    ``created_at`` is NULL in a finished task, and 0 in a task that is to be cancelled. Versions
-    before 0.8 write the end of the retention unchanged; later versions subtract `_OFFSET` seconds
-    from it. The column ``owner`` is not read, because older workers lease rows of a newer table
-    without writing it.
+    ``timeout`` is the time to run a task; the end of the lease while a worker runs the task; and
+    the end of the retention once the task is finished. ``created_at`` is NULL in a finished task,
+    and 0 in a task that is to be cancelled. Versions before 0.8 write the end of the retention
+    unchanged; later versions subtract `_OFFSET` seconds from the end. The column ``owner`` does not
+    show whether a row is leased, because older workers do not write ``owner``.
     """
 
     name = "perfectqueue"
     required_columns = frozenset({"id", "timeout", "data", "created_at"})
     optional_columns = frozenset({"resource", "max_running", "owner"})
-    # Workers that write ``owner`` look only at ``timeout`` when they claim, and ignore rows before
-    # the horizon. So this mark's ``timeout`` is before the horizon. These workers,
-    # and workers of 0.8, delete a row `_OFFSET` seconds after its ``timeout``: in the year 2042.
+    # Workers that write ``owner`` claim any row whose ``timeout`` has passed and is later than
+    # `_HORIZON`. So the ``timeout`` of this mark is earlier than `_HORIZON`. These workers, and
+    # workers of 0.8, delete a row `_OFFSET` seconds after its ``timeout``: here in the year 2042.
     _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
-    # Older workers never claim a row without ``created_at``, but workers of 0.7 delete such a row
-    # when its ``timeout`` has passed. So this mark's ``timeout`` never passes.
+    # Workers that do not write ``owner`` never claim a row without ``created_at``, but workers of
+    # 0.7 delete such a row once its ``timeout`` has passed. So this mark's ``timeout`` is `NEVER`.
     _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
     marks: Sequence[Values] = (_with_owner, _without_owner)
     overdue_note = (
@@ -246,8 +253,8 @@ class PerfectQueue(SourceSystem):
         age = floor(old.now) - max(created_at, time)
         if age <= 0 or not own.expire:
             return Converted(row)
-        # The age of the task is added to its ``expire``, because an overdue task must not expire
-        # as a result of the move.
+        # The time that the task has waited is added to its ``expire``, because a task that was
+        # overdue before the move must not expire as a result of the move.
         options = _options({**kept_options, "expire": own.expire + age}, form)
         return Converted(changed(row, options=options), overdue=age >= own.expire)
 
@@ -256,7 +263,7 @@ SYSTEMS: Mapping[str, SourceSystem] = {each.name: each for each in (PerfectSched
 
 
 def is_marked(system: SourceSystem, old: OldRow) -> bool:
-    """Whether a row is marked as moved; the mark replaced values that only the copy still holds."""
+    """Whether a row is marked as moved: its columns have all values of one of the marks."""
     return any(
         all(old.values[name] == value for name, value in mark.items()) for mark in system.marks
     )
@@ -267,13 +274,13 @@ def _within_lease(old: OldRow, lease_time: int) -> bool:
 
 
 def _whole(old: OldRow, name: str) -> int:
-    """A column's whole number; 0 for any other value, which `SourceSystem.convert` refuses."""
+    """The whole number in a column; 0 if the column contains anything else, such as NULL."""
     value = old.values[name]
     return value if isinstance(value, int) else 0
 
 
 def _schedule_data(old: OldRow) -> tuple[str, str, str | None]:
-    """The type of a schedule, its data without the type, and the form of `split_data`."""
+    """The type of a schedule, its data without the type, and the form that `split_data` returns."""
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
     if form is not None:
@@ -282,9 +289,9 @@ def _schedule_data(old: OldRow) -> tuple[str, str, str | None]:
 
 
 def _task_data(old: OldRow) -> tuple[str, str, str | None]:
-    """The type of a task, its data, and the form of `split_data`.
+    """The type of a task, its data, and the form that `split_data` returns.
 
-    The type is not removed from the data, because programs read the whole payload.
+    The data still contain the type, because the programs that run tasks read the whole payload.
     """
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
@@ -320,7 +327,7 @@ def _options(own: Mapping[str, Any], form: str | None) -> str | None:
 
 
 def _understood(row: Row, data: str, settings: Config) -> Definition:
-    """The definition of a row, checked as strictly as the rows that clients declare.
+    """The definition of a row, checked as strictly as a schedule that a client declares.
 
     Raises:
         InvalidError: psched would refuse the row; the error's ``field`` names the column.

@@ -1,4 +1,4 @@
-"""Claims rows, and does what the holder of a lease may do: extend, settle, replace the data.
+"""Claims rows, and sends the requests of a lease's holder: extend, settle, replace the data.
 
 Every write is conditional: it changes a row only if the row has not changed since it was read.
 
@@ -7,9 +7,9 @@ row in the same second would write the same ``timeout``. So only the answer to a
 this one row shows which worker has claimed the row. If that answer is lost, the worker treats the
 row as not claimed; if the claim did succeed, its lease expires.
 
-**The holder's requests** first read the rows and the store's clock. The rows show whether an
-earlier request whose answer was lost was applied. Every new time is computed from this clock and
-written as a literal.
+**The holder's requests** first read the rows and the store's clock. If the answer to an earlier
+request was lost, the rows show whether that request was applied. Every new time is computed from
+the store's clock and written as a literal.
 """
 
 import logging
@@ -38,19 +38,19 @@ from psched.stores.sql.errors import InvalidValueError
 _log = logging.getLogger("psched.store")
 
 _CLAIM_LIMIT = 100
-"""The largest number of rows in one claim; each row costs a round trip."""
+"""The largest number of rows in one claim. It is limited, because each row costs a round trip."""
 
 _SPARE = 4
-"""Rows that a claim reads beyond those wanted, because other workers claim some of them first."""
+"""Rows that a claim reads beyond its limit, because other workers claim some of the rows first."""
 
 _ROUNDS = 5
-"""How often a request tries at most to read and write rows that other clients are changing."""
+"""How often a request is tried, at most, while other clients keep changing its rows."""
 
 _CLOCK_STEP = 5
-"""The longest wait, in seconds, for a store's clock that was set back; see `_times_after`."""
+"""Seconds that a run is delayed at most if the store's clock was set back; see `_times_after`."""
 
 _PUT_OFF = 3600
-"""Seconds until an invalid row is due again, because the table has no column to mark it."""
+"""Seconds by which an invalid row is put off, because no column can mark it as quarantined."""
 
 
 class LeaseWriter:
@@ -60,8 +60,8 @@ class LeaseWriter:
         connector: the connection.
         sql: the table's statements.
         clock: measures how long a claim takes.
-        patience: seconds after which a claim that has claimed a row, or has found a row locked,
-            sends no further statement.
+        patience: seconds from the start of a claim. After this time, the claim sends no further
+            statement if it has claimed a row, or has found a row locked.
 
     Attributes:
         leases: the leases that this process holds.
@@ -87,11 +87,12 @@ class LeaseWriter:
         next_due = near[len(due)].timeout if len(due) < len(near) else None
         rows, tried = self._claim_each(owner, due, limit, floor(now), length)
         more = tried < len(due) or len(due) == limit + _SPARE
-        # No row is reported as `expired`, because a row that waited for a retry looks leased.
+        # No row is reported as `expired`, because the table does not distinguish a row whose lease
+        # has expired from a row that waited for a retry.
         return Claimed(rows=rows, now=now, next_due=next_due, more=more)
 
     def extend(self, tokens: Mapping[str, Token], length: int) -> set[str]:
-        """Move the end of leases to now + length; return the keys of the leases still held."""
+        """Let leases end ``length`` seconds from now; return the keys of the leases still held."""
         found = {key: self.leases.get(key, token) for key, token in tokens.items()}
         held = {key: lease for key, lease in found.items() if lease and not lease.settled}
         for _ in range(_ROUNDS):
@@ -108,8 +109,8 @@ class LeaseWriter:
         """End leases; see `Store.settle`.
 
         Raises:
-            StoreBusyError: a row is locked, or there was no time for all rows; the error holds the
-                results for the rows that were settled.
+            StoreBusyError: a row is locked, or there was no time for all rows; the error contains
+                the results for the rows that were settled.
         """
         results: dict[str, Settled] = {}
         pending: dict[str, tuple[Settlement, Lease]] = {}
@@ -137,7 +138,7 @@ class LeaseWriter:
         raise StoreUnavailableError("rows change faster than they can be settled")
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """Replace the data of a leased row; False if the lease is not held."""
+        """Replace the data of a leased row; return False if the lease is not held."""
         lease = self.leases.get(key, token)
         for _ in range(_ROUNDS):
             now, rows = read_rows(self._connector, self._sql, [key])
@@ -152,7 +153,10 @@ class LeaseWriter:
     def _read_near(
         self, limit: int, horizon: float, length: int
     ) -> tuple[float | None, Sequence[StoredRow]]:
-        """Read the store's clock, and the rows that are due now or within the horizon."""
+        """Read the store's clock, and the rows that are due now or within ``horizon`` seconds.
+
+        The time is None if there are no such rows. ``length`` is the length of a lease.
+        """
         values = {"horizon": horizon, "limit": limit}
         if self._by_host_clock:
             values |= {"length": length, "even": self._connector.clock_steps.seconds_since()}
@@ -161,9 +165,9 @@ class LeaseWriter:
             return None, []
         self._connector.refuse_read_only(found[0][1])
         now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
-        # Due rows that may be leased are ignored if the host's clock was set within the length of a
-        # lease. This is checked again, because the clock may have been set before the database read
-        # it.
+        # If the host's clock was set less than a lease's length ago, rows that may be leased are
+        # ignored. The statement checks the same, but the clock may have been set after the call of
+        # `seconds_since` and before the database read the clock.
         if self._by_host_clock and self._connector.clock_steps.seconds_since() <= length:
             rows = [row for row in rows if row.never_leased]
         return now, rows
@@ -171,20 +175,20 @@ class LeaseWriter:
     def _claim_each(
         self, owner: str, due: Sequence[StoredRow], limit: int, second: int, length: int
     ) -> tuple[Sequence[Row], int]:
-        """Claim due rows one by one until there are enough.
+        """Claim due rows one by one, up to ``limit`` rows.
 
-        If the store becomes unavailable, this returns the rows that were claimed before. A row that
+        If the store becomes unavailable, the rows that were claimed before are returned. A row that
         another client has locked is skipped.
 
         Args:
             owner: the owner of the leases.
-            due: the due rows.
+            due: the due rows, as they were read.
             limit: the largest number of rows to claim.
             second: the second of the store's clock in which the due rows were read.
             length: the length of the leases, seconds.
 
         Returns:
-            The claimed rows, and the number of due rows that it tried to claim.
+            The claimed rows, and the number of due rows that this method tried to claim.
         """
         claimed: list[Row] = []
         busy: StoreBusyError | None = None
@@ -225,10 +229,10 @@ class LeaseWriter:
             return False
 
     def _write_ends(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
-        """Write the new end of leases; return whether it was written for all of them."""
-        # Each lease that has ended is extended by a statement of its own: another worker may have
-        # claimed the row and written the same end, so only the answer for this one row shows
-        # whether the lease was extended.
+        """Write the new end of leases; return whether the end was written for all these leases."""
+        # Each lease that has ended is extended by a separate statement. Another worker may have
+        # claimed the row and written the same end, so only the answer to a statement about this one
+        # row shows whether the lease was extended.
         ended = {key: lease for key, lease in leases.items() if lease.timeout <= now}
         running = {key: lease for key, lease in leases.items() if key not in ended}
         done = self._write_end(running, floor(now), length)
@@ -253,7 +257,7 @@ class LeaseWriter:
     def _settle_one(
         self, end: Settlement, lease: Lease, row: StoredRow | None, now: float
     ) -> Settled | None:
-        """Settle one lease; return None if the row has changed since it was read."""
+        """Settle one lease; return None if the row changed after it was read: call again."""
         if row is None or not lease.holds(row, now):
             if lease.has_left(row):
                 lease.settled = True
@@ -284,12 +288,12 @@ class LeaseWriter:
         return Settled.DONE
 
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; return the number of rows that it matched."""
+        """Send one statement that writes; return the number of rows that the statement matched."""
         return self._connector.run(lambda c: c.execute(statement, values).rowcount)
 
 
 def _times_after(end: Settlement, lease: Lease, row: StoredRow, now: float) -> tuple[object, int]:
-    """The ``next_time`` and the ``timeout`` of a row after a settle."""
+    """The ``next_time`` and the ``timeout`` that a settle writes."""
     earliest = floor(now) + (end.wait + 1 if end.wait else 0)
     if end.status == QUARANTINED:
         return row.next_time, min(floor(now) + _PUT_OFF, LATEST)
@@ -300,12 +304,12 @@ def _times_after(end: Settlement, lease: Lease, row: StoredRow, now: float) -> t
         _log.error("%s: is put at rest: the table holds no time after January 2038", end.key)
         return row.next_time, NEVER
     if end.next_time == row.next_time:
-        # The row becomes due later than every second from which an end of this lease was computed,
-        # because otherwise the next lease could have the same end. See "The token" in `store`. If
-        # the clock was set back, this wait is limited to `_CLOCK_STEP` + 1 seconds.
+        # The row must become due later than every second from which an end of this lease was
+        # computed, because otherwise the next lease could have the same end; see "No two leases" in
+        # `store`. If the store's clock was set back, the row waits at most `_CLOCK_STEP` + 1 s.
         earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
     elif end.not_before is not None and not end.wait:
-        # The row is due exactly at ``not_before``, even if that is past. See "The next occurrence"
-        # in `store`.
+        # The row becomes due exactly at ``not_before``, even if this time has passed; the reason is
+        # given under "The next occurrence" in `store`.
         return end.next_time, not_before
     return end.next_time, min(max(not_before, earliest), LATEST)

@@ -1,4 +1,4 @@
-"""The leases that this process holds, kept in memory: the table has no columns for their tokens."""
+"""Keeps the leases that this process holds in memory: the table has no columns for tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from psched.contrib.perfectsched.store.rows import StoredRow, as_row
 from psched.core.model import Row, Token
 
 _CAPACITY = 10_000
-"""When this many leases are kept, the settled leases among them are forgotten."""
+"""The number of leases in memory from which on settled leases are forgotten."""
 
 
 @dataclass(slots=True)
@@ -19,12 +19,12 @@ class Lease:
         next_time: the row's ``next_time`` when it was claimed: the time of the occurrence.
         attempt: 1 if nobody has leased the occurrence before, else 2, because the table does not
             count attempts.
-        timeout: the end of the lease that was written last and confirmed by an answer.
-        second: the latest second of the store's clock from which an end was computed.
-        unconfirmed: ends of the lease that were sent, but whose write has not been answered.
-        results: for each settle that was sent, the ``next_time`` and ``timeout`` that it would
-            leave in the row; None if it would delete the row.
-        settled: whether one of these settles was applied.
+        timeout: the end of the lease that was written last, as far as the store has answered.
+        second: the latest second of the store's clock from which an end of the lease was computed.
+        unconfirmed: ends of the lease that were sent in requests without an answer so far.
+        results: for each settle that was sent, the ``next_time`` and the ``timeout`` that the
+            settle writes; None for a settle that deletes the row.
+        settled: whether one of the settles in ``results`` is known to have been applied.
     """
 
     token: Token
@@ -37,21 +37,27 @@ class Lease:
     settled: bool = False
 
     def note_extension(self, timeout: int, second: int) -> None:
-        """Record an end before it is sent; ``second`` is the second it was computed from."""
+        """Record a new end of the lease before it is sent.
+
+        Args:
+            timeout: the new end.
+            second: the second of the store's clock from which the new end was computed.
+        """
         self.unconfirmed.add(timeout)
         self.second = max(self.second, second)
 
     def confirm_extension(self, timeout: int) -> None:
-        """Record that the table contains this end."""
+        """Record that the row in the table has this end of the lease as its ``timeout``."""
         self.timeout = timeout
         self.unconfirmed.clear()
 
     def holds(self, row: StoredRow, now: float) -> bool:
         """Whether the lease is still held: the row has the values that this process wrote.
 
-        If the row's ``timeout`` is the end that an unanswered extension wrote, that extension was
-        applied. This is certain only until the previous end of the lease. After that, another
-        worker may have claimed the row and written the same end.
+        If the row's ``timeout`` is an end from an unanswered extend, this extend was applied, and
+        the lease is held. After the previous end of the lease, this conclusion is not certain,
+        because another worker might have claimed the row and written the same end. So from then on
+        the result is False.
         """
         if self.settled or row.next_time != self.next_time:
             return False
@@ -63,7 +69,11 @@ class Lease:
         return False
 
     def has_left(self, row: StoredRow | None) -> bool:
-        """Whether the row, or its absence, is the result of one of this lease's settles."""
+        """Whether one of this lease's settles has left the row in its present state.
+
+        Args:
+            row: the row; None if the row does not exist.
+        """
         return (None if row is None else (row.next_time, row.timeout)) in self.results
 
 
@@ -78,49 +88,50 @@ class HeldLeases:
 
         Args:
             row: the row as it was before the claim.
-            owner: the owner in whose name the row was claimed.
+            owner: the owner that the claim named.
             timeout: the end of the lease.
             second: the second of the store's clock in which the row was read.
         """
         if len(self._by_key) >= _CAPACITY:
             self._by_key = {key: each for key, each in self._by_key.items() if not each.settled}
         attempt = 1 if row.never_leased else 2
-        # The fence contains the second and the occurrence: one occurrence is never claimed twice in
-        # one second, but two occurrences of one row may be claimed in the same second.
+        # The fence contains the second and the occurrence, so that each claim of a row has another
+        # fence: two occurrences of a row can be claimed in the same second, but no occurrence is
+        # claimed twice in one second.
         fence = second << 31 | max(row.occurrence, 0)
         lease = Lease(Token(owner, fence), row.next_time, attempt, timeout, second)
         self._by_key[row.id] = lease
         return lease
 
     def get(self, key: str, token: Token) -> Lease | None:
-        """The lease of this row with this token; None if this process does not hold it."""
+        """The lease of this row with this token; None if this process holds no such lease."""
         lease = self._by_key.get(key)
         return lease if lease is not None and lease.token == token else None
 
     def keys_of(self, owner: str) -> Iterator[str]:
-        """The keys of those leases of an owner that were not settled."""
+        """The keys of the rows whose leases this owner holds and has not settled."""
         for key, lease in self._by_key.items():
             if lease.token.owner == owner and not lease.settled:
                 yield key
 
     def as_row(self, stored: StoredRow, now: float) -> Row:
-        """Convert a row of the table, with the lease of it that this process holds, if any."""
+        """Convert a row of the table; if this process holds its lease, add the lease's values."""
         lease = self._by_key.get(stored.id)
         if lease is None or not lease.holds(stored, now):
             return as_row(stored)
         return as_row(stored, lease.token, lease.attempt)
 
     def drop(self, key: str) -> None:
-        """Forget a lease that was lost."""
+        """Forget the lease of this row, because it was lost."""
         self._by_key.pop(key, None)
 
 
 def may_be_leased(row: StoredRow, now: float, longest: float) -> bool:
-    """Whether any worker, including PerfectSched's, may hold this row.
+    """Whether a worker, psched's or PerfectSched's, might hold a lease of this row.
 
-    A row that waits for a retry looks like a leased row, so it counts as one that may be leased. A
-    row is not leased before its ``next_time``, nor if its ``timeout`` is more than ``longest``
-    seconds from now.
+    The result is True for a row that waits for a retry, because the table does not distinguish such
+    a row from a leased one. A row is not leased before its ``next_time``, nor if its ``timeout`` is
+    more than ``longest`` seconds from now.
 
     Args:
         row: the row.

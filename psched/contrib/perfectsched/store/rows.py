@@ -1,4 +1,4 @@
-"""Converts rows of PerfectSched's table to psched's rows, and back."""
+"""Converts rows of PerfectSched's table to psched's rows, and psched's rows to its rows."""
 
 import zlib
 from typing import Any, NamedTuple
@@ -9,22 +9,23 @@ from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
 
 NEVER = 2**31 - 1
-"""The ``timeout`` of a row without a next run, which no worker claims. It is no real time:
-PerfectSched's times end at `LATEST`.
+"""The ``timeout`` of a row that has no next run, so that no worker claims the row.
+
+It is not used as a time, because the latest time is `LATEST`.
 """
 
 LATEST = NEVER - 1
-"""The last time that a row's columns may hold, in January 2038."""
+"""The latest time that psched writes to a row, in Unix seconds: in January 2038."""
 
 
 class StoredRow(NamedTuple):
-    """A row as it was read from the table; any client may have written any value.
+    """A row of the table; any client can have written any value, even an invalid one.
 
     Attributes:
-        timeout: the time from which workers may claim the row; while a worker holds a lease of the
-            row, the end of the lease.
-        next_time: the scheduled time of the occurrence that is next, due or running.
-        data: a JSON object, which contains the schedule's type.
+        timeout: the time from which workers claim the row; this is also the end of the lease if a
+            worker holds one.
+        next_time: the scheduled time of the occurrence that is running or that runs next.
+        data: a JSON object; its field ``type`` is the schedule's type.
         timezone: the name of a time zone; None means UTC.
     """
 
@@ -38,37 +39,37 @@ class StoredRow(NamedTuple):
 
     @property
     def occurrence(self) -> int:
-        """``next_time``; -1 if its value is no whole number."""
+        """``next_time``; -1 if the column does not contain a whole number."""
         return _number(self.next_time)
 
     @property
     def until(self) -> int:
-        """``timeout``; -1 if its value is no whole number."""
+        """``timeout``; -1 if the column does not contain a whole number."""
         return _number(self.timeout)
 
     @property
     def version(self) -> int:
-        """A checksum of the definition."""
+        """A checksum of the columns that define the schedule, used as ``Row.version``."""
         written = (self.cron, self.delay, self.timezone, self.data)
         return zlib.crc32(repr(written).encode()) & NEVER
 
     @property
     def never_leased(self) -> bool:
-        """Whether no worker has leased the present occurrence yet.
+        """Whether no worker has leased the occurrence ``next_time`` yet.
 
         The settle that moves a row to its next occurrence sets ``timeout`` to exactly ``next_time``
-        plus ``delay``; every lease, retry and release sets ``timeout`` to something else.
+        plus ``delay``; every lease, retry and release sets ``timeout`` to another time.
         """
         return self.until == self.occurrence + _number(self.delay)
 
 
 def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> Row:
-    """Convert a row of the table.
+    """Convert a row of the table to a row of psched.
 
     Args:
         stored: the row.
-        token: the token of this process's lease of the row; None if this process holds none.
-        attempt: the attempt of the lease; 0 without a lease.
+        token: the token of this process's lease of the row; None if this process holds no lease.
+        attempt: the number of the attempt that the lease is for; 0 without a lease.
     """
     kind, data, form = split_data(stored.id, _bytes(stored.data))
     resting = stored.timeout == NEVER
@@ -91,7 +92,7 @@ def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> R
 
 
 def as_stored(row: Row) -> StoredRow:
-    """Convert a row for the table.
+    """Convert a row of psched to a row of the table.
 
     Raises:
         InvalidError: a value does not fit into the table; the error's ``field`` names the value.
@@ -112,16 +113,17 @@ def as_stored(row: Row) -> StoredRow:
 
 
 def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | None]:
-    """Read the column ``data``; any value can be read.
+    """Split the value of the column ``data`` into a type and a payload; no value raises an error.
 
     Args:
         key: the key of the row.
-        stored: a JSON object, or gzip of one; any other content is the payload itself.
+        stored: a JSON object, plain or compressed by gzip; any other value is the payload itself.
 
     Returns:
-        The type, the JSON text of the data without the type, and the form: the option that says how
-        the data wrap the payload (see `psched.base.payload`), or None if they are the payload. If
-        ``stored`` contains no type, the type is the part of the key before the first dot.
+        The type, the JSON text of the data without the type, and the form. The form is the option
+        that says how the data wrap the payload (see `psched.base.payload`), or None if the data are
+        the payload. If ``stored`` contains no type, the type is the part of the key before the
+        first dot.
     """
     data, form = _object(stored)
     named = data.pop("type", None) if form is None else None
@@ -130,7 +132,7 @@ def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | No
 
 
 def join_data(kind: str, data: str | bytes | None) -> bytes:
-    """The column ``data`` for a type and a payload; the type replaces any type in the payload."""
+    """The column ``data``: the payload's fields and the type, which replaces a field ``type``."""
     fields = decode("data", data, values=None) if data else {}
     return encode("data", {**fields, "type": kind}).encode()
 
@@ -145,7 +147,11 @@ def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
 
 
 def _joined(row: Row) -> bytes:
-    """The column ``data`` for a row; the row's payload need not be a JSON object."""
+    """The column ``data`` for a row, whose payload need not be a JSON object.
+
+    Raises:
+        InvalidError: the payload is no JSON object, and psched would read back something else.
+    """
     raw = raw_data(row)
     if raw == plain_text("data", row.data or "{}").encode():
         return join_data(row.type, row.data)
@@ -160,7 +166,7 @@ def _joined(row: Row) -> bytes:
 
 
 def _number(value: object) -> int:
-    # SQLite accepts text in a column of numbers. -1 stands for it, because it is no valid time.
+    # SQLite accepts text in a column of numbers. Text is read as -1, which is no valid time.
     return value if isinstance(value, int) else -1
 
 

@@ -17,7 +17,7 @@ COLUMNS = StoredRow._fields
 
 
 class Statements:
-    """All statements that psched sends about one table.
+    """All SQL statements that psched sends to one of PerfectSched's tables.
 
     Args:
         table: the table's name, quoted for the database.
@@ -35,11 +35,13 @@ class Statements:
         held = "id = :id AND next_time = :next_time AND timeout = :timeout"
 
         self.now = text(f"SELECT {dialect.now}")
-        # This statement fails if the table does not exist, or lacks a column.
+        # This statement reads no row, but fails if the table does not exist, or lacks a column.
         self.check = text(f"SELECT {columns} FROM {table} WHERE 1 = 0")
+        self.count = text(f"SELECT COUNT(*) FROM {table}")
         self.rows = text(f"{read} id IN :ids").bindparams(bindparam("ids", expanding=True))
-        # If the host's clock was set forward, running leases may seem to have ended. So until
-        # a lease's length has passed since, only rows that were never leased are claimed.
+        # If the store uses this host's clock, and the clock was set forward, a running lease can
+        # seem to have ended. So for the length of a lease after the clock was set, only rows that
+        # were never leased are claimed.
         claimable = (
             " AND (timeout = next_time + delay OR :length < :even)" if dialect.host_clock else ""
         )
@@ -48,13 +50,23 @@ class Statements:
             f" WHERE timeout <= {dialect.now_floor} + :horizon AND timeout < {NEVER}{claimable}"
             " ORDER BY timeout LIMIT :limit"
         )
-        # These statements read all rows, page by page; see `psched.stores.sql.listing`.
+        # Rows that may be leased are not counted if the store's clock is the host's, as above.
+        free = " AND timeout = next_time + delay" if dialect.host_clock else ""
+        self.backlog = text(
+            f"SELECT timeout, {dialect.now} FROM {table}"
+            f" WHERE timeout <= {dialect.now_floor} AND timeout < {NEVER}{free}"
+            " ORDER BY timeout LIMIT :limit"
+        )
+        # `first` and `following` read all rows, page by page; see `psched.stores.sql.listing`.
         place = f"{dialect.payload.format('id')}, timeout"
         page = f"SELECT {place}, {dialect.now}, {columns} FROM {table} WHERE"
         in_time = "ORDER BY timeout, id LIMIT :limit"
         beyond = dialect.after.format("timeout", "id", ":time", dialect.text.format(":id"))
         self.first = text(f"{page} 1 = 1 {in_time}")
         self.following = text(f"{page} {beyond} {in_time}")
+        self.first_by_key = text(f"{page} 1 = 1 ORDER BY id LIMIT :limit")
+        after_key = f"id > {dialect.text.format(':id')}"
+        self.following_by_key = text(f"{page} {after_key} ORDER BY id LIMIT :limit")
         self.rights: Mapping[str, TextClause] = {
             "SELECT": self.check,
             "INSERT": text(
@@ -92,10 +104,10 @@ class Statements:
     def extend(
         self, leases: Sequence[tuple[str, object, int]], until: int
     ) -> tuple[TextClause, dict[str, Any]]:
-        """The statement that moves the end of leases, and its values.
+        """The statement that writes a new end of leases, and the statement's values.
 
         Args:
-            leases: for each lease, the key, the ``next_time`` and the present ``timeout``.
+            leases: for each lease, the row's key, ``next_time`` and present ``timeout``.
             until: the new end of the leases.
         """
         values: dict[str, Any] = {"until": until}
@@ -105,7 +117,7 @@ class Statements:
         return text(self._extend + where), values
 
     def insert(self, rows: Sequence[StoredRow]) -> tuple[TextClause, dict[str, Any]]:
-        """The statement that inserts all of the rows or none, and its values."""
+        """The statement that inserts all of the rows or none, and the statement's values."""
         values = {f"{n}{i}": v for i, row in enumerate(rows) for n, v in row._asdict().items()}
         each = (", ".join(f":{name}{i}" for name in COLUMNS) for i in range(len(rows)))
         return text(self._insert + ", ".join(f"({row})" for row in each)), values
@@ -114,19 +126,19 @@ class Statements:
 def read_rows(
     connector: Connector, sql: Statements, keys: Sequence[str]
 ) -> tuple[float, Mapping[str, StoredRow]]:
-    """Read the store's clock and the rows with these keys; the time is 0 if no row was found."""
+    """Read the store's clock, and the rows with these keys, by key; the time is 0 without rows."""
     found = connector.read(lambda c: c.execute(sql.rows, {"ids": [*keys]}).all()) if keys else []
     now = float(found[0][0]) if found else 0.0
     wanted, rows = {*keys}, (StoredRow(*columns[1:]) for columns in found)
-    # Other keys are left out, because the database's collation may treat different keys as equal.
+    # Rows with other keys are left out: the database's collation may treat other keys as equal.
     return now, {row.id: row for row in rows if row.id in wanted}
 
 
 def as_seen(row: StoredRow) -> dict[str, Any]:
-    """The values for the SQL condition that a row has not changed since it was read."""
+    """The values for an SQL condition that is true if a row has not changed since it was read."""
     return {**row._asdict(), "timezone": row.timezone or ""}
 
 
 def as_new(row: StoredRow) -> dict[str, Any]:
-    """The values of a row that replaces another row."""
+    """The values, named ``new_…``, for a statement by which this row replaces an existing row."""
     return {f"new_{name}": value for name, value in row._asdict().items()}

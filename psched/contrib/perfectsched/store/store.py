@@ -1,6 +1,6 @@
-"""psched's store on PerfectSched's table, which PerfectSched's workers may use at the same time.
+"""psched's store on PerfectSched's table, which PerfectSched's workers can use at the same time.
 
-It implements `psched.core.store_protocol`, as far as the table has columns for it:
+The store implements `psched.core.store_protocol`, as far as the table has columns for it:
 
 ======================  ======================================================================
 column                  in psched
@@ -20,40 +20,41 @@ compares the definition itself.
 
 **No two leases have the same token.** The end of a lease is computed from the second in which the
 store's clock was read: second + alive_time + 1. A release or a retry makes the occurrence due in a
-later second than any from which an end of its lease was computed (`Lease.second`). A lease also
-expires in a later second than any of these. So each claim of an occurrence happens in a later
-second than all earlier claims and extends of this occurrence. It writes a later end than they did,
-provided that all workers have the same ``alive_time``. When an occurrence is finished,
-``next_time`` changes. ``Row.fence`` is computed from the second of the claim and from
-``next_time``. So it grows with every claim, even if the workers' ``alive_time`` differ.
-docs/rdb_compat.md describes what psched cannot prevent: equal ends written by PerfectSched's
-workers or by workers with another ``alive_time``, and a person who deletes and adds a row again, or
-sets its times, within the second of a claim.
+later second than all seconds from which an end of its lease was computed (`Lease.second`). A lease
+also expires in a later second than all of these. So each claim of an occurrence happens in a later
+second than all earlier claims and extends of this occurrence. The claim also writes a later end
+than all earlier claims and extends, provided that all workers have the same ``alive_time``. When an
+occurrence is finished, ``next_time`` changes. ``Row.fence`` is computed from the second of the
+claim and from ``next_time``. So the fence grows with every claim, even if the workers'
+``alive_time`` differ. docs/rdb_compat.md describes the cases that psched cannot prevent:
+PerfectSched's workers, or workers with another ``alive_time``, can write an equal end; and a person
+can delete a row and add it again, or set its times, within the second of a claim.
 
-**Time.** All times are whole seconds of the store's clock. They are computed here and written as
-literals, because later requests compare the row with them. A lease ends at
+**Time.** All times are whole seconds of the store's clock. This store computes the times and sends
+them as literals, because later requests compare the row with these times. A lease ends at
 floor(now) + alive_time + 1.
 
 **The next occurrence.** A settle that moves a row to its next occurrence sets ``timeout`` to
-next_time + delay, even if that is past, as PerfectSched does, and never to now. PerfectSched's
-workers compare only ``timeout`` when they claim. If ``timeout`` could have the same value under two
-occurrences, within one second, then a worker that has read the row under the first occurrence could
-claim it under the second, and run the first again. This rule also distinguishes an occurrence that
-was never leased (`StoredRow.never_leased`) from one that was leased before. An occurrence that was
-leased before runs even if the catch-up policy would skip it.
+next_time + delay, as PerfectSched does. The settle does so even if this time has passed; it never
+sets ``timeout`` to now. The reason is that PerfectSched's workers compare only ``timeout`` when
+they claim. Suppose that two occurrences of a row had the same ``timeout``. Then a worker that has
+read the row before the settle could claim the row after the settle, and run the first occurrence
+again. Because of this rule, the row also shows whether its occurrence was leased before
+(`StoredRow.never_leased`). An occurrence that was leased before runs even if the catch-up policy
+would skip it.
 
 **Unknown outcomes.** The next request finds out whether an unanswered extend (`Lease.holds`) or an
-unanswered settle (`Lease.has_left`) was applied. For a claim this is impossible: of two workers
-that try to claim a row in the same second, one succeeds, but both send the same values. So the
-worker treats the row of an unanswered claim as not claimed; if the claim did succeed, its lease
-expires.
+unanswered settle (`Lease.has_left`) was applied. For an unanswered claim, nobody can find this out:
+of two workers that try to claim a row in the same second, one succeeds, but both send the same
+values. So the worker treats the row of an unanswered claim as not claimed. If the claim did
+succeed, the lease expires.
 
-**Deleting** removes a row at once, even while it is leased: the holder finds that the row no longer
-exists. A dead worker's leases cannot be released: they expire.
+**Deleting** removes a row at once, even while it is leased. The holder of the lease finds that the
+row no longer exists. The leases of a dead worker cannot be released; they expire.
 
 **An invalid row**, such as one with an invalid cron line or zone, cannot be marked as quarantined.
-Each time it is claimed, it is put off by an hour, and an error is logged. No occurrence is lost:
-once the row has been corrected, it runs within the hour.
+Each time a worker of psched claims such a row, the worker puts the row off by an hour, and logs an
+error. No occurrence is lost: once somebody has corrected the row, it runs within the hour.
 """
 
 import random
@@ -82,18 +83,19 @@ from psched.contrib.perfectsched.store.statements import Statements, as_new, as_
 from psched.core.catchup import iso
 from psched.core.columns import decode
 from psched.core.model import Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled
+from psched.core.selection import EVERY_ROW, SelectedRows, Selection
+from psched.core.store_protocol import Backlog, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.table_store import TableStore, one_request
+from psched.stores.sql.table_store import TableStore, backlog_of, one_request
 
 _USUAL_ALIVE_TIME = 300
 """The default ``alive_time`` of PerfectSched's workers, in seconds."""
 
 _CLOCKS_DIFFER = 60
-"""Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
+"""Seconds by which a PerfectSched worker's clock can be ahead of the database's clock."""
 
 
 class PerfectSchedStore(TableStore[Statements]):
@@ -101,7 +103,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     Args:
         settings: the settings, which name the database and the table. The longest lease of any
-            worker is assumed to be their ``alive_time``, but at least 300 seconds.
+            worker is assumed to last ``settings.alive_time``, but at least 300 seconds.
         clock: measures how long requests take.
         rng: the source of the random pauses between two tries to lock the database.
     """
@@ -114,14 +116,15 @@ class PerfectSchedStore(TableStore[Statements]):
         self._leases = self._writer.leases
         self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
         self._in_batches = partial(write_in_batches, clock=clock, patience=patience)
-        # Holds the rows of inserts that were not answered, by the nonces of these inserts.
+        # The rows of unanswered inserts, by the nonces of the inserts; see `add`.
         self._unanswered: dict[str, Sequence[StoredRow]] = {}
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         """Insert all of the rows or none.
 
-        The table has no column for the nonce, so this store keeps unanswered inserts in memory.
+        The table has no column for the nonce. So that a repeated insert is recognised by its nonce,
+        this store keeps unanswered inserts in memory.
 
         Raises:
             AlreadyExistsError: one of the keys exists.
@@ -145,14 +148,24 @@ class PerfectSchedStore(TableStore[Statements]):
         return self.look([key]).get(key)
 
     @override
-    def rows(self) -> Iterator[Row]:
-        return Listing(self._query, [(self._sql.first, self._sql.following)], self._listed)
+    def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
+        """The rows of a selection. All rows are read up to the last that can be selected."""
+        sql = self._sql
+        parts = [(sql.first, sql.following)]
+        if selection.sorted_by_key:
+            parts = [(sql.first_by_key, sql.following_by_key)]
+        listing = Listing(self._query, parts, self._listed)
+        return SelectedRows(listing, selection, self.now() if selection.due else None)
+
+    def count(self) -> int:
+        """Count the rows, as `CountsRows.count` describes."""
+        return int(self._query(self._sql.count, {})[0][0])
 
     @override
     def replace(self, seen: Row, new: Row) -> bool:
-        """Change a row's definition; change its times only if no worker may hold a lease of it.
+        """Change a row's definition; change its times only if no worker can hold a lease of it.
 
-        The times of a row that may be leased are not changed, because they fence the lease.
+        The times of a row that may be leased are not changed, because the times fence the lease.
 
         Raises:
             NotSupportedError: the table has no column for a value, or ``next_time`` would change
@@ -176,12 +189,13 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def delete(self, key: str) -> bool:
-        """Remove a row, even while it is leased: the holder then finds that the row is missing.
+        """Remove a row, even while it is leased; the lease's holder then finds that it is missing.
 
         Raises:
             NotFoundError: no row has this key.
         """
-        # The row is read first, because the collation may treat a different key as equal to this.
+        # `get` compares keys exactly. The statement alone could delete the row of another key that
+        # the database's collation treats as equal.
         if self.get(key) is None or not self._write(self._sql.delete, {"id": key}):
             raise NotFoundError(f"no schedule has the key {key!r}")
         return True
@@ -193,9 +207,13 @@ class PerfectSchedStore(TableStore[Statements]):
     ) -> Claimed:
         return self._writer.claim(owner, limit, lease_time(None, alive_time, shortest), horizon)
 
+    def backlog(self, limit: int) -> Backlog:
+        """Count the due rows, as `CountsBacklog.backlog` describes."""
+        return backlog_of(self._query(self._sql.backlog, {"limit": limit}))
+
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """The rows that this owner certainly holds; rows of an unanswered claim are left out."""
+        """The rows that this owner certainly holds; the row of an unanswered claim is left out."""
         now, found = self._read(
             [key for key in self._leases.keys_of(owner) if not keys or key in keys]
         )
@@ -219,18 +237,18 @@ class PerfectSchedStore(TableStore[Statements]):
     @override
     @one_request
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """End leases; the next occurrence is due exactly at ``not_before``, even in the past."""
+        """End leases; a row's next occurrence is due at ``not_before``, even if that has passed."""
         return self._in_batches(settlements, self._writer.settle)
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """Replace a leased row's payload, and keep the type, which is in the same column."""
+        """Replace a leased row's payload, but keep the type, which the same column contains."""
         with refusing_data():
             return self._writer.update_data(key, token, data)
 
     @override
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """Return nothing: the table has no column for marks."""
+        """Return an empty mapping, because the table has no column for marks."""
         return {}
 
     @override
@@ -245,7 +263,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """Release nothing, because the table does not tell which leases a dead worker held."""
+        """Release nothing, because the table does not show which leases a dead worker held."""
         return ()
 
     @override
@@ -254,7 +272,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def _prepare(self) -> None:
-        """Create no folder: if the folder is missing, PerfectSched's database is elsewhere."""
+        """Do nothing if the database's folder is missing: PerfectSched's database is elsewhere."""
         place = self._connector.url.database
         if place and Path(place).parent.is_dir():
             super()._prepare()
@@ -277,7 +295,7 @@ class PerfectSchedStore(TableStore[Statements]):
             connection.execute(*self._sql.insert(rows[start : start + BATCH]))
 
     def _has_inserted(self, rows: Sequence[StoredRow]) -> bool:
-        """Whether all of these rows exist, which an unanswered insert may have added."""
+        """Whether an unanswered insert of these rows was applied: all rows exist, unchanged."""
         _, found = self._read([row.id for row in rows])
         return bool(rows) and all(
             row.id in found and found[row.id].version == row.version for row in rows
@@ -288,7 +306,12 @@ class PerfectSchedStore(TableStore[Statements]):
 
 
 def _checked(row: Row) -> StoredRow:
-    """Convert a row for the table; refuse a row with a value for which the table has no column."""
+    """Convert a row of psched to a row of the table.
+
+    Raises:
+        InvalidError: a value does not fit into the table.
+        NotSupportedError: the table has no column for a value.
+    """
     if row.cron is None:
         raise NotSupportedError("cron: PerfectSched's table has no schedules that run once")
     if row.alive_time is not None:
@@ -300,7 +323,7 @@ def _checked(row: Row) -> StoredRow:
 
 
 def _is_as_seen(row: StoredRow, seen: Row, *, held: bool) -> bool:
-    """Whether a row has not changed since a client read it; an extended lease is no change."""
+    """Whether a row is unchanged since a client read it; an extended lease is not a change."""
     was = as_row(row)
     if (was.version, was.next_time) != (seen.version, seen.next_time):
         return False

@@ -1,4 +1,4 @@
-"""Creates the table exactly as PerfectSched creates it."""
+"""Creates PerfectSched's table exactly as PerfectSched itself creates it."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ from psched.stores.sql.dialects import Dialect
 
 
 def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
-    """Create the table and its index if they are missing; nothing that exists is changed.
+    """Create the table and its index if they are missing; change nothing that exists.
 
     Returns:
         One line of text for each object that was created.

@@ -1,6 +1,7 @@
 #!lua
--- Adds rows, all or none. ARGV: the nonce of this insert, then 10 values for each row. Returns nil,
--- or the first key that exists already, in which case no row is added.
+-- Adds all given rows, or none if a row with one of the keys exists. ARGV: the nonce of this
+-- insert, then 10 values for each row. Returns nil if the rows were added, otherwise the first key
+-- that exists already or is given twice.
 local VALUES = 10
 
 local seen = {}

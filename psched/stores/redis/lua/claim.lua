@@ -2,22 +2,20 @@
 -- Leases due rows; the rows that have been due longest come first. ARGV: the owner, the most rows
 -- to lease, alive_time, the shortest length of a lease, the horizon in seconds, then the types to
 -- claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
--- row 1 if a former lease had expired, otherwise 0; the time of the next due row within the
--- horizon, or nil; 1 if more rows may be due, otherwise 0. Returns only nil if the data are gone.
+-- row 1 if an earlier lease of the row has expired, otherwise 0; the time of the next row to fall
+-- due within the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the
+-- server has no data of psched.
 if redis.call('EXISTS', INFO) == 0 then return nil end
 local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
-local FIRST_TYPE = 6
+local types = {unpack(ARGV, 6)}
 
--- If types are given: the most due rows that are read, and how many are read at a time.
-local MOST_READ, PAGE = 50000, 500
-
--- Columns that contain whole numbers, by their indexes in COLUMNS.
+-- The columns that must contain whole numbers, by their indexes in COLUMNS.
 local INTEGERS = {
   [5] = 'delay', [6] = 'next_time', [8] = 'fence', [10] = 'attempt', [13] = 'version',
   [14] = 'created_at', [15] = 'alive_time', [17] = 'retain_until',
 }
 
--- Characters of more than one byte: the well-formed sequences of RFC 3629.
+-- Patterns that match the UTF-8 characters of more than one byte (RFC 3629).
 local UTF8 = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
   '[\225-\236\238\239][\128-\191][\128-\191]',
@@ -30,7 +28,8 @@ local function is_utf8(key)
   return not key:find('[\128-\255]')
 end
 
--- Increments fence and attempt. Returns nil, or a text that says why the row cannot be leased.
+-- Checks whether a row can be leased, and increments its fence and attempt. Returns nil if the row
+-- can be leased, otherwise a text that says why it cannot.
 local function problem(key, row)
   if row.err then return 'its row is no hash' end
   if redis.call('EXISTS', row_key(key)) == 0 then
@@ -49,30 +48,9 @@ local function problem(key, row)
   end
 end
 
--- Returns the keys of the rows of the claimed types that have been due longest.
-local function due_keys(most)
-  if #ARGV < FIRST_TYPE then
-    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)
-  end
-  local claimed, keys, offset = {}, {}, 0
-  for i = FIRST_TYPE, #ARGV do claimed[ARGV[i]] = true end
-  while #keys < most and offset < MOST_READ do
-    local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', offset, PAGE)
-    for _, key in ipairs(page) do
-      local kind = redis.pcall('HGET', row_key(key), 'type')
-      if #keys < most and (type(kind) == 'table' or claimed[kind or 'default']) then
-        keys[#keys + 1] = key
-      end
-    end
-    if #page < PAGE then break end
-    offset = offset + PAGE
-  end
-  return keys
-end
-
 local next_due = redis.call('ZRANGEBYSCORE', DUE, '('..integer(now), integer(now + horizon),
   'WITHSCORES', 'LIMIT', 0, 1)[2]
-local keys = due_keys(tonumber(limit))
+local keys = due_keys(tonumber(limit), types)
 local rows, expired, size, more = {}, {}, 0, #keys == tonumber(limit)
 for _, key in ipairs(keys) do
   if size > LARGEST_ANSWER then

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Deletes a row, or marks it if it is leased. ARGV: key. Returns 'missing', 'marked' or 'removed'.
+-- Deletes a row; if the row is leased, only gives it the status 'deleting'. ARGV: the key. Returns
+-- 'removed' or 'marked', or 'missing' if there is no such row.
 local key = ARGV[1]
 local due = redis.call('ZSCORE', DUE, key)
 local row = read_fields(key, 'owner', 'status', 'version')

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Extends leases. ARGV: alive_time, the shortest length of a lease, then key, owner and fence of
--- each lease. Returns for each lease 1 if it is still held, otherwise 0.
+-- each lease. Returns for each lease 1 if it was still held and is extended, otherwise 0.
 local alive_time, shortest = ARGV[1], ARGV[2]
 local held = {}
 for i = 3, #ARGV, 3 do

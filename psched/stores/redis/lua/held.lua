@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-oom
--- Returns the rows that an owner has leased. ARGV: the owner.
+-- Returns the rows that an owner has leased and whose leases have not expired. ARGV: the owner.
 local owner, rows = ARGV[1], {}
 local from, to = '['..held_member(owner, ''), '('..owner..'\1'
 for _, member in ipairs(redis.call('ZRANGEBYLEX', HELD, from, to)) do

@@ -1,5 +1,6 @@
 #!lua flags=no-writes,allow-oom
--- Returns the status of each row, or nil if it has none. ARGV: the keys of the rows.
+-- Returns for each row its status, or nil if the row has no status or does not exist. ARGV: the
+-- keys of the rows.
 local found = {}
 for _, key in ipairs(ARGV) do
   local row = read_fields(key, 'status')

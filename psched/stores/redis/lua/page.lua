@@ -1,11 +1,16 @@
 #!lua flags=no-writes,allow-oom
--- Returns a page of rows, and 1 if it is the last page, otherwise 0. ARGV: the set ('due' or
--- 'rest'), the most rows to return, and the score and the key of the previous page's last row
--- (empty: return the first page). That row may have been moved or deleted since.
-local part, limit, score, last = unpack(ARGV)
+-- Returns a page of rows; 1 if it is the last page, otherwise 0; and the score and the key of the
+-- last row that was looked at. ARGV: the set ('due' or 'rest'), the most rows to look at, the score
+-- and the key of the last row of the previous page, both empty for the first page, and the filter.
+-- The script searches for the position of this row, because the row may have been moved or deleted
+-- since. The filter is empty, or JSON with the fields of psched.core.selection.Selection; rows that
+-- do not match are omitted. A row that cannot be read is returned, because psched tells its status.
+local part, limit, score, last, filter = unpack(ARGV)
+filter = filter ~= '' and cjson.decode(filter)
 local is_first, keys = score == '', nil
 
--- Compares keys by their bytes, as a sorted set does, because Lua's comparison uses the locale.
+-- Whether a key sorts after another one. Keys are compared by their bytes, as in a sorted set,
+-- because Lua's own comparison uses the locale.
 local function is_after(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = one:byte(i), other:byte(i)
@@ -14,7 +19,8 @@ local function is_after(one, other)
   return #one > #other
 end
 
--- The rank of the first row after the last page, by binary search among the rows of equal score.
+-- Returns the rank of the first row of this page. Among the rows with the same score, a binary
+-- search finds the first key after the last key of the previous page.
 local function first_rank()
   if is_first then return 0 end
   local low = redis.call('ZCOUNT', DUE, '-inf', '('..score)
@@ -30,20 +36,54 @@ local function first_rank()
   return low
 end
 
+local function includes(list, value)
+  if #list == 0 then return true end
+  for _, each in ipairs(list) do
+    if each == value then return true end
+  end
+  return false
+end
+
+local function label_of(options)
+  if not options or not options:find('label', 1, true) then return nil end
+  local is_json, decoded = pcall(cjson.decode, options)
+  return is_json and type(decoded) == 'table' and decoded.label or nil
+end
+
+local function matches(key)
+  if not filter then return true end
+  if key:sub(1, #filter.prefix) ~= filter.prefix then return false end
+  local row = redis.pcall('HMGET', row_key(key), 'type', 'status', 'owner', 'options')
+  if row.err then return true end
+  if not row[1] and redis.call('EXISTS', row_key(key)) == 0 then return true end
+  local status = row[2] or 'waiting'
+  if filter.due and status ~= 'waiting' then return false end
+  if status == 'waiting' and row[3] then status = 'running' end
+  return includes(filter.statuses, status) and includes(filter.types, row[1] or 'default')
+    and (#filter.labels == 0 or includes(filter.labels, label_of(row[4])))
+end
+
 if part == 'due' then
   local rank = first_rank()
-  keys = redis.call('ZRANGE', DUE, rank, rank + limit - 1)
+  if filter and filter.due then
+    local due = redis.call('ZCOUNT', DUE, '-inf', integer(now))
+    limit = math.min(limit, math.max(due - rank, 0))
+  end
+  keys = limit == 0 and {} or redis.call('ZRANGE', DUE, rank, rank + limit - 1)
 else
   keys = redis.call('ZRANGEBYLEX', REST, is_first and '-' or '('..last, '+', 'LIMIT', 0, limit)
 end
-local rows, size, done = {}, 0, #keys < tonumber(limit) and 1 or 0
+local rows, size, done = {}, 0, #keys < tonumber(ARGV[2]) and 1 or 0
 for i, key in ipairs(keys) do
-  local row, bytes = read_row(key)
-  size = size + bytes
-  rows[i] = row
-  if size > LARGEST_ANSWER and i < #keys then
-    done = 0
-    break
+  last = key
+  if matches(key) then
+    local row, bytes = read_row(key)
+    size = size + bytes
+    rows[#rows + 1] = row
+    if size > LARGEST_ANSWER and i < #keys then
+      done = 0
+      break
+    end
   end
 end
-return {rows, done}
+return {rows, done, redis.call('ZSCORE', DUE, last) or '0', last}

@@ -1,16 +1,16 @@
--- The layout of the data, and what several scripts need. KEYS[1] is the prefix of all keys:
--- the table's name in braces and a colon. The braces put all keys into one slot.
+-- The layout of the data, and the functions that several scripts call. KEYS[1] is the prefix of all
+-- keys: the table's name in braces, and a colon. The braces put all keys into one hash slot.
 --
---   {table}:row:KEY   a hash: the columns of a row, except its key and next_run_time; a column that
---                     is absent has its default
+--   {table}:row:KEY   a hash: the columns of a row, except its key and next_run_time; an absent
+--                     column has its default
 --   {table}:due       a sorted set of keys by next_run_time: rows that wait or are leased
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
---   {table}:retain    a sorted set of keys by retain_until: rows that may be purged then
+--   {table}:retain    a sorted set of keys by retain_until: rows that can be purged after this time
 --   {table}:info      a hash: the version of this layout
 --
--- In arguments, an empty string stands for an absent value. A text that may itself be empty has
--- '=' before it.
+-- In arguments, an empty string stands for an absent value. A text that can be empty is passed with
+-- '=' before it, so that an empty text differs from an absent one.
 
 local PREFIX = KEYS[1]
 local DUE, REST, HELD = PREFIX..'due', PREFIX..'rest', PREFIX..'held'
@@ -22,10 +22,10 @@ local COLUMNS = {
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
 }
 
--- Bytes of data and options after which no further row is put into an answer.
+-- When the rows of an answer have more bytes of data and options than this, no row is added to it.
 local LARGEST_ANSWER = 4000000
 
--- Seconds: the longest lease, as in psched.base.lease_times.
+-- The longest lease in seconds, as in psched.base.lease_times.
 local LONGEST_LEASE = 366 * 86400
 
 local now = tonumber(redis.call('TIME')[1])
@@ -34,14 +34,15 @@ local function row_key(key) return PREFIX..'row:'..key end
 
 local function held_member(owner, key) return owner..'\0'..key end
 
--- A number as text without an exponent.
+-- Converts a number to text without an exponent.
 local function integer(number) return string.format('%.0f', number) end
 
 local function optional_text(argument) return argument ~= '' and argument:sub(2) end
 
 local function optional_number(argument) return argument ~= '' and argument end
 
--- Returns some fields of a row, false for each that is absent; nil if there is no such hash.
+-- Returns the values of some fields of a row; the value of an absent field is false. Returns nil if
+-- the row has no hash.
 local function read_fields(key, ...)
   if redis.call('EXISTS', row_key(key)) == 0 then return nil end
   local values = redis.pcall('HMGET', row_key(key), ...)
@@ -49,7 +50,8 @@ local function read_fields(key, ...)
   return values
 end
 
--- Takes names and values in turn. A field whose value is false is deleted.
+-- Writes fields of a row. `fields` contains names and values in turn; a field whose value is false
+-- is deleted.
 local function write_fields(key, fields)
   local set, deleted = {}, {}
   for i = 1, #fields, 2 do
@@ -64,11 +66,12 @@ local function write_fields(key, fields)
   if #deleted > 0 then redis.call('HDEL', row_key(key), unpack(deleted)) end
 end
 
--- Whether a row still has the status that was seen (empty: any status). The status is compared
--- because another client may set the status without raising the version.
+-- Whether a row still has the status `seen` (empty: any status). Scripts compare the status besides
+-- the version, because another client might set the status without increasing the version.
 local function has_status(status, seen) return seen == '' or (status or 'waiting') == seen end
 
--- Sets next_run_time. Without a time, the row has no next run and is moved to the set REST.
+-- Sets the next_run_time of a row. If `time` is false, the row has no next run, so the key is moved
+-- to the set REST.
 local function set_due(key, time)
   if time then
     redis.call('ZADD', DUE, time, key)
@@ -95,16 +98,16 @@ local function remove_row(key, owner)
   if owner then redis.call('ZREM', HELD, held_member(owner, key)) end
 end
 
--- Returns the end of a lease that begins now. psched.base.lease_times.lease_time has this rule in
--- Python.
+-- Returns the end of a lease that begins now. The length of the lease is computed as in
+-- psched.base.lease_times.lease_time. One second is added, because `now` is rounded down.
 local function lease_end(own, alive_time, shortest)
   local length = math.max(tonumber(own or '') or tonumber(alive_time), tonumber(shortest))
   return integer(now + math.min(length, LONGEST_LEASE) + 1)
 end
 
--- Returns a row (its key, next_run_time and columns) and the number of bytes of its payload. If the
--- hash cannot be read, a text that says why replaces the columns. Returns nil and 0 if there is no
--- such row.
+-- Returns a row and the number of bytes of its payload. The row consists of its key, next_run_time
+-- and columns. If its hash cannot be read, a text that gives the reason replaces the columns.
+-- Returns nil and 0 if there is no such row.
 local function read_row(key)
   local due = redis.call('ZSCORE', DUE, key)
   local values = redis.pcall('HMGET', row_key(key), unpack(COLUMNS))
@@ -115,4 +118,30 @@ local function read_row(key)
     return {key, due, 'is gone'}, 0
   end
   return {key, due, unpack(values, 1, #values)}, size
+end
+
+-- If types are given to due_keys, rows of other types are read and skipped. MOST_READ is the most due
+-- rows that are read, PAGE the number of rows that are read at a time.
+local MOST_READ, PAGE = 50000, 500
+
+-- Returns the keys of due rows of some types (none: of all types): at most `most` keys, those of the
+-- rows that have been due longest.
+local function due_keys(most, types)
+  if #types == 0 then
+    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)
+  end
+  local wanted, keys, offset = {}, {}, 0
+  for _, kind in ipairs(types) do wanted[kind] = true end
+  while #keys < most and offset < MOST_READ do
+    local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', offset, PAGE)
+    for _, key in ipairs(page) do
+      local kind = redis.pcall('HGET', row_key(key), 'type')
+      if #keys < most and (type(kind) == 'table' or wanted[kind or 'default']) then
+        keys[#keys + 1] = key
+      end
+    end
+    if #page < PAGE then break end
+    offset = offset + PAGE
+  end
+  return keys
 end

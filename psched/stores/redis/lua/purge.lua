@@ -10,7 +10,8 @@ for _, key in ipairs(expired) do
     remove_row(key, row[1])
     removed = removed + 1
   else
-    -- Another client has made the row due again or has kept it longer, without updating this set.
+    -- Another client has rescheduled the row or changed its retain_until, without updating the set
+    -- RETAIN. So the row is not removed, but only its member of this set.
     redis.call('ZREM', RETAIN, key)
   end
 end

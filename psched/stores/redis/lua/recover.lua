@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- Releases leases of a dead worker. ARGV: the worker's nonce; alive_time; the seconds that a row
--- waits if this was not its first attempt; the member of the held set after which to begin (empty:
--- begin with the first); the most members to read. Returns the keys of the released rows, and the
--- member after which the next call must begin (empty: there are no more).
+-- Ends leases of a dead worker. ARGV: the worker's nonce; alive_time; the seconds that a row must
+-- wait if this was not its first attempt; the member of the set HELD after which to begin (empty:
+-- begin with the worker's first); the most members to read. Returns the keys of the released rows,
+-- and the member after which the next call must begin (empty: no member is left).
 local nonce, alive_time, wait, after, limit = unpack(ARGV)
 local from = after ~= '' and '('..after or '['..nonce..'.'
--- '/' follows '.' in the order of bytes.
+-- The owners of the worker's leases begin with the nonce and a dot. The range ends before '/',
+-- because '/' follows '.' in the order of bytes.
 local found = redis.call('ZRANGEBYLEX', HELD, from, '('..nonce..'/', 'LIMIT', 0, limit)
 local released = {}
 for _, member in ipairs(found) do

@@ -8,8 +8,8 @@ if not row or (row[1] or '1') ~= version or (row[2] or '0') ~= fence
   return 0
 end
 local current = tonumber(redis.call('ZSCORE', DUE, key) or '')
--- The end of a lease may have moved since the row was read, because workers extend their leases.
--- The due time of a free row must be unchanged.
+-- The next_run_time of a leased row is the end of its lease, which its worker may have extended
+-- since the row was read. So next_run_time is compared only in free rows.
 if not row[3] and (current and math.floor(current)) ~= tonumber(due) then return 0 end
 local _, _, _, _, _, _, kind, data, cron, timezone, delay, next_time, next_run_time, status, reason,
   attempt, alive_time, options, created_at, retain_until = unpack(ARGV)

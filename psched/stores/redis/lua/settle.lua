@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Ends leases. ARGV: 14 values for each settlement, in the order of the parameters of settle.
--- Returns for each settlement a value of psched.core.store_protocol.Settled.
+-- Ends leases. ARGV: 14 values for each settlement, in the order of the parameters of the function
+-- `settle`. Returns for each settlement a value of psched.core.store_protocol.Settled.
 local VALUES = 14
 
 local function settle(key, owner, fence, version, seen_status, next_time, not_before, wait, rest,
@@ -10,7 +10,8 @@ local function settle(key, owner, fence, version, seen_status, next_time, not_be
   local token = owner..'#'..fence
   local mine = row[1] == owner and (row[2] or '0') == fence
   if not mine or (row[3] or '1') ~= version or not has_status(row[5], seen_status) then
-    -- If this request was applied before, its answer was lost and it is repeated: report success.
+    -- If the row was settled with this token, the request was applied before and is repeated,
+    -- because its answer was lost. So the result is success.
     if row[4] == token then return 'done' end
     return mine and 'redefined' or 'preempted'
   end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Tries each command that the other scripts use, without changing anything. Returns the names of
--- the commands that the server refuses.
+-- Tries each command that the other scripts use, but changes no data. Returns the names of the
+-- commands that the server refuses.
 local refused = {}
 for _, request in ipairs({
   {'HSET', INFO, 'version', redis.call('HGET', INFO, 'version')},

@@ -18,7 +18,7 @@ def dialect_of(url: URL) -> Dialect:
     Raises:
         ConfigError: psched does not know this kind of database.
     """
-    # Only the dialect in use is imported, because the module for SQLite loads a library.
+    # Only the module of this database is imported, because the module for SQLite loads a library.
     match url.get_backend_name():
         case "sqlite":
             from psched.stores.sql.dialects.sqlite import SQLITE  # noqa: PLC0415

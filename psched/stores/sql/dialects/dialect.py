@@ -18,9 +18,9 @@ class ServerInfo:
     """The properties of a server, as read on a new connection.
 
     Attributes:
-        replica: the server is a replica, or has been made read-only.
-        in_cluster: the server is a node of a Galera cluster.
-        version: the server's version, if the driver knows it without a query; None: unknown.
+        replica: whether the server is a replica or read-only.
+        in_cluster: whether the server is a node of a Galera cluster.
+        version: the server's version; None if the driver does not know it without a query.
     """
 
     replica: bool = False
@@ -36,54 +36,59 @@ class Dialect:
 
     Attributes:
         now: SQL for the store's clock, in Unix seconds with a fraction. The database reads the
-            clock once per statement, and not before the request was sent.
+            clock once per statement, after the statement has arrived.
         now_floor: SQL for the store's clock, rounded down to whole seconds.
-        exact: SQL that makes a column compare byte by byte, so that 'A' differs from 'a'.
+        exact: SQL that makes a column compare byte by byte, so that 'A' differs from 'a', and keeps
+            the planner from using an index of the column.
         integer: SQL that makes the database treat a bound value, even NULL, as a whole number.
-        payload: SQL that reads a column that contains bytes or text.
+        payload: SQL that reads a column whose values can be bytes or text.
         packed: converts compressed bytes to a value that a payload column can store.
-        text: SQL that converts a key that was read through ``payload`` back to text.
+        text: SQL that converts a key back to text after it was read through ``payload``.
         hex: SQL for the bytes of a text column as hexadecimal digits.
-        after: an SQL condition: the pair of two columns is greater than the pair of two values. Its
-            form lets the planner continue in the index of both columns.
-        rest_order: the order by key of rows without a time, in the form that lets the planner
-            use the index of times and keys.
-        place: the column by which the database finds a row again fastest. Another row may have this
-            value by then, so the key must be compared.
-        read_only: an SQL condition: this server is a replica, or has been demoted to one. Such
-            servers let some users write, but these writes are lost.
+        after: an SQL condition that is true if a pair of columns is greater than a pair of values.
+            It is written so that the planner uses the index of both columns.
+        rest_order: the columns of an ORDER BY that sorts rows without a time by key. It is written
+            so that the planner uses the index of times and keys.
+        place: the column by which the database finds a row fastest. After a row was deleted,
+            another row can get the same value, so statements must compare the key besides.
+        read_only: an SQL condition that is true if the server is a replica. psched must not write
+            to a replica: some users have the right to do so, but their writes are lost.
         server: a query for the server's product and version, for `psched check`.
         isolation: a query whose last column is the session's isolation level.
-        encryption: a query whose last column is the session's encryption; empty: the session is not
-            encrypted.
-        aborts: whether an error aborts its whole transaction.
+        encryption: a query whose last column is the session's encryption, an empty text if the
+            session is not encrypted.
+        aborts: whether an error in one statement aborts the whole transaction.
         begin: the statement that begins a transaction that will write.
         catch_up: the statements to send before and after a read, so that a node of a Galera cluster
-            first applies all earlier commits; None: the database has no such clusters.
-        node_state: a query for the names and values of a Galera node's state; None: the database
+            first applies all earlier commits; None if the database has no such clusters.
+        node_state: a query for the names and values of a Galera node's state; None if the database
             has no such clusters.
         skips_locked: whether `psched.stores.sql.claims` uses `SkipLocked` if the server supports
             it.
-        host_clock: whether the database's clock is this host's, which a user may set by hours while
-            tasks run.
+        host_clock: whether the store's clock is this host's clock. If so, psched must detect when a
+            user sets the clock while tasks run.
         driver: SQLAlchemy's name of the driver whose connections ``connect`` can open.
-        connect: opens a driver's connection with the given arguments, on which no request takes
-            longer than the budget. If it returns None, SQLAlchemy opens the connection.
+        connect: opens a connection of the driver with the given arguments; the budget limits the
+            time of its requests. If ``connect`` returns None, SQLAlchemy opens the connection.
         connect_args: returns the arguments of the driver, or of ``connect``, for a timeout in
-            seconds and for the settings of encryption (None: none).
+            seconds and for the settings of encryption (None if there are no such settings).
         engine_args: arguments for SQLAlchemy's engine.
         begin_session: sets the session's options on a new connection, in as few requests as
             possible, and returns the server's properties. The second argument is the timeout in
             milliseconds.
-        is_astray: whether the file of a connection is no longer the one at the url's path; None:
-            the database is no file.
-        unreachable: a hint for error messages: what to check when connecting fails.
+        is_astray: tells whether a connection has opened a file that is no longer at the url's path;
+            None if the database is not a file.
+        connecting_fix: returns how to correct the cause of a driver's exception that was raised on
+            connecting; None if its number does not tell. The second argument is the settings for
+            encryption. Errors of the network and of encryption
+            are left to `psched.stores.connection_advice`.
+        other_fix: what to check if neither tells how to correct the cause.
         fix: a hint for error messages: how to correct a server that is `ErrorKind.MISCONFIGURED`.
         unsuitable: a query for the reason why this database cannot be used, as text; it returns no
-            row if the database is suitable. None: every database is suitable.
-        prepare: creates what must exist before `init` can connect.
+            row if the database is suitable. None if every database is suitable.
+        prepare: creates what must exist before `init` can connect, such as the file of SQLite.
         init_session: statements to execute on the connection of `init` before all others.
-        classify: returns the kind of a driver's exception.
+        classify: returns the `ErrorKind` of a driver's exception.
         explain: returns a driver's exception as one line of text, without the contents of rows.
     """
 
@@ -114,7 +119,8 @@ class Dialect:
     engine_args: Mapping[str, object]
     begin_session: Callable[[Connection, int], ServerInfo]
     is_astray: Callable[[Connection], bool] | None = None
-    unreachable: str
+    connecting_fix: Callable[[BaseException, Tls | None], str | None]
+    other_fix: str
     fix: str
     unsuitable: str | None
     prepare: Callable[[URL], None]

@@ -17,11 +17,11 @@ from psched.stores.sql.errors import ErrorKind
 _ERROR_KINDS: Mapping[int, ErrorKind] = {
     **dict.fromkeys(
         (
-            1020,  # record has changed since last read (innodb_snapshot_isolation)
-            1205,  # lock wait timeout: the statement is rolled back
-            1213,  # deadlock, or a lost certification on Galera
-            1969,  # max_statement_time exceeded: the statement is rolled back
-            3024,  # the same on MySQL
+            1020,  # the row has changed since it was read (innodb_snapshot_isolation)
+            1205,  # lock wait timeout, the statement is rolled back
+            1213,  # deadlock, or on Galera a conflict with a write of another node
+            1969,  # MariaDB: max_statement_time exceeded, the statement is rolled back
+            3024,  # MySQL: max_execution_time exceeded, the statement is rolled back
         ),
         ErrorKind.TRANSIENT,
     ),
@@ -30,7 +30,7 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
             1021,  # disk full
             1040,  # too many connections
             1041,  # out of memory
-            1047,  # Galera: not part of the primary component
+            1047,  # Galera: the node is not part of the primary component
             1114,  # table is full
             1129,  # this host is blocked after too many failed handshakes
             1203,  # too many connections of this user
@@ -42,10 +42,10 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     ),
     **dict.fromkeys(
         (
-            1036,  # table is read-only; MariaDB's error if InnoDB is read-only
-            1290,  # running with --read-only
-            1792,  # read-only transaction
-            1836,  # read-only mode
+            1036,  # the table is read-only, or on MariaDB InnoDB is read-only
+            1290,  # the server runs with --read-only
+            1792,  # the transaction is read-only
+            1836,  # the server is in read-only mode
             1874,  # InnoDB is read-only
         ),
         ErrorKind.READ_ONLY,
@@ -60,8 +60,8 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
             2013,  # lost connection during the query
             2014,  # commands out of sync
             2027,  # malformed packet
-            2055,  # lost connection, with the system's reason
-            4031,  # idle for too long (wait_timeout on MySQL)
+            2055,  # lost connection; the text contains the system's error
+            4031,  # MySQL: the connection was idle for longer than wait_timeout
         ),
         ErrorKind.UNKNOWN,
     ),
@@ -75,27 +75,27 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     **dict.fromkeys(
         (
             1048,  # a column cannot be NULL
-            1153,  # larger than max_allowed_packet
-            1264,  # out of the column's range
-            1265,  # truncated
-            1292,  # an incorrect value, truncated
-            1300,  # a text is not of its character set
+            1153,  # the statement is larger than max_allowed_packet
+            1264,  # a value is out of the column's range
+            1265,  # a value would be truncated
+            1292,  # an incorrect value would be truncated
+            1300,  # a text is invalid in its character set
             1365,  # division by zero
             1366,  # an incorrect value for the column
             1367,  # an illegal value
-            1406,  # too long for the column
+            1406,  # a value is too long for the column
             1411,  # an incorrect value for the function
-            1441,  # a time out of range
-            1690,  # out of the range of its type: a number that has grown beyond 64 bits
-            3819,  # a CHECK constraint that somebody has added
-            4025,  # the same on MariaDB
+            1441,  # a time is out of range
+            1690,  # a number has grown beyond the range of its type, 64 bits
+            3819,  # MySQL: a CHECK constraint, which somebody has added, is violated
+            4025,  # MariaDB: a CHECK constraint, which somebody has added, is violated
         ),
         ErrorKind.INVALID_VALUE,
     ),
     1062: ErrorKind.DUPLICATE,
-    1064: ErrorKind.UNSUPPORTED,  # syntax
-    1235: ErrorKind.UNSUPPORTED,  # not supported by this version
-    1665: ErrorKind.MISCONFIGURED,  # READ COMMITTED cannot be written to a log of statements
+    1064: ErrorKind.UNSUPPORTED,  # syntax error
+    1235: ErrorKind.UNSUPPORTED,  # the server's version does not support the statement
+    1665: ErrorKind.MISCONFIGURED,  # binlog_format = STATEMENT forbids READ COMMITTED
 }
 
 
@@ -103,14 +103,39 @@ def _classify(error: BaseException) -> ErrorKind:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     if code in _ERROR_KINDS:
         return _ERROR_KINDS[code]
-    # The server's own numbers begin at 1000; it has then rolled the statement back. PyMySQL itself
-    # raises 0 and numbers in the 2000s; the connection is then in an unknown state.
+    # PyMySQL itself raises 0 and the numbers from 2000 to 2999; after such an error, the state of
+    # the connection is unknown. All other numbers are from the server, which has then rolled the
+    # statement back.
     return ErrorKind.UNKNOWN if code == 0 or 2000 <= code < 3000 else ErrorKind.REFUSED  # noqa: PLR2004
+
+
+_ACCOUNT = "correct user and password in url or password_file"
+
+_CONNECTING_FIXES: Mapping[int, str] = {
+    1040: "raise the server's max_connections, or lower processors",
+    1044: "grant the user rights on this database, or correct its name in url",
+    1045: _ACCOUNT,
+    1049: "create the database on the server, or correct its name in url",
+    1129: "run mariadb-admin flush-hosts on the server, which has blocked this host",
+    1130: "create an account for this host on the server: CREATE USER name@host",
+    1203: "raise the user's max_user_connections, or lower processors",
+    1226: "raise the user's limits on the server, or lower processors",
+    1698: _ACCOUNT,
+    3159: "set ssl_ca: the server accepts only encrypted connections",
+}
+"""How to correct the cause of an error on connecting, by its number."""
+
+
+def _connecting_fix(error: BaseException, tls: Tls | None) -> str | None:
+    fix = _CONNECTING_FIXES.get(error.args[0]) if error.args else None
+    # An account can require a client's certificate; its absence has the number of a wrong password.
+    return f"{fix}; {tls.checklist}" if tls is not None and fix == _ACCOUNT else fix
 
 
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     arguments: dict[str, object] = {
-        # PyMySQL's connect_timeout does not cover the handshake, its read_timeout does.
+        # PyMySQL's connect_timeout does not cover the handshake, but its read_timeout does, so both
+        # are set.
         "connect_timeout": timeout,
         "read_timeout": timeout,
         "write_timeout": timeout,
@@ -121,13 +146,13 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
 
 
 def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
-    """Open a connection that keeps to a budget, and is encrypted if ``tls`` is given.
+    """Open a connection whose requests the budget limits; encrypt it if ``tls`` is given.
 
-    An SSL context is passed, because with some of PyMySQL's own options for encryption, PyMySQL
-    ignores the authority, and does not compare host names. The context is created again for each
-    connection, because its files may be replaced while psched runs.
+    PyMySQL gets an SSL context instead of its own options for encryption, because with some of
+    these options, PyMySQL ignores the certificate authority and does not compare host names. Each
+    connection gets a new context, because the certificates can be replaced while psched runs.
     """
-    # Users of other databases need not install the driver.
+    # Imported here, because users of other databases need not install the driver.
     import pymysql  # noqa: PLC0415
 
     from psched.stores.sql.dialects.pymysql_connection import PyMySQLConnection  # noqa: PLC0415
@@ -138,7 +163,7 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         try:
             others["ssl"] = encryption.ssl_context(tls)
         except (OSError, ValueError) as error:
-            # The error number that drivers use for TLS errors.
+            # 2026 is the error number that MySQL's drivers use for TLS errors.
             raise pymysql.OperationalError(2026, str(error)) from error
     connection: Any = PyMySQLConnection(**others, defer_connect=True)
     if connection.unix_socket or connection.bind_address:
@@ -153,19 +178,25 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
             raise pymysql.OperationalError(2003, text) from error
         connection.connect(opened)
     if tls is not None and not isinstance(connection._sock, ssl.SSLSocket):  # noqa: SLF001
-        # PyMySQL before 1.2 continues without encryption if the server offers none.
+        # PyMySQL before 1.2 continues without encryption if the server does not support it. So we
+        # check, and refuse such a connection.
         connection.close()
         raise pymysql.OperationalError(2026, "the server does not support encrypted connections")
     return connection
 
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-"""No gap locks: two workers that claim neighbouring rows do not wait for each other."""
+"""The statement that sets the isolation level.
+
+READ COMMITTED takes no gap locks, so two workers that claim neighbouring rows do not wait for each
+other.
+"""
 
 _NOT_IN_ONE = frozenset({1064, 1193})
-"""Errors after which the session's options are set by several statements instead of one.
+"""Numbers of errors after which several statements set the session's options instead of one.
 
-A proxy or a fork of MySQL may not support the single statement, or may lack a variable in it.
+A proxy or a fork of MySQL raises such an error if it does not support the single statement, or
+lacks a variable in it.
 """
 
 
@@ -203,8 +234,8 @@ def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
 
 
 MYSQL = Dialect(
-    # UNIX_TIMESTAMP() would be NULL after 2038 on MariaDB 10.11, and NOW() follows the session's
-    # zone.
+    # UTC_TIMESTAMP() is used, because UNIX_TIMESTAMP() would be NULL after 2038 on MariaDB 10.11,
+    # and NOW() would depend on the session's time zone.
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
     exact="CAST({} AS BINARY)",
@@ -213,18 +244,18 @@ MYSQL = Dialect(
     packed=bytes,
     text="{}",
     hex="HEX({})",
-    # Neither a comparison of pairs nor two queries, because MySQL would then read all rows with the
-    # first value again.
+    # This condition is neither a comparison of pairs nor split into two queries: for both, MySQL
+    # would read all rows with the first value again.
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
-    # The order has the key alone, because MariaDB 10.11 would sort if it contained next_run_time,
-    # which is NULL in all these rows.
+    # The order does not contain next_run_time, which is NULL in all these rows, because with
+    # next_run_time MariaDB 10.11 would sort the rows instead of reading them in index order.
     rest_order="id",
     place="id",
-    # The variable is a number or a word, depending on the version. A read-only session raises an
-    # error of its own.
+    # Depending on the server's version, the variable is a number or a word, so both are compared.
+    # The session's variable need not be read, because writes in a read-only session fail.
     read_only="CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')",
     server="SELECT CONCAT(IF(LOCATE('MariaDB', VERSION()) > 0, 'MariaDB ', 'MySQL '), VERSION())",
-    # The variable's name depends on the version.
+    # The name of the variable depends on the server's version, so both names are queried.
     isolation=(
         "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
     ),
@@ -235,9 +266,9 @@ MYSQL = Dialect(
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
     ),
-    # SKIP LOCKED would cost the round trips of a transaction. In measurements under READ COMMITTED,
-    # it was faster only when several workers claimed many rows at a time. In a Galera cluster, the
-    # other nodes ignore a node's row locks.
+    # SKIP LOCKED would need the round trips of a transaction. In measurements under READ COMMITTED,
+    # SKIP LOCKED was faster only when several workers claimed many rows at a time. It is useless
+    # in a Galera cluster, because a node ignores the row locks of the other nodes.
     skips_locked=False,
     host_clock=False,
     driver="pymysql",
@@ -245,14 +276,13 @@ MYSQL = Dialect(
     connect_args=_connect_args,
     engine_args={},
     begin_session=_begin_session,
-    unreachable=(
-        "is the server running, does it have a free connection,"
-        " and are host, port, user and password right?"
-    ),
+    connecting_fix=_connecting_fix,
+    other_fix="look into the server's log, and check host, port, user and password in url",
     fix="set the server's binlog_format to MIXED or ROW",
     unsuitable=None,
     prepare=lambda _url: None,
-    # The limit is long, because an ALTER TABLE waits for the statements of running workers.
+    # This wait for locks is long, because an ALTER TABLE waits for the statements of running
+    # workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),
     classify=_classify,
     explain=str,

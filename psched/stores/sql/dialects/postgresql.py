@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from psched.base.compression import in_base64
 from psched.config.tls import Tls
+from psched.stores import deadline_socket
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import raw_execute
 from psched.stores.sql.dialects.dialect import Dialect, ServerInfo
@@ -18,16 +19,16 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
         (
             "40001",  # serialization failure
             "40P01",  # deadlock
-            "55P03",  # another session's lock
-            "57014",  # statement_timeout: the statement is rolled back
+            "55P03",  # another session holds the lock for longer than lock_timeout
+            "57014",  # statement_timeout exceeded, the statement is rolled back
         ),
         ErrorKind.TRANSIENT,
     ),
     **dict.fromkeys(
         (
             "53",  # too many connections, out of memory, disk full
-            "57P03",  # starting up or shutting down
-            "58",  # system errors: for example a file that cannot be written
+            "57P03",  # the server is starting up or shutting down
+            "58",  # system errors, for example a file that cannot be written
         ),
         ErrorKind.UNAVAILABLE,
     ),
@@ -35,10 +36,10 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
     **dict.fromkeys(
         (
             "08",  # connection exceptions
-            "25P03",  # idle in a transaction for too long
-            # The outcome is unknown, because a session that is ended while it waits for a
-            # synchronous replica has already committed.
-            "57P",  # shutdown, crash of another session, idle for too long
+            "25P03",  # the session was idle in a transaction for too long
+            # The outcome is unknown, because the server can end a session that has already
+            # committed and waits for a synchronous replica.
+            "57P",  # shutdown, crash of another session, or this session was idle for too long
         ),
         ErrorKind.UNKNOWN,
     ),
@@ -51,23 +52,23 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
     ),
     **dict.fromkeys(
         (
-            "22",  # out of range, too long, not of the character set
-            "23",  # constraints
+            "22",  # a value is out of range, too long or invalid in its character set
+            "23",  # a constraint is violated
         ),
         ErrorKind.INVALID_VALUE,
     ),
     "23505": ErrorKind.DUPLICATE,
-    "0A000": ErrorKind.UNSUPPORTED,  # not supported
-    "42601": ErrorKind.UNSUPPORTED,  # syntax
+    "0A000": ErrorKind.UNSUPPORTED,  # the server does not support the statement
+    "42601": ErrorKind.UNSUPPORTED,  # syntax error
 }
-"""By SQLSTATE, or by the characters with which it begins."""
+"""The kind of each error, by its SQLSTATE or by the first characters of its SQLSTATE."""
 
 
 def _classify(error: BaseException) -> ErrorKind:
     state = getattr(error, "sqlstate", None)
     if state is None:
-        # An error of libpq or psycopg: the state of the connection is unknown. But a value that
-        # psycopg itself refuses was not sent.
+        # The error is from libpq or psycopg. If it is a DataError, psycopg has refused a value and
+        # sent nothing. Otherwise it is unknown whether the request was applied.
         return ErrorKind.INVALID_VALUE if type(error).__name__ == "DataError" else ErrorKind.UNKNOWN
     for length in (5, 3, 2):
         if state[:length] in _ERROR_KINDS:
@@ -76,29 +77,57 @@ def _classify(error: BaseException) -> ErrorKind:
 
 
 def _explain(error: BaseException) -> str:
-    """The error's number and first line; the other lines show rows and statements."""
+    """Return the error's SQLSTATE and first line.
+
+    The other lines are omitted, because they can show the contents of rows and statements.
+    """
     diagnosis: Any = getattr(error, "diag", None)
     if diagnosis is None or diagnosis.message_primary is None:
         return " ".join(str(error).split())
     return f"({diagnosis.sqlstate}, {' '.join(diagnosis.message_primary.split())!r})"
 
 
+_OTHER_FIX = (
+    "correct what the server names: the user, password or database in url, or its own limit of"
+    " connections"
+)
+
+
+def _connecting_fix(error: BaseException, _tls: Tls | None) -> str | None:
+    """See `Dialect.connecting_fix`.
+
+    libpq does not pass on the number of an error that the server raises on connecting. It tells
+    only whether the server has asked for a password.
+    """
+    attempt: Any = getattr(error, "pgconn", None)
+    if attempt is None:
+        return None
+    if attempt.needs_password:
+        return "put the password into url or password_file: the server asks for one"
+    if attempt.used_password:
+        return _OTHER_FIX
+    return None
+
+
 _SSLMODES = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
+_PORT = 5432
+
 _NO_FILE = "/dev/null/none"
-"""A file that cannot exist; without a path, libpq would look for one in the user's home."""
+"""The path of no file; without a path, libpq would use certificates in the user's home."""
 
 
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return {
         **({} if tls is None else _tls_args(tls)),
-        # libpq requires whole seconds, at least two. This is longer than the budget, which ends
-        # connecting first.
+        # libpq accepts only whole seconds, and at least two. This timeout is so long that the
+        # budget always ends first.
         "connect_timeout": max(2, ceil(2 * timeout)),
         "client_encoding": "utf8",
         "application_name": "psched",
         "autocommit": True,
-        # A pooler between psched and the server may give each statement another session.
+        # Prepared statements are off, because a pooler between psched and the server might run each
+        # statement in another session.
         "prepare_threshold": None,
     }
 
@@ -110,17 +139,21 @@ def _tls_args(tls: Tls) -> Mapping[str, object]:
         "sslrootcert": str(tls.ca or _NO_FILE),
         "sslcert": str(tls.cert or _NO_FILE),
         "sslkey": str(tls.key or _NO_FILE),
-        # GSSAPI is disabled, because libpq would try it first, and it checks no certificates.
+        # GSSAPI is disabled, because libpq would try it before TLS, and GSSAPI checks no
+        # certificates.
         "gssencmode": "disable",
     }
 
 
 def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
-    """Open a connection that keeps to a budget.
+    """Open a connection whose requests the budget limits.
 
-    libpq does not limit the wait for an answer, and the kernel of a server that has been stopped
-    acknowledges what is sent to it. With ``tls``, libpq encrypts the connection, except on a Unix
-    socket.
+    libpq itself waits for an answer without limit. TCP does not end this wait if the server's
+    process was stopped, because the kernel of the server's host still acknowledges all packets.
+
+    Raises:
+        OperationalError: the connection fails; or ``tls`` is given, but the connection is through a
+            Unix socket, which libpq never encrypts.
     """
     import psycopg  # noqa: PLC0415  # an extra
 
@@ -128,7 +161,8 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         try:
             wanted = next(steps)
             while True:
-                # psycopg resumes this after its wait interval at the latest.
+                # psycopg resumes this generator after its wait interval even if nothing has
+                # arrived, so the budget is checked in time.
                 arrived = yield wanted
                 if arrived:
                     budget.answered()
@@ -147,7 +181,10 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         def wait(self, gen: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401  # psycopg's
             return super().wait(bounded(gen), *args, **more)
 
-    connection = Bounded.connect(**{k: v for k, v in arguments.items() if k != "tls"})
+    try:
+        connection = Bounded.connect(**{k: v for k, v in arguments.items() if k != "tls"})
+    except psycopg.OperationalError as error:
+        raise error from _network_error(error.pgconn, arguments, budget)
     if "tls" in arguments and not connection.pgconn.ssl_in_use:
         connection.close()
         raise psycopg.OperationalError(
@@ -156,24 +193,61 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     return connection
 
 
+def _network_error(
+    attempt: Any,  # noqa: ANN401  # psycopg's
+    arguments: Mapping[str, Any],
+    budget: Budget,
+) -> OSError | None:
+    """Find out the number of the network's error, because libpq passes on only its text.
+
+    Args:
+        attempt: the connection that has failed; None if psycopg has not found the host's address.
+        arguments: the arguments of the connection.
+        budget: limits the time of another attempt to reach the server.
+
+    Returns:
+        The error; None if the server can be reached.
+    """
+    if attempt is None:
+        host, port = str(arguments.get("host") or ""), int(arguments.get("port") or _PORT)
+    elif attempt.needs_password or attempt.used_password:
+        return None  # the server has answered
+    else:
+        host, port = attempt.host.decode(), int(attempt.port or _PORT)
+    try:
+        if host.startswith("/"):
+            deadline_socket.connect_unix(f"{host}/.s.PGSQL.{port}", budget).close()
+        elif host:
+            deadline_socket.connect(host, port, budget).close()
+    except OSError as failure:
+        return failure
+    except UnicodeError:
+        return None  # the host's name is none
+    return None
+
+
 _READ_ONLY = "CAST(current_setting('transaction_read_only') AS BOOLEAN)"
-"""True on a replica, and where somebody has made the database read-only."""
+"""SQL that is true on a replica, and in a database that somebody has made read-only."""
 
 _SESSION = "; ".join(
     (
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET standard_conforming_strings = on",
-        # The server cancels a statement after the time for which psched waits for the answer.
+        # The server cancels a statement when psched no longer waits for its answer.
         "SET statement_timeout = {milliseconds}",
         # The wait is short, because a worker that waits for a lock cannot extend its other leases.
         "SET lock_timeout = '1s'",
-        # When many rows have fallen due since the last ANALYZE, the planner would collect and sort
-        # them all for each claim, instead of reading the first ones through the index.
+        # With bitmap scans, if many rows have fallen due since the last ANALYZE, the planner would
+        # collect and sort all of them for each claim, instead of reading only the first rows
+        # through the index.
         "SET enable_bitmapscan = off",
         f"SELECT {_READ_ONLY}",
     )
 )
-"""Statements that one request sends; poolers refuse these settings as connection options."""
+"""The statements that set up a session, sent as one request.
+
+They are not sent as connection options, because poolers refuse such options.
+"""
 
 
 def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
@@ -183,11 +257,12 @@ def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
 
 
 POSTGRESQL = Dialect(
-    # The clock of PostgreSQL that moves between the statements of a transaction, but not within
-    # one: with a clock that moves within a statement, the planner could not use an index.
+    # statement_timestamp() advances between the statements of a transaction, but is constant within
+    # a statement. With a clock that advances within a statement, the planner could not use an
+    # index.
     now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)",
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
-    exact="{}",
+    exact="({} || '')",
     integer="CAST({} AS BIGINT)",
     payload="{}",
     packed=in_base64,
@@ -211,22 +286,23 @@ POSTGRESQL = Dialect(
     driver="psycopg",
     connect=_connect,
     connect_args=_connect_args,
-    # SQLAlchemy would look for the type on every new connection.
+    # Without this argument, SQLAlchemy would query on every new connection whether the type hstore
+    # exists.
     engine_args={"use_native_hstore": False},
     begin_session=_begin_session,
-    unreachable=(
-        "is the server running, does it have a free connection,"
-        " and are host, port, user and password right?"
-    ),
+    connecting_fix=_connecting_fix,
+    other_fix=_OTHER_FIX,
     fix="",
-    # With another encoding, a column may hold bytes that are not text, and no row could be read.
+    # With another encoding, a column can contain bytes that cannot be decoded, and every query
+    # that returns such a row would fail.
     unsuitable=(
         "SELECT CONCAT('its encoding is ', encoding, '; create a database with the encoding UTF8')"
         " FROM (SELECT current_setting('server_encoding') AS encoding) AS this"
         " WHERE encoding <> 'UTF8'"
     ),
     prepare=lambda _url: None,
-    # The limit is long, because an ALTER TABLE waits for the statements of running workers.
+    # This wait for locks is long, because an ALTER TABLE waits for the statements of running
+    # workers.
     init_session=("SET lock_timeout = '60s'",),
     classify=_classify,
     explain=_explain,

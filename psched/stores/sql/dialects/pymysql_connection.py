@@ -1,4 +1,4 @@
-"""PyMySQL's connection, changed in three respects."""
+"""PyMySQL's connection, changed to check the size of statements, and to save time and memory."""
 
 import ssl
 from typing import Any
@@ -13,36 +13,40 @@ from psched.stores import encryption
 _UNCHECKED = Tls(verify="none", ca=None, cert=None, key=None)
 
 _SURELY_ACCEPTED = 200_000
-"""Characters: every server accepts a statement that has no more; each has at most four bytes."""
+"""A number of characters that every server accepts in a statement.
+
+Each character has at most four bytes. The size of a longer statement must be checked.
+"""
 
 
 class PyMySQLConnection(Connection):
-    """A connection that checks a statement's size, and takes fewer requests and less memory.
+    """A connection that checks the size of statements, and needs fewer requests and less memory.
 
-    If a statement is too large, a server may close the connection, and the client cannot know
-    whether the statement was applied. So this connection does not send such a statement, but raises
-    the error that servers use for it.
+    A server can close the connection when it receives a statement that is too large, and the client
+    then does not know whether the statement was applied. So this class does not send such a
+    statement, but raises the error that servers use for it.
 
-    On connecting, it sends no statement, because each round trip takes time on a slow link.
+    This class sends no statements on connecting, because each one takes a round trip;
+    `Dialect.begin_session` sets the character set together with other options.
 
-    If it encrypts without checking the server, it does not load the system's certificate
-    authorities, which would take 25 ms, and memory in every worker.
+    If the connection is encrypted, but the server's certificate is not checked, this class does not
+    load the system's certificate authorities, which would take 25 ms, and memory in every worker.
     """
 
     _max_packet: int | None = None
 
     @override
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
-        del charset, collation  # `Dialect.begin_session` sets them
+        del charset, collation  # `Dialect.begin_session` sets both
 
     @override
-    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # PyMySQL's own method
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # PyMySQL's signature
         if len(sql) > _SURELY_ACCEPTED:
             content = (
                 sql if isinstance(sql, bytes) else sql.encode(self.encoding, "surrogateescape")
             )
             largest = self._largest_statement()
-            # One is added for the byte of the command, which counts as part of the packet.
+            # One is added, because a packet begins with one byte for the command.
             if len(content) + 1 > largest:
                 raise pymysql.err.DataError(
                     1153,
@@ -52,7 +56,10 @@ class PyMySQLConnection(Connection):
         return super().query(sql, unbuffered)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:  # noqa: ANN401  # PyMySQL's
-        """The SSL context for PyMySQL's options; without options, it checks nothing."""
+        """Create an SSL context from PyMySQL's options.
+
+        Without options, the context does not check the server's certificate.
+        """
         if sslp:
             context: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]  # not in its stubs
             return context

@@ -1,4 +1,4 @@
-"""Notifying a service manager: sd_notify(3), which is one datagram to a socket."""
+"""Sends notifications to a service manager, each as one datagram, as sd_notify(3) describes."""
 
 import os
 import socket
@@ -6,7 +6,8 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 
 _TIMEOUT = 1.0
-"""Seconds until a notification is given up, so that a hung service manager does not block us."""
+"""Seconds after which the sending of a notification is given up, so that a service manager that
+hangs does not block the master."""
 
 _MICROSECONDS = 1_000_000
 
@@ -16,23 +17,25 @@ class Notifier:
 
     Args:
         environ: the environment variables. ``NOTIFY_SOCKET`` and the variables of the watchdog are
-            removed from it, so that only the master can notify, not a program that a task executes.
+            removed from this mapping, so that a program that a task executes does not inherit them
+            and cannot send notifications.
 
     Attributes:
-        watchdog: seconds within which the manager expects the next sign of life; None: the manager
-            expects no signs of life.
+        watchdog: the most seconds that the service manager allows between two signs of life. None
+            if it expects no signs of life.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
-        # An abstract address begins with a zero byte, which the variable shows as "@".
+        # An abstract address begins with a zero byte. The variable contains "@" instead of the zero
+        # byte, so replace it.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         limit, meant = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         ours = limit.isdecimal() and meant in ("", str(os.getpid()))
         self.watchdog = int(limit) / _MICROSECONDS if ours and int(limit) else None
 
     def send(self, **fields: object) -> None:
-        """Send fields such as ``READY=1``; if no manager listens, do nothing."""
+        """Send fields such as ``READY=1``. Do nothing if no service manager listens."""
         if not self._address:
             return
         text = "\n".join(f"{name}={value}" for name, value in fields.items())

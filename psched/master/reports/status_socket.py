@@ -1,9 +1,9 @@
-"""The socket on which a master answers ``psched status``; `status_query` is the other side.
+"""The socket on which a master answers ``psched status``; the client is in `status_query`.
 
-Each client receives one JSON document, then the end of the stream. The master reads nothing from a
-connection except its end. So a client cannot send commands, and the socket needs no protection
-beyond its file mode. The name of the socket contains the master's pid, so masters can share a
-folder.
+Each client receives one JSON document, then the end of the stream. The master disconnects a client
+that sends data. So a client cannot send commands, and the socket needs no protection beyond its
+file mode. The name of the socket contains the master's pid, so that several masters can create
+their sockets in one folder.
 """
 
 import json
@@ -24,25 +24,26 @@ from psched.process.signals import Waitable
 _log = logging.getLogger("psched.master")
 
 _MOST_READERS = 32
-"""The most clients at a time. Further clients are disconnected, so that clients cannot use up the
-master's descriptors."""
+"""The most clients that are connected at a time. Further clients are disconnected, so that clients
+cannot use up the master's file descriptors."""
 
 _TIMEOUT = 5.0
-"""Seconds after which a reader that has not fetched its answer is disconnected."""
+"""Seconds after which a client that has not received its whole answer is disconnected."""
 
 _ACCEPT_PAUSE = 1.0
-"""Seconds for which no connection is accepted after the master has run out of descriptors."""
+"""Seconds for which no connection is accepted after the master has run out of file descriptors."""
 
 _CHECK_INTERVAL = 1.0
-"""Seconds between two checks that the socket still exists: tasks can remove it."""
+"""Seconds between two checks that the socket still exists. Tasks can remove it, and the master then
+creates it again."""
 
 _MOST_SOCKETS = 1000
-"""The most sockets of other masters that a start examines. There is a limit because tasks can
-create any number of files in the folder."""
+"""The most sockets of other masters that a starting master examines. There is a limit because tasks
+can create any number of files in the folder."""
 
 
 class StatusReader:
-    """A client that has connected.
+    """A client that is connected to the status socket.
 
     Args:
         connection: the socket that is connected to the client.
@@ -50,13 +51,13 @@ class StatusReader:
             monotonic clock.
 
     Attributes:
-        answered: the client's answer is being sent.
-        closed: the client is disconnected: it has received its whole answer, has closed the
-            connection, has sent data or took too long.
+        answered: True after `answer` was called, even if not all of the answer is sent yet.
+        closed: True if the client is disconnected, because it has received its whole answer, has
+            closed the connection, has sent data or was too slow.
     """
 
     def __init__(self, connection: socket.socket, until: float) -> None:
-        connection.setblocking(False)  # noqa: FBT003  # its parameter has no name
+        connection.setblocking(False)  # noqa: FBT003  # setblocking takes no keywords
         self._connection = connection
         self._outgoing = b""
         self._until = until
@@ -64,20 +65,23 @@ class StatusReader:
         self.closed = False
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The file descriptor of the connection, for the loop that waits for it."""
         return self._connection.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether part of the answer waits until the socket accepts it."""
+        """Whether a part of the answer is not sent yet."""
         return bool(self._outgoing)
 
     def answer(self, document: bytes) -> None:
-        """Send this document, by later calls of `advance`."""
+        """Set the client's answer. Later calls of `advance` send it."""
         self._outgoing, self.answered = document, True
 
     def advance(self, now: float) -> None:
-        """Send as much as the socket accepts; disconnect a client that has left or is too slow.
+        """Send as much of the answer as the connection accepts, or disconnect the client.
+
+        A client is disconnected when it has received its whole answer, has closed the connection,
+        has sent data or is too slow.
 
         Args:
             now: seconds of the monotonic clock.
@@ -87,8 +91,8 @@ class StatusReader:
             return
         try:
             with suppress(BlockingIOError):
-                # At the end of the stream, the client has left. A client that sends data is
-                # disconnected, because its data would wake the master again and again.
+                # recv returns if the client has closed the connection or has sent data. Disconnect
+                # the client in both cases, because it would wake the master again and again.
                 self._connection.recv(1)
                 self.close()
                 return
@@ -109,12 +113,12 @@ class StatusReader:
 
 
 class StatusSocket:
-    """A master's listening socket, and the clients that have connected.
+    """A master's listening socket, and the clients that are connected to it.
 
     Args:
-        folders: the folders to try, in this order. The socket is created in the first one that can
-            be written to. If there is none, no socket is created.
-        clock: the time of the timeouts.
+        folders: the folders to try, in this order. The socket is created in the first folder that
+            can be written to. If there is no such folder, no socket is created.
+        clock: measures the timeouts.
     """
 
     def __init__(self, folders: list[Path], clock: Clock) -> None:
@@ -141,18 +145,18 @@ class StatusSocket:
 
     @property
     def waiting(self) -> list[StatusReader]:
-        """The clients without an answer."""
+        """The clients that have not been given an answer yet."""
         return [reader for reader in self._readers if not reader.answered]
 
     @property
     def links(self) -> list[Waitable]:
-        """The sockets that must wake the master when they are ready."""
+        """The sockets that the master waits for. When one is ready, the master calls `advance`."""
         if self._listening is None or self._clock.monotonic() < self._accept_from:
             return [*self._readers]
         return [_ListeningSocket(self._listening), *self._readers]
 
     def advance(self) -> None:
-        """Accept connections, and send as much of the answers as the sockets accept."""
+        """Accept connections, and send as much of the answers as the connections accept."""
         now = self._clock.monotonic()
         self._check(now)
         if self._listening is not None and now >= self._accept_from:
@@ -162,14 +166,14 @@ class StatusSocket:
         self._readers = [reader for reader in self._readers if not reader.closed]
 
     def answer(self, document: Mapping[str, Any]) -> None:
-        """Send a document to all clients without an answer."""
+        """Send a document to all clients that have not been given an answer yet."""
         encoded = json.dumps(document).encode()
         for reader in self.waiting:
             reader.answer(encoded)
         self.advance()
 
     def close(self) -> None:
-        """Remove the socket."""
+        """Close the listening socket, and remove it from its folder."""
         if self._listening is not None and self._path is not None:
             self._listening.close()
             self._listening = None
@@ -178,8 +182,8 @@ class StatusSocket:
 
     def _accept(self, listening: socket.socket, now: float) -> None:
         try:
-            # Limit the number of connections per call, because signals and workers wait meanwhile.
-            # The next call accepts more.
+            # Accept only some connections per call, because signals and messages of workers wait
+            # meanwhile. The next call accepts more.
             for _ in range(_MOST_READERS):
                 reader = StatusReader(listening.accept()[0], now + _TIMEOUT)
                 if len(self._readers) >= _MOST_READERS:
@@ -189,8 +193,8 @@ class StatusSocket:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError:
-            # No descriptor is left. Do not watch the socket for a while: the client stays in the
-            # socket's queue and would wake the master at once.
+            # No file descriptor is left. Do not wait for the socket for a while, because the client
+            # stays in the socket's queue and would wake the master again at once.
             self._accept_from = now + _ACCEPT_PAUSE
 
     def _check(self, now: float) -> None:
@@ -204,7 +208,7 @@ class StatusSocket:
             if os.path.samestat(self._path.lstat(), self._found):
                 return
         if not self._replaced:
-            # Log this only once, because a task may remove the socket again and again.
+            # Log this only once, because a task might remove the socket again and again.
             _log.warning("%s was removed or replaced: it is made again", self._path)
             self._replaced = True
         before = self._listening
@@ -232,7 +236,7 @@ class StatusSocket:
 
 
 class _ListeningSocket:
-    """The listening socket as a `Waitable`."""
+    """The listening socket with the attributes of a `Waitable`, so that a loop can wait for it."""
 
     unsent = False
     closed = False
@@ -241,15 +245,15 @@ class _ListeningSocket:
         self._listening = listening
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The file descriptor of the listening socket, for the loop that waits for it."""
         return self._listening.fileno()
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove the sockets of masters that were killed."""
+    """Remove the sockets of masters that were killed; examine at most `_MOST_SOCKETS` sockets."""
     for pid, path in sockets(folder)[:_MOST_SOCKETS]:
         if tree.alive(pid):
-            continue  # the socket's master may be about to listen
+            continue  # the process might be a master that is about to listen
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
             probe.setblocking(False)  # noqa: FBT003
             try:

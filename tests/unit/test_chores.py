@@ -1,4 +1,4 @@
-"""How often what has ended is purged."""
+"""Tests of how often a worker purges finished rows."""
 
 import random
 
@@ -6,11 +6,11 @@ import pytest
 
 from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.testing import ManualClock
-from psched.worker.janitor import Janitor
+from psched.worker.chores import Janitor
 
 
 class Store:
-    """Has so much to purge, or fails; and in the gateway's place sends what it is asked to."""
+    """A store with ``left`` rows to purge, or with a failure; serves as its own gateway."""
 
     def __init__(self):
         self.left = 0
@@ -62,7 +62,7 @@ def test_it_purges_about_once_a_minute_and_again_soon_while_there_is_more(purge_
 
 
 def test_what_cannot_be_removed_is_left_alone_for_as_long(purge_after, store):
-    """A row that somebody has locked, say: each try may take a second of a worker's time."""
+    """Each try to purge a locked row, for example, can take a second of the worker's time."""
     store.failure = StoreBusyError("locked")
     with pytest.raises(StoreUnavailableError):
         purge_after(60)

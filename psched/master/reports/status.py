@@ -1,41 +1,45 @@
-"""Shows a master's state: in its title, to the service manager, and to ``psched status``."""
+"""Publishes a master's state: as process title, to the service manager and to ``psched status``."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import brief
-from psched.master.sd_notify import Notifier, microseconds
-from psched.master.status_socket import StatusSocket
+from psched.master.reports.load import Load, LoadLog, total
+from psched.master.reports.sd_notify import Notifier, microseconds
+from psched.master.reports.status_socket import StatusSocket
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.signals import Waitable
 
 _REPORT_TIMEOUT = 1.0
-"""Seconds for which the master waits for reports. If a worker hangs, its last report is shown."""
+"""Seconds for which the master waits for its workers' reports before it answers ``psched status``.
+For a worker that has not reported by then, the answer contains the worker's previous report."""
 
 _EXTENSION = (5.0, 30.0)
-"""Seconds between two requests to the service manager to extend its timeout, and the extension in
-seconds."""
+"""Two times in seconds. During a start or a stop, the master regularly asks the service manager to
+extend its timeout: the time between two such requests, and the extension that each asks for."""
 
 _STATUS_INTERVAL = 1.0
-"""Seconds between two status lines to the service manager, unless the state changes."""
+"""The least seconds between two status lines to the service manager. If the `MasterState` changes,
+a status line is sent at once."""
 
 _ERRORS = 10
-"""The most errors that ``psched status`` shows; older errors are left out."""
+"""The most errors in the answer to ``psched status``; older errors are left out."""
 
 _LONGEST_TEXT = 500
-"""The most characters of a status line, because service managers do not accept long lines."""
+"""The most characters of a status line. A longer line is cut, because service managers do not
+accept it."""
 
 
 class MasterState(Enum):
     """What a master is doing."""
 
     STARTING = "starting"
-    """No worker has polled for due rows yet: handlers are being loaded, or the database is
+    """No worker has read due rows yet, because handlers are being loaded or the database is
     unavailable."""
     SERVING = "serving"
     RELOADING = "reloading"
@@ -43,18 +47,33 @@ class MasterState(Enum):
     STOPPING = "stopping"
 
 
+class Announcement(Protocol):
+    """Tells other users of this host which database is served."""
+
+    def publish(self, about: Mapping[str, str]) -> None:
+        """Announce these values; see `psched.master.generation_spec.GenerationSpec.about`."""
+        ...
+
+    def close(self) -> None:
+        """Withdraw the announcement."""
+        ...
+
+
 class Status:
-    """Publishes the master's state: as a title, to the service manager and to ``psched status``.
+    """Publishes a master's state as process title, to the service manager and to ``psched status``.
 
     Args:
         notifier: sends notifications to the service manager.
         socket: accepts the connections of ``psched status``.
-        set_title: shows a text as the process's title.
-        recent: the last warnings and errors of this process.
-        clock: the time of the intervals.
+        set_title: sets the title of the master's process.
+        recent: the last warnings and errors that the master's process has logged.
+        clock: measures the intervals and timeouts.
+        service_file: tells other users of this host which database is served; None if no file is
+            written.
 
     Attributes:
-        problem: why the last restart failed; None: the last restart succeeded, or there was none.
+        problem: why the last restart failed. None if it succeeded, or if there was no restart.
+        failure: why the master cannot start and stops. None if it has not given up.
     """
 
     def __init__(
@@ -65,7 +84,9 @@ class Status:
         set_title: Callable[[str], None],
         recent: Sequence[str],
         clock: Clock,
+        service_file: Announcement | None = None,
     ) -> None:
+        self._service_file = service_file
         self._notifier = notifier
         self._socket = socket
         self._set_title = set_title
@@ -78,11 +99,13 @@ class Status:
         self._next_extension = 0.0
         self._next_beat = 0.0
         self._requested: float | None = None
+        self._load_log = LoadLog(clock)
         self.problem: str | None = None
+        self.failure: str | None = None
 
     @property
     def links(self) -> list[Waitable]:
-        """The sockets that must wake the master when they are ready."""
+        """The sockets that the master waits for. When one of them is ready, `show` handles it."""
         return self._socket.links
 
     def show(
@@ -94,46 +117,72 @@ class Status:
         until: float,
         about: Mapping[str, str],
     ) -> float:
-        """Publish the master's state, if it has changed or somebody has asked for it.
+        """Publish the master's state if it has changed, and answer clients of ``psched status``.
 
         Args:
             state: what the master is doing.
             generation: the number of the present generation.
             workers: all workers that are alive.
-            until: the time until which the service manager is asked to wait for a start or a stop,
-                in seconds of the monotonic clock.
+            until: the time until which the service manager is asked to wait for the end of a start
+                or a stop, in seconds of the monotonic clock.
             about: see `GenerationSpec.about`.
 
         Returns:
-            When to call again, seconds of the monotonic clock.
+            The time at which `show` must be called again, in seconds of the monotonic clock.
         """
         now = self._clock.monotonic()
-        # Send the sign of life first: if a later step fails, the manager must not end the service.
+        # Send the sign of life first. If a fault in a later step prevented it, the service manager
+        # would kill the service.
         wakes = self._feed_watchdog(now)
-        text = self._text(state, generation, workers)
-        self._set_title(text)
+        load = _load_of(workers)
+        if state is MasterState.SERVING:
+            # In another state, free slots do not show that due rows are claimed.
+            self._load_log.note(load)
+        self._set_title(self._text(state, generation, workers, load))
+        # The process title does not name the causes, because every user of the host can read it.
+        text = self._text(state, generation, workers, load, causes=True)
+        if self._service_file is not None:
+            self._service_file.publish(about)
         describe = partial(self._describe, state, generation, workers, about)
         return min(
             wakes, self._notify(state, text, now, until), self._answer(workers, now, describe)
         )
 
     def close(self) -> None:
-        """Remove the socket."""
+        """Remove the socket of ``psched status`` and the service file."""
         self._socket.close()
+        if self._service_file is not None:
+            self._service_file.close()
 
-    def _text(self, state: MasterState, generation: int, workers: Workers) -> str:
+    def _text(
+        self,
+        state: MasterState,
+        generation: int,
+        workers: Workers,
+        load: Load,
+        *,
+        causes: bool = False,
+    ) -> str:
+        if self.failure and causes:
+            # This is the last line, which the service manager still shows when the service has
+            # ended.
+            return brief(f"cannot start: {self.failure}")[:_LONGEST_TEXT]
         tasks = sum(worker.tasks for worker in workers)
         text = f"generation {generation}, {len(workers)} workers, {tasks} tasks"
+        if load.slots:
+            text += f", {load.capacity}"
         if state is not MasterState.SERVING:
             text += f", {state.value}"
-        if any(worker.store_fault for worker in workers):
-            text += "; the database does not answer"
+        if load.due:
+            text += f"; {load.waiting}"
+        if faults := [worker.store_fault for worker in workers if worker.store_fault]:
+            text += "; the database cannot be used" + (f": {faults[0]}" if causes else "")
         if self.problem:
             text += f"; restart failed: {self.problem}"
         return brief(text)[:_LONGEST_TEXT]
 
     def _feed_watchdog(self, now: float) -> float:
-        """Tell the service manager that the master is alive; return when to call again."""
+        """Send the service manager a sign of life if it is due; return when to call again."""
         if self._notifier.watchdog is None:
             return float("inf")
         if now >= self._next_beat:
@@ -142,7 +191,7 @@ class Status:
         return self._next_beat
 
     def _notify(self, state: MasterState, text: str, now: float, until: float) -> float:
-        """Send the service manager all changes; return when to call again."""
+        """Send the service manager what has changed; return when to call again."""
         fields = self._change(state, now)
         if fields or (text != self._shown and now >= self._next_line):
             self._shown, self._next_line = text, now + _STATUS_INTERVAL
@@ -159,7 +208,10 @@ class Status:
         return wakes
 
     def _change(self, state: MasterState, now: float) -> dict[str, object]:
-        """The fields that announce a new state to the service manager; empty: it need not know."""
+        """Note the state; return the fields that announce its change to the service manager.
+
+        The fields are empty if the state has not changed, or if no field exists for the change.
+        """
         before, self._state = self._state, state
         if state is before:
             return {}
@@ -176,7 +228,13 @@ class Status:
     def _answer(
         self, workers: Workers, now: float, describe: Callable[[], Mapping[str, Any]]
     ) -> float:
-        """Answer ``psched status`` once the workers have reported; return when to call again."""
+        """Request reports for clients of ``psched status``, and answer when all have arrived.
+
+        `_REPORT_TIMEOUT` seconds after the request, answer without the missing reports.
+
+        Returns:
+            When to call again, in seconds of the monotonic clock.
+        """
         self._socket.advance()
         if not self._socket.waiting:
             self._requested = None
@@ -207,10 +265,16 @@ class Status:
             "uptime": now - self._started,
             "problem": self.problem and brief(self.problem),
             "worker_deaths": workers.deaths,
+            **_load_of(workers)._asdict(),
             "workers": [_described(worker, now) for worker in workers],
-            # Each line begins with its time, so sorting orders the lines by time.
+            # Each line begins with the time at which it was logged, so sort the lines as texts.
             "errors": sorted(errors)[-_ERRORS:],
         }
+
+
+def _load_of(workers: Workers) -> Load:
+    """The load of the workers that claim rows; a worker that leaves claims no more rows."""
+    return total(worker.load for worker in workers if not worker.draining)
 
 
 def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
@@ -224,6 +288,7 @@ def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
         "uptime": now - worker.started,
         "silent_for": now - worker.heard,
         "store_away": worker.store_fault,
+        **worker.load._asdict(),
         "tasks": [
             {
                 **task,

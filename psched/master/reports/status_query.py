@@ -1,4 +1,4 @@
-"""Requests the status of the masters on this host: the client's side of `status_socket`."""
+"""Requests the status of the masters on this host, as a client of their `status_socket`."""
 
 import json
 import select
@@ -13,13 +13,14 @@ from psched.master.messages import STATUS
 from psched.master.runtime_folders import short_address, sockets
 
 _TIMEOUT = 5.0
-"""Seconds until all masters together must have answered."""
+"""The time limit in seconds for the answers of all masters together."""
 
 
 def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
-    """Yield the pid and the answer of each master whose socket is found, or an error instead.
+    """Yield, for each master whose socket is in the folders, its pid and its answer or an error.
 
-    All masters are asked at once, so that one that does not answer takes no time from the others.
+    All masters are asked at once, so that a master that does not answer does not use up the time
+    limit of the others.
     """
     asked: list[tuple[int, _Query | OSError]] = []
     for folder in folders:
@@ -28,7 +29,7 @@ def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSEr
                 try:
                     asked.append((pid, _Query(path)))
                 except ConnectionRefusedError:
-                    pass  # the socket of a master that was killed
+                    pass  # no process listens, because the socket's master was killed
                 except OSError as error:
                     asked.append((pid, error))
     _receive([query for _, query in asked if isinstance(query, _Query)])
@@ -40,10 +41,12 @@ def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSEr
 
 
 class _Query:
-    """A connection to a master, or to a process that impersonates a master.
+    """A connection to a master, with the part of the answer that has arrived.
+
+    A process might impersonate a master, so the answer is checked.
 
     Attributes:
-        failure: why no answer was received; None: no error has occurred.
+        failure: why no answer was received. None if no error has occurred.
 
     Raises:
         OSError: no process listens at the path.
@@ -51,7 +54,7 @@ class _Query:
 
     def __init__(self, path: Path) -> None:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self._connection.setblocking(False)  # noqa: FBT003  # its parameter has no name
+        self._connection.setblocking(False)  # noqa: FBT003  # setblocking takes no keywords
         self._received = bytearray()
         self.failure: OSError | None = None
         try:
@@ -62,11 +65,11 @@ class _Query:
             raise
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The file descriptor of the connection, for a poller."""
         return self._connection.fileno()
 
     def receive(self) -> bool:
-        """Read the data that have arrived; return whether more may follow."""
+        """Read the data that have arrived; return False at the end of the answer or on an error."""
         try:
             chunk = self._connection.recv(1 << 16)
         except OSError as error:
@@ -79,7 +82,7 @@ class _Query:
         return bool(chunk)
 
     def answer(self) -> Mapping[str, Any]:
-        """The document that was received.
+        """Close the connection, and return the document that was received.
 
         Raises:
             OSError: no valid document was received.
@@ -99,7 +102,10 @@ class _Query:
 
 
 def _receive(queries: list[_Query]) -> None:
-    """Receive the answers until all are complete or `_TIMEOUT` has passed."""
+    """Receive the answers until all are complete or `_TIMEOUT` seconds have passed.
+
+    Each query whose answer is not complete by then receives a ``failure``.
+    """
     until = time.monotonic() + _TIMEOUT
     poller = select.poll()
     waiting = {query.fileno(): query for query in queries}

@@ -1,0 +1,130 @@
+"""Notices that a service on this host uses another database than a command would.
+
+Without a configured url, each user has an SQLite file of their own. A schedule that root adds to
+root's own file is never run by the service. So if no url is configured and a service serves another
+database, commands that write refuse, and commands that read warn.
+"""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from psched import config
+from psched.app import read_config
+from psched.base.errors import ConfigError
+from psched.base.texts import brief
+from psched.cli.options import ConfigLocation
+from psched.config import Config
+
+if TYPE_CHECKING:
+    from psched.service.service_file import Service
+
+_UNIT_FOLDERS = (
+    "/etc/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+"""The folders in which an installed unit is searched, see systemd.unit(5)."""
+
+_UNIT = "psched.service"
+
+_SERVICE_CONFIG = "/etc/psched/psched.yml"
+"""The configuration file that the shipped unit names."""
+
+_STATE_DIRECTORY = re.compile(r"^StateDirectory=(\S+)", re.MULTILINE)
+
+
+def settings_to_write(location: ConfigLocation) -> Config:
+    """Read the settings for a command that writes to the store.
+
+    Raises:
+        ConfigError: the settings cannot be used; or no url is configured, and a service on this
+            host uses another database.
+    """
+    settings = read_config(*location)
+    if (other := _describe_other_database(settings)) is not None:
+        raise ConfigError(other)
+    return settings
+
+
+def settings_to_read(location: ConfigLocation) -> Config:
+    """Read the settings for a command that only reads the store.
+
+    If no url is configured, and a service on this host uses another database, warn on standard
+    error.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+    """
+    settings = read_config(*location)
+    warn_of_other_database(settings)
+    return settings
+
+
+def warn_of_other_database(settings: Config) -> None:
+    """Warn on standard error if no url is configured and a service uses another database."""
+    if (other := _describe_other_database(settings)) is not None:
+        click.echo(f"Warning: {other}", err=True)
+
+
+def _describe_other_database(settings: Config) -> str | None:
+    """The text that names both databases; None if the command can use its own database."""
+    if not settings.url_is_default:
+        return None
+    # Few commands need these modules, because most have a configured url.
+    from psched.master.runtime_folders import volatile_folders  # noqa: PLC0415
+    from psched.service.service_file import find_services  # noqa: PLC0415
+
+    running = [*find_services(volatile_folders(os.environ))]
+    if any(service.url == settings.url for service in running):
+        return None  # a master runs the schedules of this database, whatever else is installed
+    other = _described(running[0]) if running else _installed_service(settings.url)
+    if other is None:
+        return None
+    return (
+        f"url: none is configured, so this command would use {settings.safe_url}, but {other};"
+        " set url in the configuration file, or name a database with -c FILE or --database URL"
+    )
+
+
+def _described(service: "Service") -> str:
+    """Name a master and its database. Tasks of the service can forge what it has published."""
+    source = f", as {brief(service.config)} says" if service.config else ""
+    return f"psched-master {service.pid} on this host serves {brief(service.url)}{source}"
+
+
+def _installed_service(url: str) -> str | None:
+    """Describe the database of the installed unit; None if there is no unit or if it is ``url``."""
+    unit = _unit_text()
+    if unit is None:
+        return None
+    try:
+        Path(_SERVICE_CONFIG).lstat()
+    except FileNotFoundError:
+        return None  # the unit has not been configured yet
+    except OSError:
+        pass  # this user may not search the folder
+    found = _STATE_DIRECTORY.search(unit)
+    state = f"/var/lib/{found[1] if found else 'psched'}"
+    try:
+        # Like the service, with the state folder that systemd creates for it.
+        theirs = config.load(_SERVICE_CONFIG, environ={**os.environ, "STATE_DIRECTORY": state})
+    except ConfigError:
+        # This user may not read the file, or a secret of the service that the file refers to.
+        return f"the installed {_UNIT} uses the database that {_SERVICE_CONFIG} names"
+    if theirs.url == url:
+        return None
+    return f"the installed {_UNIT} uses {theirs.safe_url}"
+
+
+def _unit_text() -> str | None:
+    """The installed unit; None if there is none, or if it is masked: a link to /dev/null."""
+    for folder in _UNIT_FOLDERS:
+        with suppress(OSError):
+            return Path(folder, _UNIT).read_text(encoding="utf-8", errors="replace") or None
+    return None

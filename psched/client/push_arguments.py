@@ -1,0 +1,53 @@
+"""The arguments of `ScheduleCollection.push`: their conversion, and their most likely mistakes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psched.base.errors import InvalidError
+from psched.core.model import DEFAULT_TYPE
+
+_PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
+"""For each argument of `ScheduleCollection.push` that has a name from PerfectQueue: the field of
+the schedule that the argument sets."""
+
+WITHOUT_TYPE = (
+    f"no type is given, so the task's type is {DEFAULT_TYPE!r}, and the settings name no handler"
+    " for it (dispatch, exec or script); give the type of a handler, as in push('KEY', 'TYPE',"
+    f" data={{…}}), or {DEFAULT_TYPE!r} if a handler has this type"
+)
+"""The warning about a task without a type. It does not name the task, so that Python shows it once
+for each line of a program, and not once for each task."""
+
+
+def refuse_data_as_type(method: str, key: str, type_: object) -> None:
+    """Refuse data where a method expects the type.
+
+    Raises:
+        InvalidError: the type is a mapping; the error's text shows the right call.
+    """
+    if isinstance(type_, Mapping):
+        raise InvalidError(
+            "type",
+            f"must be a text, not {type(type_).__name__}; the type stands before the data:"
+            f" {method}({key!r}, 'TYPE', data={{…}})",
+        )
+
+
+def lacks_type(task: object) -> bool:
+    """Whether a mapping of the arguments of `ScheduleCollection.push` gives no type."""
+    return isinstance(task, Mapping) and task.get("type") is None
+
+
+def fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert arguments of `ScheduleCollection.push` to arguments of `ScheduleCollection.add`."""
+    if not isinstance(task, Mapping):
+        return task  # `declare_all` refuses it, with an error that contains its number in the list
+    given = {name for name, value in task.items() if value is not None}
+    if recurring := given & {"cron", "every", "trigger"}:
+        raise InvalidError(
+            min(recurring), "is for schedules, which run repeatedly; call add, not push"
+        )
+    for argument, field in _PUSHED.items():
+        if {argument, field} <= given:
+            raise InvalidError(argument, f"and {field} say the same; leave one out")
+    return {_PUSHED.get(name, name): value for name, value in task.items()}

@@ -1,0 +1,1 @@
+"""What a master reports: to ``psched status``, to the service manager, and in its title."""

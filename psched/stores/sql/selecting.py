@@ -1,0 +1,328 @@
+"""Reads the rows of a selection, so that the database finds them through an index.
+
+If a selection is narrow, the database first finds the keys and times of its rows through the index
+of one condition, and the rows are then read by their keys. If a selection is wide, the table is
+read page by page in the order of the listing, and the database omits the rows that do not match:
+then most of what it reads does match, and no list of keys fills the memory.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any, Self
+
+from sqlalchemy import text
+from typing_extensions import override
+
+from psched.base.errors import SchemaError
+from psched.core.model import RUNNING, WAITING, Row
+from psched.core.selection import SelectedRows, Selection
+from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.listing import FIRST_PAGE, Listing, Read, next_limit
+
+MOST_KEYS = 50_000
+"""The most rows of a narrow selection. Their keys are kept in memory, about 10 MB."""
+
+LABEL_LENGTH = 255
+"""The most characters of a label that the column ``label`` has; on MySQL, the most four-byte
+characters."""
+
+AT_REST = "(status <> 'waiting' OR next_run_time IS NULL)"
+"""The condition of the index of statuses, which some databases use only if a query repeats it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """One condition of a selection.
+
+    Attributes:
+        arms: SQL conditions that together select the condition's rows, each through one index.
+        plain: the condition written so that the planner uses no index for it.
+        values: the values that are bound in both.
+    """
+
+    arms: Sequence[str]
+    plain: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SelectingStatements:
+    """Builds the statements for one selection.
+
+    A statement may return more rows than the selection has: `Selection.matches` decides.
+
+    Args:
+        table: the table's name, quoted for the database.
+        columns: the columns that are read, as SQL.
+        dialect: contains the SQL fragments that differ between databases.
+        selection: the selection.
+    """
+
+    def __init__(self, table: str, columns: str, dialect: Dialect, selection: Selection) -> None:
+        self._table = table
+        self._dialect = dialect
+        place = f"{dialect.payload.format('id')}, next_run_time"
+        self._page = f"SELECT {place}, {columns} FROM {table} WHERE "  # noqa: S608  # values are bound
+        self._selection = selection
+        self.conditions = [*self._build_conditions()]
+
+    def _build_conditions(self) -> Iterator[_Condition]:
+        selection, hidden = self._selection, self._dialect.exact.format
+        if selection.statuses:
+            yield self._status()
+        labels = {each for label in selection.labels for each in _encoded(_storable(label))}
+        for column, chosen in ("type", selection.types), ("label", labels):
+            if chosen:
+                values = _numbered(column, chosen)
+                listed = _listed(values)
+                yield _Condition(
+                    [f"{column} IN ({listed})"], f"{hidden(column)} IN ({listed})", values
+                )
+        if selection.prefix:
+            values = {"prefix": _storable(selection.prefix)}
+            between = "{0} >= :prefix"
+            if end := _after(values["prefix"]):
+                values["prefix_end"] = end
+                between += " AND {0} < :prefix_end"
+            yield _Condition([between.format("id")], between.format(hidden("id")), values)
+        if selection.due:
+            now, waits = self._dialect.now_floor, f"{hidden('status')} = 'waiting'"
+            yield _Condition(
+                [f"next_run_time <= {now} AND {waits}"], f"next_run_time + 0 <= {now} AND {waits}"
+            )
+
+    def _status(self) -> _Condition:
+        statuses, status = self._selection.statuses, self._dialect.exact.format("status")
+        arms = []
+        stored = statuses - {RUNNING}
+        values = _numbered("status", stored)
+        listed = _listed(values)
+        if stored:
+            arms.append(f"status IN ({listed}) AND {AT_REST}")
+        if WAITING in statuses:
+            owned = "" if RUNNING in statuses else " AND owner IS NULL"
+            # A comparison instead of IS NOT NULL, for which SQLite would not use the index.
+            arms.append(f"next_run_time >= :earliest AND {status} = 'waiting'{owned}")
+            values["earliest"] = -(2**63)
+        elif RUNNING in statuses:
+            # A running row of any time is found through the index of owners, which has few rows.
+            arms.append(f"owner IS NOT NULL AND {status} = 'waiting'")
+        if RUNNING in statuses:
+            values["status"] = WAITING
+            listed = ", ".join(filter(None, (listed, ":status")))
+        return _Condition(arms, f"{status} IN ({listed})", values)
+
+    def count(self, condition: _Condition, read: Read) -> int:
+        """Count the rows of one condition; each arm only up to `MOST_KEYS` + 1."""
+        return sum(
+            read(
+                text(
+                    f"SELECT COUNT(*) FROM (SELECT 1 FROM {self._table} WHERE {arm}"  # noqa: S608
+                    " LIMIT :most) AS counted"
+                ),
+                {**condition.values, "most": MOST_KEYS + 1},
+            )[0][0]
+            for arm in condition.arms
+        )
+
+    def keys(self, through: _Condition, read: Read) -> list[tuple[Any, int | None]]:
+        """Read key and time of each row; each arm of ``through`` gives up to `MOST_KEYS` + 1."""
+        others = self._matching(besides=through)
+        values = {**self._values, "most": MOST_KEYS + 1}
+        found: list[tuple[Any, int | None]] = []
+        for arm in through.arms:
+            statement = text(
+                f"SELECT {self._dialect.payload.format('id')}, next_run_time FROM {self._table}"  # noqa: S608
+                f" WHERE {arm}{others} LIMIT :most"
+            )
+            found += [(key, time) for key, time in read(statement, values)]
+        return found
+
+    def rows(self, keys: Sequence[Any], read: Read) -> Mapping[Any, Sequence[Any]]:
+        """Read the rows with these keys, as columns by the key's stored bytes.
+
+        Rows that do not match any more are omitted: a row that was due may have been claimed.
+        """
+        named = {f"id{i}": key for i, key in enumerate(keys)}
+        listed = ", ".join(self._dialect.text.format(f":{name}") for name in named)
+        statement = text(f"{self._page}id IN ({listed}){self._matching()}")
+        found = read(statement, {**self._values, **named})
+        return {key: columns for key, _, *columns in found}
+
+    def pages(self, read: Read, row_of: Callable[..., Row]) -> Listing:
+        """Read the matching rows page by page in the order of the selection."""
+        dialect, values, matching = self._dialect, self._values, self._matching()
+        key, limit = dialect.text.format(":id"), "LIMIT :limit"
+        after = dialect.after.format("next_run_time", "id", ":time", key)
+        in_time, at_rest = (
+            f"{matching} ORDER BY {order} {limit}"
+            for order in ("next_run_time, id", dialect.rest_order)
+        )
+        if self._selection.due:
+            # Otherwise the last page would read all rows that are not due yet.
+            in_time = f" AND next_run_time <= {dialect.now_floor}{in_time}"
+        timed = f"next_run_time IS NOT NULL{in_time}", f"{after}{in_time}"
+        resting = (
+            f"next_run_time IS NULL{at_rest}",
+            f"next_run_time IS NULL AND id > {key}{at_rest}",
+        )
+        parts = [timed] if self._selection.due else [timed, resting]
+        if self._selection.sorted_by_key:
+            in_order = f"{matching} ORDER BY id {limit}"
+            parts = [(f"1 = 1{in_order}", f"id > {key}{in_order}")]
+        return Listing(
+            lambda statement, place: read(statement, {**values, **place}),
+            [
+                (text(f"{self._page}{first}"), text(f"{self._page}{following}"))
+                for first, following in parts
+            ],
+            row_of,
+        )
+
+    def _matching(self, *, besides: _Condition | None = None) -> str:
+        """The SQL that omits rows for which a condition, other than ``besides``, is false."""
+        others = (each for each in self.conditions if each is not besides)
+        return "".join(f" AND ({each.plain})" for each in others)
+
+    @property
+    def _values(self) -> Mapping[str, Any]:
+        """The values that are bound in all conditions."""
+        return {name: value for each in self.conditions for name, value in each.values.items()}
+
+
+class SelectedListing(Iterator[Row]):
+    """Iterates over the rows of a selection.
+
+    Args:
+        build: returns the statements for a selection.
+        selection: the selection.
+        read: sends a statement to the store; ``next`` passes on its exceptions.
+        row_of: builds a row from the columns that were read.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Selection], SelectingStatements],
+        selection: Selection,
+        read: Read,
+        row_of: Callable[..., Row],
+    ) -> None:
+        self._build = build
+        self._selection = selection
+        self._read = read
+        self._row_of = row_of
+        self._rows: Iterator[Row] | None = None
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> Row:
+        if self._rows is None:
+            self._rows = SelectedRows(self._open(), self._selection)
+        return next(self._rows)
+
+    def _open(self) -> Iterator[Row]:
+        try:
+            return self._open_by(self._build(self._selection))
+        except SchemaError:
+            if not self._selection.labels:
+                raise
+            # `psched init` has not added the column yet, so `SelectedRows` alone compares labels.
+            return self._open_by(self._build(replace(self._selection, labels=frozenset())))
+
+    def _open_by(self, statements: SelectingStatements) -> Iterator[Row]:
+        read = self._read
+        counted = [(statements.count(each, read), each) for each in statements.conditions]
+        if counted:
+            count, narrowest = min(counted, key=itemgetter(0))
+            # Several wide conditions can be narrow together, but one cannot.
+            if count <= MOST_KEYS or len(counted) > 1:
+                keys = statements.keys(narrowest, read)
+                if len(keys) <= MOST_KEYS:
+                    return _RowsByKey(self._sorted(keys), statements, read, self._row_of)
+        return statements.pages(read, self._row_of)
+
+    def _sorted(self, keys: list[tuple[Any, int | None]]) -> list[Any]:
+        if self._selection.sorted_by_key:
+            keys.sort(key=lambda each: each[0])
+        else:
+            keys.sort(key=lambda each: (each[1] is None, each[1] or 0, each[0]))
+        # A row that moved between two queries may have been found twice.
+        return [*dict.fromkeys(key for key, _ in keys)]
+
+
+class _RowsByKey(Iterator[Row]):
+    """Reads rows by their keys, in the order of the keys; omits rows that are gone."""
+
+    def __init__(
+        self,
+        keys: list[Any],
+        statements: SelectingStatements,
+        read: Read,
+        row_of: Callable[..., Row],
+    ) -> None:
+        self._keys = keys
+        self._statements = statements
+        self._read = read
+        self._row_of = row_of
+        self._begun = 0
+        self._limit = FIRST_PAGE
+        self._page: list[Row] = []  # in reverse order: the next row is the last element
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> Row:
+        while not self._page:
+            keys = self._keys[self._begun : self._begun + self._limit]
+            if not keys:
+                raise StopIteration
+            found = self._statements.rows(keys, self._read)
+            self._begun += len(keys)
+            self._page = [self._row_of(*found[key]) for key in reversed(keys) if key in found]
+            self._limit = next_limit(self._limit, self._page)
+        return self._page.pop()
+
+
+def _numbered(name: str, chosen: Iterable[str]) -> dict[str, Any]:
+    return {f"{name}{i}": _storable(value) for i, value in enumerate(sorted(chosen))}
+
+
+def _storable(text: str) -> str:
+    """The text without NUL and halves of surrogate pairs, which drivers refuse and no row has."""
+    return text.replace("\0", "?").encode(errors="replace").decode()
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f":{name}" for name in values)
+
+
+def _encoded(label: str) -> Iterator[str]:
+    """The values that the column ``label`` of rows with this label can have.
+
+    Writers of JSON differ: some escape the characters beyond ASCII, with small or with capital
+    letters as digits, and some escape each slash.
+    """
+    for only_ascii in (False, True):
+        small = json.dumps(label, ensure_ascii=only_ascii)[1:-1].partition('"')[0]
+        capital = re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda digits: digits[0].upper(), small)
+        for encoded in (small, capital):
+            for written in (encoded, encoded.replace("/", r"\/")):
+                yield written[:LABEL_LENGTH]
+                yield written.encode()[: 4 * LABEL_LENGTH].decode(errors="ignore")
+
+
+def _after(prefix: str) -> str | None:
+    """The smallest text that is greater than each text that begins with the prefix, if any."""
+    largest, first_surrogate, after_surrogates = 0x10FFFF, 0xD800, 0xE000
+    kept = prefix.rstrip(chr(largest))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(after_surrogates if following == first_surrogate else following)

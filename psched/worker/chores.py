@@ -1,0 +1,139 @@
+"""What a worker does between its claims: it purges ended tasks, and counts rows that wait.
+
+Each of these requests is rare and small.
+"""
+
+import logging
+import random
+from functools import partial
+from math import inf
+
+from psched.base.clock import Clock
+from psched.config import Config
+from psched.core.store_protocol import Backlog, CountsBacklog, Store
+from psched.master.reports.load import MOST_DUE
+from psched.process.message_shapes import LONGEST_TIME
+from psched.worker.store_gateway import StoreGateway
+
+_log = logging.getLogger("psched.worker")
+
+_BATCH = 500
+"""The maximum number of rows that one purge deletes. It is small, so that a purge holds few locks,
+and only for a short time."""
+
+_INTERVAL = 60.0
+"""The longest pause, in seconds, between two purges by one worker. A random part of up to a half is
+subtracted."""
+
+_NEXT_BATCH = 1.0
+"""The longest pause, in seconds, after a purge that has deleted a full batch. A random part of up
+to a half is subtracted."""
+
+_PATIENCE = 5.0
+"""Seconds without a free slot, besides the setting ``poll_interval``, after which due rows are
+counted. Rows that are less late than this are not counted, because a worker with a free slot might
+still claim them at its next poll."""
+
+_COUNT_INTERVAL = 5.0
+"""Seconds between two counts of due rows, while no slot is free."""
+
+
+class Janitor:
+    """Purges tasks that have ended, once their ``retention_time`` has passed.
+
+    Args:
+        store: where the tasks are.
+        gateway: sends the requests.
+        clock: measures when the next purge is due.
+        rng: the source of the random pauses.
+    """
+
+    def __init__(
+        self, store: Store, gateway: StoreGateway, *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._clock = clock
+        self._rng = rng
+        self._next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
+
+    def purge(self) -> None:
+        """Purge if a purge is due.
+
+        A worker that sleeps when a purge falls due does not wake up for it, but purges at its next
+        tick.
+
+        Raises:
+            TransientStoreError: the store did not answer.
+        """
+        if self._clock.monotonic() < self._next:
+            return
+        # The next time is set before the request, so that a purge that fails is not repeated at
+        # every tick.
+        self._next = self._in(_INTERVAL)
+        purged = self._gateway.request(lambda: self._store.purge(_BATCH))
+        if purged:
+            _log.debug("purged %d tasks that had ended", purged)
+        if purged >= _BATCH:
+            self._next = self._in(_NEXT_BATCH)
+
+    def _in(self, pause: float) -> float:
+        return self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)
+
+
+class BacklogWatch:
+    """Counts the due rows that wait because this worker, and every other, has no free slot.
+
+    Nothing is counted while the worker has a free slot, or if the store cannot count due rows (see
+    `CountsBacklog`).
+
+    Args:
+        store: counts the rows.
+        gateway: sends the requests.
+        settings: contain the time between two polls.
+        clock: measures for how long no slot has been free.
+
+    Attributes:
+        backlog: the due rows that waited at the last count; none while a slot is free.
+    """
+
+    def __init__(
+        self, store: Store, gateway: StoreGateway, settings: Config, *, clock: Clock
+    ) -> None:
+        self._store = store if isinstance(store, CountsBacklog) else None
+        self._gateway = gateway
+        self._clock = clock
+        self._patience = _PATIENCE + settings.poll_interval
+        self._next = inf
+        self.backlog = Backlog()
+
+    @property
+    def wakes(self) -> float:
+        """When to call `count` again, seconds of the monotonic clock; inf if no call is needed."""
+        return self._next
+
+    def count(self, *, full: bool) -> None:
+        """Count the due rows if no slot has been free for some seconds.
+
+        Args:
+            full: whether the worker would claim more rows if it had a free slot, but has none.
+
+        Raises:
+            TransientStoreError: the store did not answer.
+        """
+        now = self._clock.monotonic()
+        if not full or self._store is None:
+            self._next, self.backlog = inf, Backlog()
+        elif self._next == inf:
+            self._next = now + self._patience
+        elif now >= self._next:
+            # The next time is set before the request, so that a request that fails is not repeated
+            # at every tick.
+            self._next = now + _COUNT_INTERVAL
+            found = self._gateway.request(partial(self._store.backlog, MOST_DUE))
+            # Once rows have waited for long, all rows are reported until none is left, so that an
+            # episode does not end and begin again while a busy worker is hardly in time.
+            if self.backlog.due or found.late >= self._patience:
+                # Any client can write any time into a row, but the master accepts no larger time.
+                late = min(max(found.late, 0.0), LONGEST_TIME)
+                self.backlog = Backlog(due=min(found.due, MOST_DUE), late=late)

@@ -1,0 +1,224 @@
+"""The command list: its table, its filters, its order and its forms; and the times of show."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+
+from psched.cli.schedules.table import FIRST_ROWS
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def listed(service):
+    """Runs psched list; returns the lines of its output."""
+    service.init()
+
+    def listed(*options, **env):
+        service.env = {**service.env, **env}
+        done = service.psched("list", *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return listed
+
+
+def keys(lines):
+    return [line.split()[0] for line in lines[1:-1]]
+
+
+def test_without_schedules_it_says_how_to_add_one(listed):
+    [line] = listed()
+    assert line.startswith("no schedules; add one: psched add KEY TYPE 'CRON' [DATA]")
+    assert listed("--status", "failed") == ["no schedule matches"]
+    assert listed("--json") == []
+
+
+def test_the_table_has_status_schedule_and_next_run_and_no_payload(service, listed):
+    service.invoke(
+        "add", "cron", "t", "0 9 * * *", '{"k":1}', "-t", "Asia/Tokyo", "-s", "2030-01-01"
+    )
+    service.add("every", every=5400, next_time=1893456000)
+    service.add("once", next_time=1893456000)
+    service.add("ended", next_time=1893456000)
+    service.invoke("cancel", "ended")
+    assert listed("--utc", "--sort", "key") == [
+        "KEY    STATUS     SCHEDULE              NEXT              REASON",
+        "cron   waiting    0 9 * * * Asia/Tokyo  2030-01-01 00:00",
+        "ended  cancelled  once                  -",
+        "every  waiting    every 1h30m           2030-01-01 00:00",
+        "once   waiting    once                  2030-01-01 00:00",
+        "4 schedules",
+    ]
+
+
+def test_what_is_due_and_what_runs_is_seen(service, listed):
+    service.add("due")
+    service.add("runs")
+    with service.sql() as connection:
+        connection.execute(
+            "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
+            " next_time = unixepoch() + 3 WHERE id = 'runs'"
+        )
+    _, due, runs, _ = listed("--utc")
+    assert re.fullmatch(r"due +due +once +\d+d\d+h late", due)
+    with service.sql() as connection:
+        connection.execute("INSERT INTO psched (id) VALUES ('sql')")
+    assert re.fullmatch(r"sql +due +once +now", listed("sql")[1])
+    service.invoke("delete", "sql")
+    assert re.fullmatch(r"runs +running +once +\w{3} \d\d \d\d:\d\d", runs)
+    for options, expected in {
+        ("--due",): ["due"],
+        ("--status", "due"): ["due"],
+        ("--status", "waiting"): ["due"],
+        ("--status", "running"): ["runs"],
+        ("--status", "due", "--status", "running"): ["due", "runs"],
+        ("--due", "--status", "running"): [],
+    }.items():
+        assert keys(listed(*options)) == expected
+    in_json = [json.loads(line) for line in listed("--json")]
+    assert [each["status"] for each in in_json] == ["due", "running"]
+    assert [each["state"] for each in in_json] == ["due", "running"]
+    assert json.loads(service.psched("show", "due", "--json").stdout)["status"] == "due"
+
+
+def test_a_task_that_runs_is_shown_as_running(service, listed):
+    service.configure(exec_type=True)
+    service.add("runs", "exec", data={"command": ["sleep", "600"]})
+    service.start()
+    assert wait_until(lambda: keys(listed("--status", "running")), what="the task") == ["runs"]
+
+
+def test_times_are_in_the_viewers_zone_or_in_utc(service, listed):
+    service.add("k", next_time=1893456000)
+    assert "2030-01-01 01:00" in listed(TZ="Europe/Berlin")[1]
+    assert "2030-01-01 00:00" in listed("--utc", TZ="Europe/Berlin")[1]
+    shown = service.psched("show", "k").stdout
+    assert "next_time:     2030-01-01 01:00:00 CET (2030-01-01 00:00:00 UTC)\n" in shown
+    listed(TZ="UTC")
+    assert "next_time:     2030-01-01 00:00:00 UTC\n" in service.psched("show", "k").stdout
+
+
+def test_keys_patterns_order_limit_and_filters_can_be_combined(service, listed):
+    for place, key in enumerate(("mail-b", "mail-a", "nail-c", "m*l", "[x]")):
+        service.add(key, "even" if place % 2 == 0 else "odd", next_time=4_000_000_000 - place)
+    assert keys(listed()) == ["[x]", "m*l", "nail-c", "mail-a", "mail-b"]
+    assert keys(listed("mail-*")) == ["mail-a", "mail-b"]
+    assert keys(listed("?ail-*", "--sort", "key")) == ["mail-a", "mail-b", "nail-c"]
+    several = listed("nail*", "mail-b", "mail-*", "m?l")
+    assert keys(several) == ["m*l", "nail-c", "mail-a", "mail-b"]
+    assert keys(listed("[x]")) == ["[x]"]
+    assert keys(listed("mail")) == []
+    assert keys(listed("--type", "odd")) == ["m*l", "mail-a"]
+    assert keys(listed("--type", "odd", "mail*")) == ["mail-a"]
+    assert keys(listed("--sort", "type")) == ["[x]", "nail-c", "mail-b", "m*l", "mail-a"]
+    assert listed("--sort", "key", "--limit", "2", "*ail*")[1:] == [
+        *listed("--sort", "key", "mail-?")[1:-1],
+        "2 schedules; --limit omits the others",
+    ]
+    assert listed("--limit", "5")[-1] == "5 schedules"
+    assert listed("--limit", "1", "nail*")[-1] == "1 schedule"
+
+
+def test_sorted_by_status(service, listed):
+    for key in "abc":
+        service.add(key, next_time=4_000_000_000)
+    service.invoke("cancel", "b")
+    assert keys(listed("--sort", "status")) == ["b", "a", "c"]
+
+
+def test_any_columns_can_be_shown(service, listed):
+    service.add("k", "mail", data={"to": "ann"}, next_time=1893456000, label="me", note="x")
+    assert listed("--utc", "--columns", "key,TYPE,label,note,data,next_time,status") == [
+        "KEY  TYPE  LABEL  NOTE  DATA          NEXT_TIME                STATUS",
+        'k    mail  me     x     {"to":"ann"}  2030-01-01 00:00:00 UTC  waiting',
+        "1 schedule",
+    ]
+    refused = service.psched("list", "--columns", "key,dat")
+    assert refused.returncode == 2
+    assert "'DAT' is no column; choose from KEY, STATUS, " in refused.stderr
+    for form in "--json", "--legacy":
+        refused = service.psched("list", form, "--utc")
+        assert refused.returncode == 2
+        assert "--columns and --utc are for the table" in refused.stderr
+
+
+def test_the_table_fits_a_hundred_columns_and_cuts_what_is_long(service, listed):
+    service.add("k" * 200, next_time=4_000_000_000, cron="0 9 1,2,3,4,5,6,7,8,9,10,11,12 * *")
+    service.add("short", next_time=4_000_000_000)
+    with service.sql() as connection:
+        connection.execute("UPDATE psched SET reason = ?", ["because " * 50])
+    lines = listed()
+    assert max(map(len, lines)) == 100
+    assert [line.count("…") for line in lines] == [0, 1, 3, 0]
+    assert lines[1].startswith("short  ")
+    columns = ",".join(["key", "reason", "cron", "type", "timezone", "status"] * 2)
+    many = listed("--columns", columns)
+    assert all(cell in many[1] for cell in ("short", "recorder", "because", "waiting"))
+
+
+def test_a_longer_row_after_the_first_ones_stays_within_the_line(service, listed):
+    service.init()
+    with service.schedules() as schedules:
+        schedules.push_many(
+            {"key": f"k{number:04}", "run_at": 4_000_000_000} for number in range(FIRST_ROWS)
+        )
+        schedules.push("z" * 150, run_at=4_000_000_001)
+        schedules.push("z" * 30, run_at=4_000_000_002)
+    *_, long, shorter, total = listed()
+    assert len(long) <= 100
+    assert "z…" in long
+    assert shorter.startswith("z" * 30)
+    assert total == f"{FIRST_ROWS + 2} schedules"
+
+
+def test_wide_and_combining_characters_keep_the_columns_aligned(service, listed):
+    service.add("日本", next_time=4_000_000_000, type="t")
+    service.add("e\N{COMBINING ACUTE ACCENT}", next_time=4_000_000_001, type="t")
+    service.add("漢" * 99, next_time=4_000_000_002, type="t")
+    lines = listed("--columns", "key,type,status")
+    assert lines[1] == "日本" + " " * 83 + "t     waiting"
+    assert lines[2] == "e\N{COMBINING ACUTE ACCENT}" + " " * 86 + "t     waiting"
+    assert lines[3] == "漢" * 42 + "…" + " " * 2 + "t     waiting"
+
+
+def test_with_a_closed_standard_output_nothing_is_shown(service):
+    service.add("s1")
+    done = service.run("sh", "-c", '"$@" >&-', "sh", *service.psched_command, "list")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def on_a_terminal(service, *options, **env):
+    """The output of psched list on a terminal, with its escape sequences."""
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*service.psched_command, "list", *options],
+            cwd=service.folder,
+            env={**service.env, "TERM": "xterm", **env},
+            stdout=theirs,
+            timeout=60,
+            check=True,
+        )
+        assert done.returncode == 0
+        return os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_statuses_are_coloured_on_a_terminal_only(service, listed):
+    service.add("due")
+    service.add("evil", next_time=4_000_000_000)
+    with service.sql() as connection:
+        connection.execute("UPDATE psched SET reason = ? WHERE id = 'evil'", ["\x1b[2J"])
+    shown = on_a_terminal(service)
+    assert "\x1b[33mdue" in shown
+    assert r"\x1b[2J" in shown
+    assert "\x1b[2J" not in shown
+    assert "\x1b" not in on_a_terminal(service, NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal(service, TERM="dumb")
+    assert "\x1b" not in "".join(listed())
