@@ -31,6 +31,7 @@ OVERRIDES = (
     "retention_time",
     "kill_timeout",
     "kill_interval",
+    "history",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
 single schedule in its ``options``."""

@@ -205,6 +205,20 @@ class Config:
     """Longest delay, in seconds, that is added to the start of an occurrence. Occurrences get
     different delays, so that not all tasks start at once."""
 
+    history: Annotated[str, Choice("all", "failures", "none")] = "all"
+    """Which runs the run history records: all; failed and skipped ones only (failures); or none."""
+
+    history_keep: Annotated[int, Number(whole=True)] = 2_592_000
+    """Age in seconds at which records of the run history are deleted; 0 means no limit."""
+
+    history_keep_per_key: Annotated[int, Number(whole=True, unit="records")] = 1000
+    """Number of records that the run history keeps of one schedule, the newest ones; 0 means no
+    limit."""
+
+    redact: Annotated[tuple[str, ...], TypeNames()] = ()
+    """Names of fields, such as password or *token*, whose values are hidden wherever payloads,
+    results and errors are shown."""
+
     types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
     """For single types of task: settings that override the settings of the installation."""
 

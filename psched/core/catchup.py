@@ -90,6 +90,11 @@ def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, c
     return cursor
 
 
+def last_occurrence(definition: Definition, trigger: Trigger, cursor: int, end: int) -> int:
+    """The last occurrence from the cursor, which is an occurrence, to before ``end``."""
+    return _newest(definition, trigger, cursor, end - 1, 1)
+
+
 def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> bool:
     """Whether there are more than ``count`` occurrences from the cursor to ``until``.
 

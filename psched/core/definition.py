@@ -115,6 +115,14 @@ def parse_row(row: Row, settings: Config) -> Definition:
     )
 
 
+def history_setting(row: Row, settings: Config) -> str:
+    """The setting ``history`` that applies to a row, even if the row is invalid."""
+    try:
+        return _with_overrides(parse_options(row.options), row.type, settings).history
+    except InvalidError:
+        return settings.history
+
+
 def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:
     if cron is None:
         return None

@@ -24,6 +24,8 @@ owner.
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from psched.core.history.records import Fate, RunRecord, Skipped
+
 # Values of the column ``status``. A row *rests* if it has no next run: its ``next_run_time`` is
 # NULL, so no worker claims the row.
 WAITING = "waiting"  # the row waits for its next run; or its task is running, if it has an owner
@@ -124,6 +126,7 @@ class Row:
     alive_time: Final[int | None] = None
     options: Final[str | bytes | None] = None
     retain_until: Final[int | None] = None
+    claimed_at: Final[int | None] = None
 
     @property
     def state(self) -> str:
@@ -170,6 +173,10 @@ class Settlement:
         status: the row's new status.
         reason: a text that says why the row has no next run, or what was decided about the row;
             None for no text.
+        fate: what became of the occurrence that was leased; None if it will run again, or if the
+            lease ended before its occurrence was decided.
+        skipped: the occurrences that are dropped by this settlement.
+        records: the records of the run history that the store writes if it applies the settlement.
     """
 
     key: str
@@ -185,6 +192,9 @@ class Settlement:
     attempt: int = 0
     status: str = WAITING
     reason: str | None = None
+    fate: Fate | None = None
+    skipped: tuple[Skipped, ...] = ()
+    records: tuple[RunRecord, ...] = ()
 
     @classmethod
     def of(cls, row: Row, **decided: Any) -> Self:  # noqa: ANN401  # its fields

@@ -12,16 +12,21 @@ requeued or deleted.
 import math
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import partial
 
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core import attempts
-from psched.core.catchup import describe_dropped, iso, oldest_kept
+from psched.core.catchup import describe_dropped, iso, last_occurrence, oldest_kept
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import Definition, parse_row
+from psched.core.history.records import Fate, Skipped
+from psched.core.history.spans import dropped_spans
 from psched.core.model import (
+    CANCELLED,
     DELETING,
+    EXPIRED,
     FAILED,
     FINISHED,
     MARKS,
@@ -107,7 +112,8 @@ def after_run(
     # A one-shot that has succeeded becomes finished, even if it was cancelled during the run.
     done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
     if current.known_status is None or (current.status in MARKS and not done):
-        return _resting(current, settings)
+        end = _resting(current, settings)
+        return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
     try:
         definition = parse_row(current, settings)
     except NotLoadedError as error:
@@ -115,7 +121,8 @@ def after_run(
         # After a success the row is settled without a time, so that a host that can load the
         # trigger computes the next time.
         row = changed(current, next_time=None) if over else current
-        return _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
+        end = _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
+        return changed(end, fate=Fate.FINISHED if over else None)
     except InvalidError as error:
         return quarantine(current, str(error))
     try:
@@ -123,7 +130,8 @@ def after_run(
     except InvalidError as error:
         # The trigger raised this error. We call a trigger here only for an occurrence that has
         # succeeded or was given up. Such an occurrence must not run again, so we clear its time.
-        return quarantine(changed(current, next_time=None), str(error))
+        fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.GAVE_UP
+        return changed(quarantine(changed(current, next_time=None), str(error)), fate=fate)
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
         return changed(end, rest=True, status=current.status, reason=_plain(reason))
@@ -138,9 +146,10 @@ def _settlement(
     moved = leased.version != current.version and leased.next_time != current.next_time
     if moved:
         # A client changed the schedule's next time during the run, so we keep the client's time.
-        return _at(current, definition, current.next_time)
+        fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.CANCELLED
+        return changed(_at(current, definition, current.next_time), fate=fate)
     if isinstance(decision, Finish):
-        return _finished(leased, current, definition, now)
+        return changed(_finished(leased, current, definition, now), fate=Fate.FINISHED)
     if isinstance(decision, Quarantine) and leased.version == current.version:
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
@@ -158,7 +167,9 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
     if (missed := _next_of(leased, definition.settings)) is None or missed > now:
         return following
     why = f"its trigger was changed: {iso(missed)} and later times of the old one are dropped"
-    return changed(following, reason=_plain(why))
+    # The old trigger's later occurrences are not counted, because that could take long.
+    dropped = Skipped(fate=Fate.CANCELLED, first=missed, until=int(now), count=None, reason=why)
+    return changed(following, reason=_plain(why), skipped=(dropped,))
 
 
 def _next_of(leased: Row, settings: Config) -> int | None:
@@ -225,7 +236,17 @@ def _resting(row: Row, settings: Config) -> Settlement:
         own = parse_row(row, settings).settings
     except InvalidError:
         own = settings  # the row does not run, so we ignore that its other columns are invalid
-    return _ended(row, own, mark, row.reason if mark == row.status else None)
+    end = _ended(row, own, mark, row.reason if mark == row.status else None)
+    return changed(end, fate=_FATES[mark])
+
+
+_FATES = {
+    FINISHED: Fate.FINISHED,
+    CANCELLED: Fate.CANCELLED,
+    EXPIRED: Fate.EXPIRED,
+    FAILED: Fate.GAVE_UP,
+}
+"""The fate of the occurrence of a row that ends with a status."""
 
 
 def quarantine(row: Row, reason: str) -> Settlement:
@@ -236,6 +257,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
         attempt=row.attempt,
         status=QUARANTINED,
         reason=_plain(reason),
+        fate=Fate.QUARANTINED,
     )
 
 
@@ -261,7 +283,7 @@ def postpone(row: Row, wait: int) -> Settlement:
 
 def removal(row: Row) -> Settlement:
     """The settlement that removes a row which a client marked for deletion during its lease."""
-    return Settlement.of(row, remove=True)
+    return Settlement.of(row, remove=True, fate=Fate.CANCELLED)
 
 
 def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement:
@@ -287,7 +309,22 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
-    return _at(row, definition, oldest, reason=describe_dropped(definition, cursor, oldest))
+    why = describe_dropped(definition, cursor, oldest)
+    settled = _at(row, definition, oldest, reason=why)
+    # The row fell due at its ``next_run_time``. What was scheduled before that could not run,
+    # because an earlier occurrence was still running.
+    due = row.next_run_time or 0
+    waited = due > definition.first_run(cursor)
+    skipped = dropped_spans(
+        trigger,
+        cursor,
+        oldest,
+        catchup=definition.settings.catchup,
+        busy_until=due - definition.delay if waited else None,
+        last_before=partial(last_occurrence, definition, trigger, cursor),
+        reason=why,
+    )
+    return changed(settled, skipped=skipped)
 
 
 def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlement:
@@ -314,9 +351,11 @@ def _at(
 def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
     """Give up the row's occurrence: a one-shot ends with ``status``, others continue."""
     if definition.trigger is None:
-        return _ended(row, definition.settings, status, reason)
+        ended = _ended(row, definition.settings, status, reason)
+        return changed(ended, fate=_FATES[status])
     occurrence = iso(row.next_time or 0)
-    return changed(_following(row, definition), reason=_plain(f"{occurrence}: {reason}"))
+    text = _plain(f"{occurrence}: {reason}")
+    return changed(_following(row, definition), reason=text, fate=_FATES[status])
 
 
 def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Settlement:

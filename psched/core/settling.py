@@ -9,6 +9,8 @@ from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError, UnknownOutcomeError
 from psched.base.retry import Send, send_once
 from psched.config import Config
+from psched.core.history.recording import Recorder
+from psched.core.history.records import Attempt
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
@@ -31,11 +33,15 @@ class Ending:
         decision: the result of the task.
         deadline: the deadline D of the lease, see `psched.base.lease_times`; 0 if the lease is lost
             or D is not known.
+        attempt: what is known about the attempt that has ended; None if nothing ran.
+        history: the setting of this name.
     """
 
     leased: Row
     decision: Decision
     deadline: float = 0.0
+    attempt: Attempt | None = None
+    history: str = "none"
 
     @property
     def lease(self) -> tuple[str, Token]:
@@ -64,6 +70,7 @@ class Settler:
         clock: its readings are compared with each D.
         conclude: computes each settlement.
         send: sends each request.
+        recorder: creates the records of the run history; None if there are none.
     """
 
     def __init__(
@@ -72,11 +79,13 @@ class Settler:
         clock: Clock,
         conclude: Conclude = after_run,
         send: Send = send_once,
+        recorder: Recorder | None = None,
     ) -> None:
         self._settings = settings
         self._conclude = conclude
         self._send = send
         self._clock = clock
+        self._recorder = recorder
         # The leases whose settlement may have been applied without an answer. The value is the
         # lease's deadline D when the settlement was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
@@ -94,7 +103,13 @@ class Settler:
         results: dict[str, Settled] = {}
         try:
             settle(
-                store, endings, self._settings, results, conclude=self._conclude, send=self._send
+                store,
+                endings,
+                self._settings,
+                results,
+                conclude=self._conclude,
+                send=self._send,
+                recorder=self._recorder,
             )
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
@@ -140,6 +155,7 @@ def settle(
     *,
     conclude: Conclude = after_run,
     send: Send = send_once,
+    recorder: Recorder | None = None,
 ) -> Mapping[str, Settled]:
     """End leases. If the store does not answer, the call can be repeated.
 
@@ -154,6 +170,7 @@ def settle(
             the caller has the results even if this function raises an error.
         conclude: computes each settlement.
         send: sends each request.
+        recorder: creates the records of the run history; None if there are none.
 
     Returns:
         DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
@@ -167,11 +184,15 @@ def settle(
     now = 0.0
     # The loop ends, because each repetition requires that a client has changed a row meanwhile.
     while open_endings:
-        settlements = [
-            conclude(ending.leased, current[key], ending.decision, settings, now)
-            for key, ending in open_endings.items()
-        ]
-        known = [each for each in settlements if each is not None]
+        known = []
+        for key, ending in open_endings.items():
+            end = conclude(ending.leased, current[key], ending.decision, settings, now)
+            if end is not None and recorder is not None:
+                end = recorder.with_records(
+                    end, ending.leased, ending.attempt, history=ending.history
+                )
+            if end is not None:
+                known.append(end)
         if not known:
             break
         answers = send(partial(store.settle, known))

@@ -50,7 +50,7 @@ The test suite in `psched.testing` checks psched's own stores, and can check oth
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
@@ -71,14 +71,28 @@ class Settled(Enum):
     PREEMPTED = "preempted"
 
 
+@dataclass(frozen=True, slots=True)
+class ExpiredLease:
+    """A lease that has ended without a settle: its worker died, or could not reach the store.
+
+    Attributes:
+        token: the token of the lease.
+        claimed_at: when the lease was claimed, in Unix seconds; None if the store does not know.
+    """
+
+    token: Token
+    claimed_at: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """The answer to a claim.
 
     Attributes:
         rows: the rows that are now leased, with their new tokens, in the order in which they were
-            due. Their ``next_run_time`` need not be the end of the lease.
-        expired: the keys of those ``rows`` whose last lease ended without a settle.
+            due. Their ``next_run_time`` is the time at which they fell due.
+        expired: the last lease of each of those ``rows`` whose last lease ended without a settle,
+            by key.
         now: the time of the store's clock when the due rows were read; None if no row is due within
             the horizon of the claim.
         next_due: the earliest ``next_run_time`` after ``now``, in Unix seconds; None if there is
@@ -87,7 +101,7 @@ class Claimed:
     """
 
     rows: Sequence[Row] = ()
-    expired: frozenset[str] = frozenset()
+    expired: Mapping[str, ExpiredLease] = field(default_factory=dict)
     now: float | None = None
     next_due: int | None = None
     more: bool = False

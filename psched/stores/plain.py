@@ -16,7 +16,7 @@ from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.model import DELETING, MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
-from psched.core.store_protocol import Backlog, Claimed, Settled, Store
+from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
 
 Rows = MutableMapping[str, Row]
 """All rows of a store, by their keys."""
@@ -158,8 +158,14 @@ class PlainStore(Store, abc.ABC):
                     next_run_time=end,
                 )
             return Claimed(
-                rows=[found[row.key] for row in due[:limit]],
-                expired=frozenset(row.key for row in due[:limit] if row.owner is not None),
+                rows=[
+                    replace(found[row.key], next_run_time=row.next_run_time) for row in due[:limit]
+                ],
+                expired={
+                    row.key: ExpiredLease(row.token, row.claimed_at)
+                    for row in due[:limit]
+                    if row.owner is not None
+                },
                 now=now,
                 next_due=near[len(due)].next_run_time if len(due) < len(near) else None,
                 more=len(due) >= limit,

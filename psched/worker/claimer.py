@@ -13,6 +13,8 @@ from psched.base.clock import Clock
 from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
+from psched.core.definition import history_setting
+from psched.core.history.recording import Recorder
 from psched.core.model import Row, Settlement
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
@@ -95,6 +97,7 @@ class Claimer:
         slowness: records leases that were too old when their tasks could be started.
         clock: measures when to claim.
         rng: the source of the random pauses between claims.
+        recorder: creates the records of rows for which there is nothing to run.
 
     Attributes:
         has_polled: whether the store has answered at least one claim.
@@ -113,6 +116,7 @@ class Claimer:
         slowness: Slowness,
         clock: Clock,
         rng: random.Random,
+        recorder: Recorder,
     ) -> None:
         self._store = store
         self._gateway = gateway
@@ -124,6 +128,7 @@ class Claimer:
         self._slowness = slowness
         self._clock = clock
         self._rng = rng
+        self._recorder = recorder
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._unknown: list[_UnknownClaim] = []
@@ -205,6 +210,8 @@ class Claimer:
         self.has_polled = True
         self._backlog = claimed.more
         answered = self._clock.monotonic()
+        if claimed.now is not None:
+            self._recorder.clock.read(claimed.now, sent, self._clock.boottime())
         # It is not known when, between the request and the answer, the store has read its clock for
         # ``claimed.now``. The middle is assumed.
         read = answered if claimed.more else (asked + answered) / 2
@@ -228,11 +235,11 @@ class Claimer:
             elif self._stopped:
                 self._unstarted.release(waiting.row)
             elif isinstance(answer, Settlement):
-                self._unstarted.settle(answer)
+                self._settle(waiting.row, answer)
             elif self._triggers.is_stuck(waiting.question):
                 # The row is postponed, because another host might be able to fork a process in
                 # which the trigger is called.
-                self._unstarted.settle(postpone(waiting.row, _FORK_PAUSE))
+                self._settle(waiting.row, postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
             else:
@@ -300,7 +307,12 @@ class Claimer:
             elif isinstance(verdict, Run):
                 self._start(lease, verdict, following=len(granted) - place - 1)
             else:
-                self._unstarted.settle(verdict)
+                self._settle(row, verdict)
+
+    def _settle(self, row: Row, settlement: Settlement) -> None:
+        """Have the lease of a row with nothing to run settled."""
+        history = history_setting(row, self._settings)
+        self._unstarted.settle(self._recorder.with_records(settlement, row, None, history=history))
 
     def _granted(self, row: Row, sent: float) -> Lease:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)

@@ -1,11 +1,14 @@
 """Creates a worker: creates its parts, and passes to each part the other parts that it uses."""
 
 import random
+import socket
 from collections.abc import Callable, Iterator
 
 from psched.base.clock import Clock
 from psched.base.log import Log
 from psched.config import Config
+from psched.core.history.recording import Recorder
+from psched.core.history.store_clock import StoreClock
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.process.link import Link
@@ -44,6 +47,7 @@ def make_worker(
     rng: random.Random,
     show_title: Callable[[str], object] = set_title,
     startup: Callable[[], Iterator[None]] | None = None,
+    host: str | None = None,
 ) -> Worker:
     """Create a worker with all its parts.
 
@@ -62,8 +66,12 @@ def make_worker(
         show_title: sets the title of this process in the list of processes.
         startup: returns the steps of the work in the store that precedes the first claim, see
             `StartupSteps`; None if there is no such work.
+        host: the name of this host in the run history; None means the name that the system has.
     """
-    tasks = make_task_table(settings, pool=pool, deadman=deadman, clock=clock)
+    recorder = Recorder(
+        host=host or socket.gethostname(), generation=place.generation, clock=StoreClock(clock)
+    )
+    tasks = make_task_table(settings, pool=pool, deadman=deadman, clock=clock, recorder=recorder)
     loop = make_lease_loop(
         store,
         settings,
@@ -73,6 +81,7 @@ def make_worker(
         clock=clock,
         rng=rng,
         startup=startup,
+        recorder=recorder,
     )
     return Worker(
         link,
@@ -90,11 +99,11 @@ def make_worker(
 
 
 def make_task_table(
-    settings: Config, *, pool: RunnerPool, deadman: KillTimer, clock: Clock
+    settings: Config, *, pool: RunnerPool, deadman: KillTimer, clock: Clock, recorder: Recorder
 ) -> TaskTable:
     """Create the table of a worker's tasks, and the guard that enforces their limits."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
-    return TaskTable(pool, guard, clock)
+    return TaskTable(pool, guard, clock, recorder.clock)
 
 
 def make_lease_loop(
@@ -107,6 +116,7 @@ def make_lease_loop(
     clock: Clock,
     rng: random.Random,
     startup: Callable[[], Iterator[None]] | None = None,
+    recorder: Recorder,
 ) -> LeaseLoop:
     """Create a worker's lease loop with its parts.
 
@@ -134,6 +144,7 @@ def make_lease_loop(
         slowness=slowness,
         clock=clock,
         rng=rng,
+        recorder=recorder,
     )
     return LeaseLoop(
         store,
@@ -147,5 +158,6 @@ def make_lease_loop(
         startup=StartupSteps(startup, gateway),
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
         backlog=BacklogWatch(store, gateway, settings, clock=clock),
+        recorder=recorder,
         clock=clock,
     )

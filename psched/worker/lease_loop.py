@@ -15,6 +15,7 @@ from math import inf
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
+from psched.core.history.recording import Recorder
 from psched.core.model import DELETING, QUARANTINED, Release
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
@@ -51,6 +52,7 @@ class LeaseLoop:
         startup: the work in the store that precedes the first claim.
         janitor: purges tasks that ended long ago.
         backlog: counts the due rows that wait while no slot is free.
+        recorder: creates the records of the run history.
         clock: measures what is due.
     """
 
@@ -68,6 +70,7 @@ class LeaseLoop:
         startup: StartupSteps,
         janitor: Janitor,
         backlog: BacklogWatch,
+        recorder: Recorder,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -82,7 +85,7 @@ class LeaseLoop:
         self._janitor = janitor
         self._backlog = backlog
         self._clock = clock
-        self._settler = Settler(settings, clock, triggers.conclude, gateway.request)
+        self._settler = Settler(settings, clock, triggers.conclude, gateway.request, recorder)
         self._dead: list[str] = []
         self._recovered: list[str] = []
         self._next_marks = 0.0

@@ -6,6 +6,8 @@ from typing import Any
 
 from psched.core import attempts
 from psched.core.definition import Definition
+from psched.core.history.records import Attempt, Outcome
+from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.settling import Ending
 from psched.process.kill_ladder import KillLadder
@@ -28,6 +30,9 @@ class RunningTask(Lease):
         occurrence: the occurrence that is run.
         runner: the process that runs the task.
         started: when the task was started, seconds of the monotonic clock.
+        store_clock: the store's clock.
+        started_at: when the task was started, milliseconds of the store's clock.
+        ended_at: when the run ended, milliseconds of the store's clock; 0 until then.
         decision: how the task wants its lease to end; None if it has not decided.
         failure: what went wrong in the run, in one line; None if the run has succeeded or has not
             ended.
@@ -48,6 +53,9 @@ class RunningTask(Lease):
     occurrence: Occurrence
     runner: RunnerChild
     started: float
+    store_clock: StoreClock
+    started_at: int = 0
+    ended_at: int = 0
     decision: Decision | None = None
     failure: str | None = None
     over: bool = False
@@ -88,6 +96,7 @@ class RunningTask(Lease):
         """
         if not self.over:
             self.over, self.failure, self.ended = True, failure, now
+            self.ended_at = self.store_clock.milliseconds()
 
     def server_died(self, now: float) -> None:
         """Note that the runner died with its fork server; no effect if the run ended before."""
@@ -127,7 +136,34 @@ class RunningTask(Lease):
     @property
     def ending(self) -> Ending:
         """The end of the lease, as the store is to record it."""
-        return Ending(self.row, self.conclusion, 0.0 if self.lost else self.deadlines.end)
+        return Ending(
+            self.row,
+            self.conclusion,
+            0.0 if self.lost else self.deadlines.end,
+            attempt=self.attempt,
+            history=self.definition.settings.history,
+        )
+
+    @property
+    def attempt(self) -> Attempt:
+        """What the run history records about the attempt, which has ended."""
+        decision = self.conclusion
+        if isinstance(decision, Finish):
+            outcome = Outcome.FINISHED
+        elif isinstance(decision, Release):
+            stopped = self.stopping in {Reason.CANCELLED, Reason.DELETED}
+            outcome = Outcome.CANCELLED if stopped else Outcome.RELEASED
+        elif self.stopping is Reason.TIMEOUT:
+            outcome = Outcome.TIMED_OUT
+        else:
+            outcome = Outcome.LOST if self.lost_server else Outcome.FAILED
+        return Attempt(
+            outcome=outcome,
+            pid=self.runner.pid,
+            started=self.started_at,
+            ended=self.ended_at,
+            reason=None if isinstance(decision, Finish | Release) else decision.reason,
+        )
 
     def report(self, mono: float, boot: float) -> dict[str, Any]:
         """What `psched status` shows about the task, as a part of a message to the master.

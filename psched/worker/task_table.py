@@ -10,6 +10,7 @@ from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcome
 from psched.base.fault_log import FaultLog
 from psched.base.lease_times import Deadlines
 from psched.base.texts import brief
+from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
 from psched.process.signals import Waitable
@@ -48,6 +49,7 @@ class TaskTable:
         pool: creates and kills the runners.
         guard: stops tasks at their time limits and before their leases end.
         clock: measures when a task was started, and when it ended.
+        store_clock: the same in the time of the store.
 
     Attributes:
         started: how many tasks have been started so far.
@@ -55,13 +57,16 @@ class TaskTable:
             for some seconds.
     """
 
-    def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
+    def __init__(
+        self, pool: RunnerPool, guard: TaskGuard, clock: Clock, store_clock: StoreClock
+    ) -> None:
         self.started = 0
         self.no_forks = FaultLog("cannot fork", _log, clock)
         self._tasks: dict[str, RunningTask] = {}
         self._pool = pool
         self._guard = guard
         self._clock = clock
+        self._store_clock = store_clock
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -115,6 +120,8 @@ class TaskTable:
             deadlines=deadlines,
             runner=runner,
             started=self._clock.monotonic(),
+            store_clock=self._store_clock,
+            started_at=self._store_clock.milliseconds(),
         )
         self._tasks[row.key] = task
         self.started += 1

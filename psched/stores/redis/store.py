@@ -20,7 +20,14 @@ from psched.base.errors import (
 from psched.config import redis_urls
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
-from psched.core.store_protocol import Backlog, Claimed, ClaimUnknownError, Settled, Store
+from psched.core.store_protocol import (
+    Backlog,
+    Claimed,
+    ClaimUnknownError,
+    ExpiredLease,
+    Settled,
+    Store,
+)
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
@@ -162,7 +169,11 @@ class RedisStore(Store):
         leased = [encoding.row_of(each) for each in found]
         return Claimed(
             rows=leased,
-            expired=frozenset(row.key for row, was in zip(leased, expired, strict=True) if was),
+            expired={
+                row.key: ExpiredLease(Token(was.decode(errors="replace"), row.fence - 1))
+                for row, was in zip(leased, expired, strict=True)
+                if was
+            },
             now=_seconds(seconds, microseconds),
             next_due=None if next_due is None else int(float(next_due)),
             more=bool(more),

@@ -25,8 +25,8 @@ from typing_extensions import override
 
 from psched.base.errors import StoreError, UnknownOutcomeError
 from psched.base.lease_times import lease_time
-from psched.core.model import Row
-from psched.core.store_protocol import Claimed, ClaimUnknownError
+from psched.core.model import Row, Token
+from psched.core.store_protocol import Claimed, ClaimUnknownError, ExpiredLease
 from psched.stores.sql import raw_execute
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import InvalidValueError, UnsupportedStatementError
@@ -34,6 +34,7 @@ from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import (
     ALIVE_TIME,
     ATTEMPT,
+    CLAIMED_AT,
     COLUMNS,
     DUE,
     FENCE,
@@ -120,8 +121,13 @@ class SkipLocked(Strategy):
         now, next_due = float(found[0][0]), found[0][1]
         # If nothing was claimed, the result is one row without a key, which is dropped here.
         leased = [columns[2:] for columns in found if columns[2] is not None]
-        rows = [Row(*columns) for *columns, _was, _since in leased]
-        expired = frozenset(columns[0] for columns in leased if columns[-2] is not None)
+        rows, expired = [], {}
+        for *columns, owner_before, fell_due, claimed_before in leased:
+            columns[DUE] = fell_due
+            row = Row(*columns)
+            rows.append(row)
+            if owner_before is not None:
+                expired[row.key] = ExpiredLease(Token(owner_before, row.fence - 1), claimed_before)
         return Claimed(
             rows=rows, expired=expired, now=now, next_due=next_due, more=len(rows) == limit
         )
@@ -149,7 +155,11 @@ class CompareAndSwap(Strategy):
             return Claimed(now=now, next_due=next_due)
         won = self._swap(owner, due, lease)
         rows = [_claimed(columns, owner) for columns in won]
-        expired = frozenset(columns[KEY] for columns in won if columns[OWNER] is not None)
+        expired = {
+            columns[KEY]: ExpiredLease(Token(columns[OWNER], columns[FENCE]), columns[CLAIMED_AT])
+            for columns in won
+            if columns[OWNER] is not None
+        }
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
     def _read_near(

@@ -6,7 +6,7 @@ run, and an upgrade only has to add the missing columns and indexes. A second ta
 ``<table>_info``, stores the version of the schema, which is checked on every new connection.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from sqlalchemy import Connection, TextClause, text
@@ -24,13 +24,20 @@ It must be increased with every change that another version of psched cannot ign
 column that the database computes, is no such change: without it, listings are only slower.
 """
 
+HISTORY_VERSION = 1
+"""The version of the tables and columns of the run history, which are no part of the schema.
+
+A table without them is used without a run history. If the version is larger than this, another
+version of psched writes records that this one does not know, so this one writes none.
+"""
+
 _UNFINISHED = -1
 """Stands for the version of a table whose version is not stored: `Schema.init` did not finish."""
 
 
 @lru_cache
 def _select_version(table: str) -> TextClause:
-    return text(f"SELECT value FROM {table} WHERE name = 'schema_version'")  # noqa: S608  # quoted
+    return text(f"SELECT name, value FROM {table}")  # noqa: S608  # quoted
 
 
 class Schema:
@@ -45,15 +52,19 @@ class Schema:
         self._name = name
         self._dialect = dialect
 
-    def check(self, connection: Connection) -> None:
+    def check(self, connection: Connection) -> str | None:
         """Check, with one short read, that this version of psched can use the table.
+
+        Returns:
+            Why no run history is kept; None if it is.
 
         Raises:
             SchemaError: the table is missing, or its version is older or newer; the exception's
                 text names the fix.
         """
         name = self._name
-        found = self._version(connection)
+        versions = self._versions(connection)
+        found = self._schema_version(versions)
         if found is None:
             raise MissingTableError(f"the table {name!r} does not exist; run `psched init`")
         if found == _UNFINISHED:
@@ -67,6 +78,15 @@ class Schema:
                 " run `psched init`, which upgrades it in place"
             )
         self._refuse_newer(found)
+        history = self._version(versions or {}, "history_version")
+        if history is None:
+            return f"the tables of the run history ({name}_runs) do not exist; run `psched init`"
+        if history > HISTORY_VERSION:
+            return (
+                f"the run history has version {history}, this psched knows {HISTORY_VERSION};"
+                " upgrade psched on this host"
+            )
+        return None
 
     def init(self, connection: Connection) -> Sequence[str]:
         """Create the tables, or add their missing columns and indexes.
@@ -85,26 +105,30 @@ class Schema:
         if (query := self._dialect.unsuitable) is not None:
             for problem in connection.execute(text(query)).scalars():
                 raise StoreError(f"the database cannot be used: {problem}")
-        found = self._version(connection)
-        self._refuse_newer(found or 0)
+        versions = self._versions(connection)
+        self._refuse_newer(self._schema_version(versions) or 0)
         # Imported here, so that workers do not load the module `tables`, which takes memory.
+        from psched.stores.sql.history.tables import history_tables  # noqa: PLC0415
         from psched.stores.sql.tables import complete, info_table, schedules_table  # noqa: PLC0415
 
         info = info_table(self._name)
-        both = (schedules_table(self._name), info)
-        done = [line for table in both for line in complete(connection, table)]
-        if found != VERSION:
+        tables = (schedules_table(self._name), *history_tables(self._name), info)
+        done = [line for table in tables for line in complete(connection, table)]
+        for name, version in ("schema_version", VERSION), ("history_version", HISTORY_VERSION):
+            if (versions or {}).get(name) == str(version):
+                continue
             # The version is deleted and inserted again instead of updated, so that exactly one row
             # exists after two simultaneous calls of `init`.
-            connection.execute(info.delete().where(info.c.name == "schema_version"))
+            connection.execute(info.delete().where(info.c.name == name))
             try:
-                connection.execute(info.insert().values(name="schema_version", value=str(VERSION)))
+                connection.execute(info.insert().values(name=name, value=str(version)))
             except DBAPIError as error:
                 if self._dialect.classify(error.orig or error) is not ErrorKind.DUPLICATE:
                     raise
         return done
 
-    def _version(self, connection: Connection) -> int | None:
+    def _versions(self, connection: Connection) -> Mapping[str, str] | None:
+        """The versions of the schema and its parts, by name; None if the table does not exist."""
         table = connection.dialect.identifier_preparer.quote(f"{self._name}_info")
         try:
             found = raw_execute.rows(connection, _select_version(table), {})
@@ -112,15 +136,21 @@ class Schema:
             if self._dialect.classify(error.orig or error) is ErrorKind.SCHEMA:
                 return None
             raise
-        if not found:
-            return _UNFINISHED
-        [(value,)] = found
+        return dict(map(tuple, found))
+
+    def _schema_version(self, versions: Mapping[str, str] | None) -> int | None:
+        if versions is None:
+            return None
+        found = self._version(versions, "schema_version")
+        return _UNFINISHED if found is None else found
+
+    def _version(self, versions: Mapping[str, str], name: str) -> int | None:
         try:
-            return int(value)
+            return None if name not in versions else int(versions[name])
         except ValueError:
             raise SchemaError(
-                f"the table {self._name!r} has the schema version {value!r}, which is none;"
-                f" correct it in {self._name}_info"
+                f"the table {self._name!r} has the {name.replace('_', ' ')} {versions[name]!r},"
+                f" which is none; correct it in {self._name}_info"
             ) from None
 
     def _refuse_newer(self, found: int) -> None:

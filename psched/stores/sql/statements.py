@@ -26,13 +26,13 @@ Request = tuple[TextClause, dict[str, Any]]
 COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
-    "options", "retain_until",
+    "options", "retain_until", "claimed_at",
 )  # fmt: skip
 """The columns, in the order of the fields of `psched.core.model.Row`."""
 
-KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
+KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME, CLAIMED_AT = map(
     COLUMNS.index,
-    ("id", "next_run_time", "owner", "fence", "attempt", "version", "alive_time"),
+    ("id", "next_run_time", "owner", "fence", "attempt", "version", "alive_time", "claimed_at"),
 )
 """The positions of some columns in a row that a query has returned."""
 
@@ -77,11 +77,20 @@ class Statements:
         table: the table's name, quoted for the database.
         dialect: contains the SQL fragments that differ between databases.
         only: the types of the rows that are claimed; empty means all types.
+        history: whether the table has the column ``claimed_at``.
     """
 
-    def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
+    def __init__(
+        self, table: str, dialect: Dialect, only: Sequence[str] = (), *, history: bool = False
+    ) -> None:
         now = dialect.now_floor
-        columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
+        self._claims_at = f", claimed_at = {now}" if history else ""
+        self._ends_claim = ", claimed_at = NULL" if history else ""
+        columns = ", ".join(
+            dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS if c != "claimed_at"
+        )
+        self._claimed_before = "claimed_at" if history else dialect.integer.format("NULL")
+        columns += f", {self._claimed_before}"
         # SQL for the end of a lease that a statement grants or extends. One second is added,
         # because ``now`` is rounded down.
         lease_end = f"{now} + {_LEASE} + 1"
@@ -154,7 +163,7 @@ class Statements:
         ).bindparams(**types)
         lease = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
-            f" next_run_time = {lease_end}"
+            f" next_run_time = {lease_end}{self._claims_at}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
         # This query does not use MIN, because for MIN, a planner that expects few rows might read
@@ -167,11 +176,12 @@ class Statements:
         # materialized, so that it is computed only once. Otherwise the database might compute it
         # repeatedly, and lock and claim more rows than the limit.
         self.claim_unlocked = text(
-            "WITH due (key, was, since) AS MATERIALIZED"
-            f" (SELECT id, owner, next_run_time FROM {table} WHERE next_run_time <= {now}{ours}"
+            "WITH due (key, was, since, before) AS MATERIALIZED"
+            f" (SELECT id, owner, next_run_time, {self._claimed_before} FROM {table}"
+            f" WHERE next_run_time <= {now}{ours}"
             " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
             f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
-            f" RETURNING {columns}, was, since),"
+            f" RETURNING {columns}, was, since, before),"
             f" next (due) AS (SELECT ({next_due}))"
             f" SELECT {dialect.now}, next.due, claimed.* FROM next LEFT JOIN claimed ON TRUE"
             " ORDER BY since"
@@ -243,7 +253,8 @@ class Statements:
         now, integer = dialect.now_floor, dialect.integer.format
         # Settling sets ``created_at`` if it is NULL, as in a row that was inserted by plain SQL.
         self._settle = (
-            f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
+            f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now})"
+            f"{self._ends_claim}, "
         )
         not_before, wait = integer(":not_before{not_before}"), integer(":wait{wait}")
         next_run_time = (

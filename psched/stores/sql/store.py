@@ -16,6 +16,7 @@ from psched.base.errors import (
     InvalidError,
     NotFoundError,
     StoreBusyError,
+    StoreError,
     StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
@@ -31,11 +32,12 @@ from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claims import Strategy, choose, rows_held_by
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
+from psched.stores.sql.history.store import HistoryStore
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Request, Statements, replace_values
-from psched.stores.sql.table_store import TableStore, backlog_of, one_request
+from psched.stores.sql.table_store import backlog_of, one_request
 
 
 class _CallersTransaction(CallersTransaction):
@@ -73,7 +75,7 @@ class _CallersTransaction(CallersTransaction):
         self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
-class SqlStore(TableStore[Statements]):
+class SqlStore(HistoryStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -86,7 +88,8 @@ class SqlStore(TableStore[Statements]):
         dialect = self._connector.dialect
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
-        self._sql = Statements(quoted, dialect, parameters.only)
+        self._statements = partial(Statements, quoted, dialect, parameters.only)
+        self._sql = self._statements()
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
@@ -210,6 +213,10 @@ class SqlStore(TableStore[Statements]):
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         def write(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
+            if self._problem is None and any(end.records for end in ends):
+                settled = self._settle_and_record(ends, build(ends))
+                if settled is not None:
+                    return settled
             written = self._write(*build(ends))
             if written == len(ends):
                 return {end.key: Settled.DONE for end in ends}
@@ -227,6 +234,47 @@ class SqlStore(TableStore[Statements]):
             ends = [end for end in settlements if end.remove is remove]
             results |= self._in_batches(ends, write)
         return results
+
+    def _settle_and_record(
+        self, ends: Sequence[Settlement], request: Request
+    ) -> Mapping[str, Settled] | None:
+        """Apply settlements and write their records, in one transaction.
+
+        Returns:
+            The results; None if the records cannot be written, so that nothing was applied.
+        """
+        recording = False
+
+        def work(connection: Connection) -> Mapping[str, Settled]:
+            nonlocal recording
+            recording = False
+            self._connector.renew()
+            if raw_execute.count(connection, *request) == len(ends):
+                results = {end.key: Settled.DONE for end in ends}
+            else:
+                select = self._sql.select([end.key for end in ends])
+                found = [Row(*columns) for columns in raw_execute.rows(connection, *select)]
+                rows = {row.key: row for row in found}
+                results = {end.key: _result_of(end, rows.get(end.key)) for end in ends}
+            recording = True
+            self._insert_records(
+                connection,
+                [r for end in ends if results[end.key] is Settled.DONE for r in end.records],
+            )
+            return results
+
+        try:
+            return self._connector.transact(work)
+        except UnknownOutcomeError:
+            raise
+        except StoreError as error:
+            if not recording:
+                raise
+            # Nothing was applied, because the records were refused, for example for want of a right
+            # or of space on the disk. A task's end is worth more than its record.
+            self.lost_records += sum(len(end.records) for end in ends)
+            self._records_refused(error)
+            return None
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
@@ -278,7 +326,8 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def _check(self, connection: Connection) -> None:
-        self._schema.check(connection)
+        self._problem = self._schema.check(connection)
+        self._sql = self._statements(history=self._problem is None)
         # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)
 

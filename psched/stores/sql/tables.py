@@ -111,7 +111,8 @@ class _Any(UserDefinedType[bytes | str]):
         return "ANY"
 
 
-def _text(length: int, *, binary: bool = False) -> TypeEngine[str]:
+def plain_text(length: int, *, binary: bool = False) -> TypeEngine[str]:
+    """A text of at most ``length`` characters, whatever the database."""
     # A binary column is compared byte by byte, so that 'A' differs from 'a'.
     on_mysql = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin" if binary else None)
     on_postgresql = String(length, collation="C" if binary else None)
@@ -143,7 +144,13 @@ def _label() -> TypeEngine[str]:
     )
 
 
-def _seconds() -> TypeEngine[int]:
+def key_text(length: int) -> TypeEngine[str]:
+    """A text that is compared byte by byte, so that 'A' differs from 'a'."""
+    return plain_text(length, binary=True)
+
+
+def seconds() -> TypeEngine[int]:
+    """A whole number of up to eight bytes, such as a time."""
     return BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -156,28 +163,33 @@ def schedules_table(name: str) -> Table:
     return Table(
         name,
         MetaData(),
-        Column("id", _text(KEY_LENGTH, binary=True), primary_key=True, nullable=False),
-        Column("type", _text(TYPE_LENGTH), nullable=False, server_default=text("'default'")),
+        Column("id", key_text(KEY_LENGTH), primary_key=True, nullable=False),
+        Column("type", plain_text(TYPE_LENGTH), nullable=False, server_default=text("'default'")),
         Column("data", _payload()),
-        Column("cron", _text(CRON_LENGTH)),
-        Column("timezone", _text(TIMEZONE_LENGTH)),
-        Column("delay", _seconds(), nullable=False, server_default=text("0")),
-        Column("next_time", _seconds()),
+        Column("cron", plain_text(CRON_LENGTH)),
+        Column("timezone", plain_text(TIMEZONE_LENGTH)),
+        Column("delay", seconds(), nullable=False, server_default=text("0")),
+        Column("next_time", seconds()),
         # The default makes a row that is inserted by plain SQL due at once. NULL means that the row
         # has no next run.
-        Column("next_run_time", _seconds(), server_default=text("0")),
-        Column("owner", _text(OWNER_LENGTH, binary=True)),
-        Column("fence", _seconds(), nullable=False, server_default=text("0")),
-        Column("settled_by", _text(TOKEN_LENGTH, binary=True)),
-        Column("attempt", _seconds(), nullable=False, server_default=text("0")),
-        Column("status", _text(STATUS_LENGTH), nullable=False, server_default=text("'waiting'")),
+        Column("next_run_time", seconds(), server_default=text("0")),
+        Column("owner", key_text(OWNER_LENGTH)),
+        Column("fence", seconds(), nullable=False, server_default=text("0")),
+        Column("settled_by", key_text(TOKEN_LENGTH)),
+        Column("attempt", seconds(), nullable=False, server_default=text("0")),
+        Column(
+            "status", plain_text(STATUS_LENGTH), nullable=False, server_default=text("'waiting'")
+        ),
         Column("reason", _long_text()),
-        Column("version", _seconds(), nullable=False, server_default=text("1")),
-        Column("created_at", _seconds()),
-        Column("alive_time", _seconds()),
+        Column("version", seconds(), nullable=False, server_default=text("1")),
+        Column("created_at", seconds()),
+        Column("alive_time", seconds()),
         Column("options", _payload()),
         # The time from which psched deletes a finished row; NULL means never.
-        Column("retain_until", _seconds()),
+        Column("retain_until", seconds()),
+        # When the current lease was claimed; NULL if there is none, or if a version of psched
+        # without a run history has claimed it.
+        Column("claimed_at", seconds()),
         # The database computes this column from ``options``, so that it is right in rows that were
         # written by plain SQL or by an older psched. Only its index is used.
         Column("label", _label(), _Label()),
@@ -205,8 +217,8 @@ def info_table(name: str) -> Table:
     return Table(
         f"{name}_info",
         MetaData(),
-        Column("name", _text(KEY_LENGTH, binary=True), primary_key=True, nullable=False),
-        Column("value", _text(KEY_LENGTH), nullable=False),
+        Column("name", key_text(KEY_LENGTH), primary_key=True, nullable=False),
+        Column("value", plain_text(KEY_LENGTH), nullable=False),
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
         sqlite_strict=True,

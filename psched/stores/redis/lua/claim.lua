@@ -2,8 +2,8 @@
 -- Leases due rows; the rows that have been due longest come first. ARGV: the owner, the most rows
 -- to lease, alive_time, the shortest length of a lease, the horizon in seconds, then the types to
 -- claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
--- row 1 if an earlier lease of the row has expired, otherwise 0; the time of the next row to fall
--- due within the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the
+-- row the owner of its last lease if that lease has expired, otherwise an empty string; the time of
+-- the next row to fall due within the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the
 -- server has no data of psched.
 if redis.call('EXISTS', INFO) == 0 then return nil end
 local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
@@ -66,14 +66,15 @@ for _, key in ipairs(keys) do
     end
     set_due(key, false)
   else
-    expired[#expired + 1] = row[7] and 1 or 0
+    expired[#expired + 1] = row[7] or ''
     local ends = lease_end(row[15], alive_time, shortest)
+    local fell_due = redis.call('ZSCORE', DUE, key)
     redis.call('ZADD', DUE, ends, key)
     redis.call('ZADD', HELD, 0, held_member(owner, key))
     redis.call('HSET', row_key(key), 'owner', owner)
     row[7] = owner
     row[8], row[10] = unpack(redis.call('HMGET', row_key(key), 'fence', 'attempt'))
-    rows[#rows + 1] = {key, ends, unpack(row, 1, #row)}
+    rows[#rows + 1] = {key, fell_due, unpack(row, 1, #row)}
     size = size + #(row[2] or '') + #(row[16] or '')
   end
 end

@@ -38,6 +38,7 @@ class Dialect:
         now: SQL for the store's clock, in Unix seconds with a fraction. The database reads the
             clock once per statement, after the statement has arrived.
         now_floor: SQL for the store's clock, rounded down to whole seconds.
+        now_milliseconds: SQL for the store's clock, in whole Unix milliseconds.
         exact: SQL that makes a column compare byte by byte, so that 'A' differs from 'a', and keeps
             the planner from using an index of the column.
         integer: SQL that makes the database treat a bound value, even NULL, as a whole number.
@@ -59,6 +60,8 @@ class Dialect:
             session is not encrypted.
         aborts: whether an error in one statement aborts the whole transaction.
         begin: the statement that begins a transaction that will write.
+        ignore_duplicate: the end of an INSERT that leaves out a row whose key exists; ``{}`` stands
+            for any column.
         catch_up: the statements to send before and after a read, so that a node of a Galera cluster
             first applies all earlier commits; None if the database has no such clusters.
         node_state: a query for the names and values of a Galera node's state; None if the database
@@ -94,6 +97,7 @@ class Dialect:
 
     now: str
     now_floor: str
+    now_milliseconds: str
     exact: str
     integer: str
     payload: str
@@ -109,6 +113,7 @@ class Dialect:
     encryption: str
     aborts: bool
     begin: str
+    ignore_duplicate: str
     catch_up: tuple[str, str] | None
     node_state: str | None
     skips_locked: bool

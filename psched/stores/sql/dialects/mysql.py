@@ -238,6 +238,7 @@ MYSQL = Dialect(
     # and NOW() would depend on the session's time zone.
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
+    now_milliseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
     exact="CAST({} AS BINARY)",
     integer="{}",
     payload="{}",
@@ -262,6 +263,7 @@ MYSQL = Dialect(
     encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
     aborts=False,
     begin="BEGIN",
+    ignore_duplicate="ON DUPLICATE KEY UPDATE {0} = {0}",
     catch_up=("SET SESSION wsrep_sync_wait = 1", "SET SESSION wsrep_sync_wait = DEFAULT"),
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"

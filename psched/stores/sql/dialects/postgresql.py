@@ -262,6 +262,7 @@ POSTGRESQL = Dialect(
     # index.
     now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)",
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
+    now_milliseconds="CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
     exact="({} || '')",
     integer="CAST({} AS BIGINT)",
     payload="{}",
@@ -279,6 +280,7 @@ POSTGRESQL = Dialect(
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
     aborts=True,
     begin="BEGIN",
+    ignore_duplicate="ON CONFLICT DO NOTHING",
     catch_up=None,
     node_state=None,
     skips_locked=True,

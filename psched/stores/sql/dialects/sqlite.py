@@ -263,6 +263,7 @@ SQLITE = Dialect(
     # already begun.
     now="ROUND((julianday('now') - 2440587.5) * 86400.0, 3)",
     now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
+    now_milliseconds="CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)",
     exact="+{}",
     integer="{}",
     # The column is cast to bytes, because a column of SQLite can also contain numbers, and text
@@ -284,6 +285,7 @@ SQLITE = Dialect(
     encryption="SELECT 'no need to, a file'",
     aborts=False,
     begin="BEGIN IMMEDIATE",
+    ignore_duplicate="ON CONFLICT DO NOTHING",
     catch_up=None,
     node_state=None,
     skips_locked=False,

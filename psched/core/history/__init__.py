@@ -1,0 +1,1 @@
+"""The run history: what ran, how it ended, and what became of each occurrence."""

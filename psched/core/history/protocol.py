@@ -1,0 +1,136 @@
+"""The capability of a store to keep the run history."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSelection:
+    """The records that `KeepsHistory.runs` returns: those that fulfil everything.
+
+    Attributes:
+        key: the key of the schedule; None means every key.
+        types: the types; empty means every type.
+        outcomes: the outcomes; empty means every record. See ``fates``.
+        fates: the fates; empty means every record. If ``outcomes`` and ``fates`` are both given, a
+            record needs to have one of either.
+        since: the earliest ``ended``, in milliseconds; None means the oldest record.
+        covering: a scheduled time that the record is about, see `RunRecord.covers`. Needs ``key``.
+        limit: the largest number of records; None means no limit.
+    """
+
+    key: str | None = None
+    types: frozenset[str] = frozenset()
+    outcomes: frozenset[str] = frozenset()
+    fates: frozenset[str] = frozenset()
+    since: int | None = None
+    covering: int | None = None
+    limit: int | None = None
+
+    def matches(self, record: RunRecord) -> bool:
+        """Whether a record fulfils all conditions; ``limit`` is no condition."""
+        asked = bool(self.outcomes or self.fates)
+        return (
+            self.key in {None, record.key}
+            and (not self.types or record.type in self.types)
+            and (not asked or record.outcome in self.outcomes or record.fate in self.fates)
+            and (self.since is None or record.ended >= self.since)
+            and (self.covering is None or record.covers(self.covering))
+        )
+
+
+EVERY_RUN = RunSelection()
+"""The selection of all records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSelection:
+    """The changes that `KeepsHistory.audits` returns: those that fulfil everything.
+
+    Attributes:
+        key: the key of the schedule; None means every key.
+        since: the earliest ``time``, in milliseconds; None means the oldest change.
+        limit: the largest number of changes; None means no limit.
+    """
+
+    key: str | None = None
+    since: int | None = None
+    limit: int | None = None
+
+
+@runtime_checkable
+class KeepsHistory(Protocol):
+    """A capability of a `psched.core.store_protocol.Store`: it keeps the run history.
+
+    `psched.core.store_protocol.Store.settle` of such a store also writes the records of each
+    settlement that it applies (`psched.core.model.Settlement.records`), in the same transaction.
+    If the records cannot be written, for example because a right is missing or the disk is full,
+    the settlements are applied without them, and ``lost_records`` grows.
+
+    Every method can raise the exceptions of the methods of a store.
+    """
+
+    lost_records: int
+    """How many records this store object could not write."""
+
+    def history_problem(self) -> str | None:
+        """Why no history is kept, for example because the tables do not exist; None if it is."""
+        ...
+
+    def record(self, records: Sequence[RunRecord]) -> None:
+        """Write records that belong to no settlement: of lost and of preempted attempts.
+
+        If a record of the same lease and occurrence exists, the first one stays, unless its outcome
+        is ``lost``.
+        """
+        ...
+
+    def runs(self, selection: RunSelection = EVERY_RUN) -> Iterator[RunRecord]:
+        """The records of a selection, the newest first."""
+        ...
+
+    def trim(self, *, before: int, limit: int) -> int:
+        """Delete old records, changes and workers.
+
+        Args:
+            before: those that ended before this time are deleted, in milliseconds.
+            limit: the largest number of records, and of changes, to delete.
+
+        Returns:
+            The number of deleted records and changes.
+        """
+        ...
+
+    def trim_key(self, key: str, keep: int) -> int:
+        """Delete the records of one key except the newest ones.
+
+        Args:
+            key: the key of the schedule.
+            keep: how many records are kept.
+
+        Returns:
+            The number of deleted records.
+        """
+        ...
+
+    def beat(self, worker: WorkerRecord) -> None:
+        """Insert or replace the record of a worker; the store sets ``seen`` to its present time.
+
+        ``started`` and ``ended`` are the present time, too, if they are 0.
+        """
+        ...
+
+    def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
+        """The workers that have written their record at this time or later, in Unix seconds."""
+        ...
+
+    def audit(self, changes: Sequence[AuditRecord]) -> None:
+        """Write changes of schedules; the store sets ``time`` to its present time."""
+        ...
+
+    def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
+        """The changes of a selection, the newest first."""
+        ...

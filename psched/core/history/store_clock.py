@@ -1,0 +1,33 @@
+"""The store's clock, estimated without a request."""
+
+from psched.base.clock import Clock
+
+
+class StoreClock:
+    """Estimates the present time of the store's clock.
+
+    The estimate is the time of the last answer that contained the store's time, plus the time that
+    has passed since on this host's boot-time clock. It is wrong by at most half the duration of
+    that request, as long as nobody sets the store's clock.
+
+    Args:
+        clock: this host's clocks.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.wall() - clock.boottime()
+
+    def read(self, now: float, sent: float, answered: float) -> None:
+        """Note that the store has told its time.
+
+        Args:
+            now: the time of the store's clock, in Unix seconds.
+            sent: when the request was sent, seconds of the boot-time clock.
+            answered: when the answer arrived, seconds of the boot-time clock.
+        """
+        self._offset = now - (sent + answered) / 2
+
+    def milliseconds(self) -> int:
+        """The present time of the store's clock, in Unix milliseconds."""
+        return round((self._clock.boottime() + self._offset) * 1000)

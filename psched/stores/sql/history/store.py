@@ -1,0 +1,208 @@
+"""Keeps the run history in tables beside the table of schedules."""
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Self, TypeVar
+
+from sqlalchemy import Connection
+from typing_extensions import override
+
+from psched.base.clock import Clock
+from psched.base.errors import SchemaError, StoreError
+from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
+from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
+from psched.stores.parameters import StoreParameters
+from psched.stores.sql import raw_execute
+from psched.stores.sql.history.statements import (
+    HistoryStatements,
+    Request,
+    audit_record,
+    run_record,
+    worker_record,
+)
+from psched.stores.sql.table_store import S, TableStore, one_request
+
+_log = logging.getLogger("psched.store")
+
+INSERT_BATCH = 200
+"""The most records that one statement inserts."""
+
+_PAGE = 200
+"""The most records that one query returns."""
+
+T = TypeVar("T", RunRecord, AuditRecord)
+
+
+class HistoryStore(TableStore[S]):
+    """A store on one table that keeps the run history in further tables.
+
+    A subclass sets ``_problem`` when it connects.
+
+    Args:
+        parameters: the settings of the store.
+        rng: random generator for the pauses between tries to get SQLite's write lock.
+    """
+
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(parameters, clock=clock, rng=rng)
+        connector = self._connector
+        self._history = HistoryStatements(parameters.table, connector.dialect, connector.quote)
+        self._problem: str | None = "not connected yet"
+        self.lost_records = 0
+
+    def history_problem(self) -> str | None:
+        """Why no history is kept, as `KeepsHistory.history_problem` describes."""
+        self._connector.read(lambda _connection: None)  # opens a connection, which sets `_problem`
+        return self._problem
+
+    @one_request
+    def record(self, records: Sequence[RunRecord]) -> None:
+        """Write records that belong to no settlement, as `KeepsHistory.record` describes."""
+        self._require_history()
+
+        def write(connection: Connection) -> None:
+            for record in records:
+                if record.outcome is not None and record.outcome != Outcome.LOST:
+                    lease = {
+                        "key": record.key,
+                        "scheduled_time": record.scheduled_time,
+                        "owner": record.owner,
+                    }
+                    raw_execute.count(connection, self._history.delete_lost, lease)
+            self._insert_records(connection, records)
+
+        if records:
+            self._connector.transact(write)
+
+    def runs(self, selection: RunSelection = EVERY_RUN) -> Iterator[RunRecord]:
+        """The records of a selection, as `KeepsHistory.runs` describes."""
+        self._require_history()
+
+        def read(before: int | None, limit: int) -> list[RunRecord]:
+            request = self._history.select_runs(selection, before, limit)
+            return [run_record(columns) for columns in self._query(*request)]
+
+        return _Pages(read, selection.limit)
+
+    def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
+        """The changes of a selection, as `KeepsHistory.audits` describes."""
+        self._require_history()
+
+        def read(before: int | None, limit: int) -> list[AuditRecord]:
+            request = self._history.select_audits(selection, before, limit)
+            return [audit_record(columns) for columns in self._query(*request)]
+
+        return _Pages(read, selection.limit)
+
+    @one_request
+    def trim(self, *, before: int, limit: int) -> int:
+        """Delete old records, changes and workers, as `KeepsHistory.trim` describes."""
+        self._require_history()
+        sql = self._history
+        deleted = 0
+        for select, delete in (
+            (sql.oldest, sql.delete_range),
+            (sql.oldest_audits, sql.delete_audits),
+        ):
+            ids = self._query(select, {"limit": limit})
+            old = [number for number, ended in ids if ended < before]
+            # The ids grow nearly in the order of time, so that the old records are a range.
+            if old:
+                deleted += self._write(delete, {"first": min(old), "last": max(old)})
+        self._write(sql.delete_workers, {"before": before // 1000})
+        return deleted
+
+    @one_request
+    def trim_key(self, key: str, keep: int) -> int:
+        """Delete the old records of one key, as `KeepsHistory.trim_key` describes."""
+        self._require_history()
+        found = self._query(self._history.nth_of_key, {"key": key, "keep": keep})
+        if not found:
+            return 0
+        return self._write(self._history.delete_of_key, {"key": key, "last": found[0][0]})
+
+    @one_request
+    def beat(self, worker: WorkerRecord) -> None:
+        """Insert or replace the record of a worker, as `KeepsHistory.beat` describes."""
+        self._require_history()
+        values = {name: getattr(worker, name) for name in WorkerRecord.__slots__}
+
+        def write(connection: Connection) -> None:
+            raw_execute.count(connection, self._history.delete_worker, {"nonce": worker.nonce})
+            raw_execute.count(connection, self._history.insert_worker, values)
+
+        self._connector.transact(write)
+
+    def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
+        """The workers since a time, as `KeepsHistory.workers` describes."""
+        self._require_history()
+        return [
+            worker_record(c) for c in self._query(self._history.select_workers, {"since": since})
+        ]
+
+    def audit(self, changes: Sequence[AuditRecord]) -> None:
+        """Write changes of schedules, as `KeepsHistory.audit` describes."""
+        self._require_history()
+        inserts = [
+            self._history.insert_audits(changes[start : start + INSERT_BATCH])
+            for start in range(0, len(changes), INSERT_BATCH)
+        ]
+        self._connector.transact(lambda c: self._send_all(c, inserts))
+
+    def _insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
+        """Insert records on the connection of a transaction, except those that exist already."""
+        inserts = [
+            self._history.insert_runs(records[start : start + INSERT_BATCH])
+            for start in range(0, len(records), INSERT_BATCH)
+        ]
+        self._send_all(connection, inserts)
+
+    def _send_all(self, connection: Connection, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._connector.renew()
+            raw_execute.count(connection, *request)
+
+    def _records_refused(self, error: StoreError) -> None:
+        """Log that records could not be written."""
+        _log.error("records of the run history are lost (%d so far): %s", self.lost_records, error)
+
+    def _require_history(self) -> None:
+        """Raise an error if no history is kept.
+
+        Raises:
+            SchemaError: its tables do not exist, or were made by a newer version of psched.
+        """
+        if self._problem is not None and (problem := self.history_problem()) is not None:
+            raise SchemaError(problem)
+
+
+class _Pages(Iterator[T], Generic[T]):
+    """Reads records page by page; after an exception, ``next`` reads the same page again."""
+
+    def __init__(self, read: Callable[[int | None, int], list[T]], limit: int | None) -> None:
+        self._read: Callable[[int | None, int], list[T]] = read
+        self._left = limit
+        self._before: int | None = None
+        self._page: deque[T] = deque()
+        self._over = limit == 0
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> T:
+        if not self._page and not self._over:
+            limit = _PAGE if self._left is None else min(_PAGE, self._left)
+            found = self._read(self._before, limit)
+            self._page.extend(found)
+            if self._left is not None:
+                self._left -= len(found)
+            self._over = len(found) < limit or self._left == 0
+            if found:
+                self._before = found[-1].id
+        if not self._page:
+            raise StopIteration
+        return self._page.popleft()

@@ -1,0 +1,121 @@
+"""SQLAlchemy's definitions of the tables of the run history; only `init` needs them."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeEngine
+
+from psched.stores.sql.tables import (
+    KEY_LENGTH,
+    OWNER_LENGTH,
+    STATUS_LENGTH,
+    TYPE_LENGTH,
+    key_text,
+    plain_text,
+    seconds,
+)
+
+HOST_LENGTH = 255
+LABEL_LENGTH = 255
+REASON_LENGTH = 1000
+
+_OPTIONS: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mariadb_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mariadb_charset": "utf8mb4",
+    "sqlite_strict": True,
+}
+
+
+def _number() -> Column[int]:
+    # On SQLite only an INTEGER PRIMARY KEY gets its values from the database.
+    kind = BigInteger().with_variant(Integer(), "sqlite")
+    return Column("id", kind, primary_key=True, autoincrement=True)
+
+
+def _long() -> TypeEngine[str]:
+    return Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
+
+
+def history_tables(name: str) -> list[Table]:
+    """Define the tables of the run history; ``name`` is the setting ``table``."""
+    return [_runs(f"{name}_runs"), _workers(f"{name}_workers"), _audit(f"{name}_audit")]
+
+
+def _runs(name: str) -> Table:
+    return Table(
+        name,
+        MetaData(),
+        _number(),
+        Column("key", key_text(KEY_LENGTH), nullable=False),
+        Column("type", plain_text(TYPE_LENGTH), nullable=False),
+        Column("label", plain_text(LABEL_LENGTH)),
+        Column("scheduled_time", seconds(), nullable=False),
+        Column("until", seconds()),
+        Column("count", seconds(), server_default=text("1")),
+        Column("attempt", seconds(), nullable=False),
+        Column("owner", key_text(OWNER_LENGTH), nullable=False),
+        Column("fence", seconds(), nullable=False),
+        Column("host", plain_text(HOST_LENGTH)),
+        Column("pid", seconds()),
+        Column("generation", seconds()),
+        Column("due", seconds()),
+        Column("started", seconds()),
+        Column("ended", seconds(), nullable=False),
+        Column("outcome", plain_text(STATUS_LENGTH)),
+        Column("fate", plain_text(32)),
+        Column("reason", plain_text(REASON_LENGTH)),
+        Column("exit_status", seconds()),
+        Column("exit_signal", seconds()),
+        Column("cpu_ms", seconds()),
+        Column("peak_kb", seconds()),
+        Column("out_of_memory", seconds(), nullable=False, server_default=text("0")),
+        Column("error", _long()),
+        Column("result", _long()),
+        # The owner is in this index, because the fences of a schedule restart when it is deleted
+        # and added again. A request that is repeated finds its first record here.
+        Index(f"{name}_lease", "key", "scheduled_time", "owner", unique=True),
+        Index(f"{name}_key", "key", "id"),
+        **_OPTIONS,
+    )
+
+
+def _workers(name: str) -> Table:
+    return Table(
+        name,
+        MetaData(),
+        Column("nonce", key_text(OWNER_LENGTH), primary_key=True, nullable=False),
+        Column("host", plain_text(HOST_LENGTH), nullable=False),
+        Column("pid", seconds(), nullable=False),
+        Column("number", seconds(), nullable=False),
+        Column("generation", seconds(), nullable=False),
+        Column("slots", seconds(), nullable=False),
+        Column("busy", seconds(), nullable=False),
+        Column("types", _long()),
+        Column("started", seconds(), nullable=False),
+        Column("seen", seconds(), nullable=False),
+        Column("ended", seconds()),
+        Index(f"{name}_seen", "seen"),
+        **_OPTIONS,
+    )
+
+
+def _audit(name: str) -> Table:
+    return Table(
+        name,
+        MetaData(),
+        _number(),
+        Column("key", key_text(KEY_LENGTH), nullable=False),
+        Column("action", plain_text(STATUS_LENGTH), nullable=False),
+        Column("user", plain_text(HOST_LENGTH), nullable=False),
+        Column("host", plain_text(HOST_LENGTH), nullable=False),
+        Column("program", plain_text(HOST_LENGTH), nullable=False),
+        Column("note", plain_text(REASON_LENGTH)),
+        Column("before", _long()),
+        Column("after", _long()),
+        Column("time", seconds(), nullable=False),
+        Index(f"{name}_key", "key", "id"),
+        **_OPTIONS,
+    )
