@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -38,16 +39,16 @@ class HistoryStatements:
         self._audit_columns = ", ".join(map(quote, AUDIT_COLUMNS))
         self._key, self._until = quote("key"), quote("until")
         inserted = [name for name in RUN_COLUMNS if name != "id"]
-        self._insert_runs = (
-            f"INSERT INTO {self._runs} ({', '.join(map(quote, inserted))}) VALUES ",
-            f"({', '.join(f':{name}{{0}}' for name in inserted)})",
-            f" {self._ignore}",
+        # The driver repeats these statements for each record. PyMySQL combines the repetitions into
+        # one statement, and psycopg sends them together.
+        self.insert_run = text(
+            f"INSERT INTO {self._runs} ({', '.join(map(quote, inserted))})"
+            f" VALUES ({', '.join(f':{name}' for name in inserted)}) {self._ignore}"
         )
         changes = [name for name in AUDIT_COLUMNS if name not in {"id", "time"}]
-        self._insert_audit = (
-            f"INSERT INTO {self._audit} ({', '.join(map(quote, [*changes, 'time']))}) VALUES ",
-            f"({', '.join(f':{name}{{0}}' for name in changes)}, {self._milliseconds})",
-            "",
+        self.insert_audit = text(
+            f"INSERT INTO {self._audit} ({', '.join(map(quote, [*changes, 'time']))})"
+            f" VALUES ({', '.join(f':{name}' for name in changes)}, {self._milliseconds})"
         )
         self.oldest = text(f"SELECT id, ended FROM {self._runs} ORDER BY id LIMIT :limit")
         self.delete_range = text(f"DELETE FROM {self._runs} WHERE id >= :first AND id <= :last")
@@ -76,24 +77,6 @@ class HistoryStatements:
         self.select_workers = text(
             f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
         )
-
-    def insert_runs(self, records: Sequence[RunRecord]) -> Request:
-        """A request that inserts records, except those that exist already."""
-        values: dict[str, Any] = {}
-        for i, record in enumerate(records):
-            for name in RUN_COLUMNS[:-1]:
-                value = getattr(record, name)
-                values[f"{name}{i}"] = int(value) if name == "out_of_memory" else value
-        return _many(self._insert_runs, len(records)), values
-
-    def insert_audits(self, changes: Sequence[AuditRecord]) -> Request:
-        """A request that inserts changes."""
-        values = {
-            f"{name}{i}": getattr(change, name)
-            for i, change in enumerate(changes)
-            for name in AUDIT_COLUMNS[:-2]
-        }
-        return _many(self._insert_audit, len(changes)), values
 
     def select_runs(self, selection: RunSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of records, the newest first, with ids below ``before``."""
@@ -148,6 +131,22 @@ class HistoryStatements:
         return _text(statement), values
 
 
+_RUN_VALUES = attrgetter(*RUN_COLUMNS[:-1])
+_AUDIT_VALUES = attrgetter(*AUDIT_COLUMNS[:-2])
+
+
+def run_values(record: RunRecord) -> dict[str, Any]:
+    """The values that `HistoryStatements.insert_run` binds."""
+    values = dict(zip(RUN_COLUMNS, _RUN_VALUES(record), strict=False))
+    values["out_of_memory"] = int(record.out_of_memory)
+    return values
+
+
+def audit_values(change: AuditRecord) -> dict[str, Any]:
+    """The values that `HistoryStatements.insert_audit` binds."""
+    return dict(zip(AUDIT_COLUMNS, _AUDIT_VALUES(change), strict=False))
+
+
 def run_record(columns: Sequence[Any]) -> RunRecord:
     """The record in a row of ``<table>_runs``."""
     values = dict(zip(RUN_COLUMNS, columns, strict=True))
@@ -169,12 +168,6 @@ def _one_of(column: str, chosen: frozenset[str], values: dict[str, Any]) -> str:
     names = [f"{column}{i}" for i in range(len(chosen))]
     values.update(zip(names, sorted(chosen), strict=True))
     return f"{column} IN ({', '.join(f':{name}' for name in names)})"
-
-
-@lru_cache(maxsize=64)
-def _many(parts: tuple[str, str, str], count: int) -> TextClause:
-    head, values, tail = parts
-    return text(head + ", ".join(values.format(i) for i in range(count)) + tail)
 
 
 @lru_cache(maxsize=64)

@@ -3,10 +3,10 @@
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, Self, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
@@ -17,9 +17,10 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.history.statements import (
     HistoryStatements,
-    Request,
     audit_record,
+    audit_values,
     run_record,
+    run_values,
     worker_record,
 )
 from psched.stores.sql.table_store import S, TableStore, one_request
@@ -27,7 +28,7 @@ from psched.stores.sql.table_store import S, TableStore, one_request
 _log = logging.getLogger("psched.store")
 
 INSERT_BATCH = 200
-"""The most records that one statement inserts."""
+"""The most records that are inserted at a time."""
 
 _PAGE = 200
 """The most records that one query returns."""
@@ -145,24 +146,21 @@ class HistoryStore(TableStore[S]):
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
-        inserts = [
-            self._history.insert_audits(changes[start : start + INSERT_BATCH])
-            for start in range(0, len(changes), INSERT_BATCH)
-        ]
-        self._connector.transact(lambda c: self._send_all(c, inserts))
+        values = [audit_values(change) for change in changes]
+        self._connector.transact(lambda c: self._repeat(c, self._history.insert_audit, values))
 
     def _insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
-        inserts = [
-            self._history.insert_runs(records[start : start + INSERT_BATCH])
-            for start in range(0, len(records), INSERT_BATCH)
-        ]
-        self._send_all(connection, inserts)
+        values = [run_values(record) for record in records]
+        self._repeat(connection, self._history.insert_run, values)
 
-    def _send_all(self, connection: Connection, requests: Sequence[Request]) -> None:
-        for request in requests:
+    def _repeat(
+        self, connection: Connection, statement: TextClause, values: Sequence[Mapping[str, object]]
+    ) -> None:
+        """Send a statement for each mapping of values, some at a time."""
+        for start in range(0, len(values), INSERT_BATCH):
             self._connector.renew()
-            raw_execute.count(connection, *request)
+            raw_execute.repeat(connection, statement, values[start : start + INSERT_BATCH])
 
     def _records_refused(self, error: StoreError) -> None:
         """Log that records could not be written."""
