@@ -30,6 +30,14 @@ _log = logging.getLogger("psched.store")
 INSERT_BATCH = 200
 """The most records that are inserted at a time."""
 
+_NEIGHBOURS = 10
+"""How many records in a row must be older than a time before all records before them count as older
+without being read."""
+
+_LATE = 3_600_000
+"""The longest time in milliseconds from an attempt's end until its record is written, for which
+`HistoryStore.runs` allows."""
+
 _PAGE = 200
 """The most records that one query returns."""
 
@@ -81,11 +89,35 @@ class HistoryStore(TableStore[S]):
         """The records of a selection, as `KeepsHistory.runs` describes."""
         self._require_history()
 
+        first: int | None = None
+
         def read(before: int | None, limit: int) -> list[RunRecord]:
-            request = self._history.select_runs(selection, before, limit)
+            nonlocal first
+            if selection.since is not None and first is None:
+                first = self._first_since(selection.since)
+            request = self._history.select_runs(selection, first=first, before=before, limit=limit)
             return [run_record(columns) for columns in self._query(*request)]
 
         return _Pages(read, selection.limit)
+
+    def _first_since(self, since: int) -> int:
+        """An id that no record which ended at or after a time is before; as large as possible.
+
+        The ids grow nearly in the order of ``ended``, but a record can be written late, for example
+        after an outage of the store. So the search allows for an hour.
+        """
+        least, most = self._query(self._history.bounds, {})[0]
+        if least is None:
+            return 0
+        low, high = int(least), int(most) + 1
+        while low < high:
+            middle = (low + high) // 2
+            near = self._query(self._history.next_ended, {"id": middle, "limit": _NEIGHBOURS})
+            if all(ended < since - _LATE for (ended,) in near):
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
