@@ -46,7 +46,9 @@ class HistoryStatements:
         self._run_columns = ", ".join(map(quote, RUN_COLUMNS))
         self._audit_columns = ", ".join(map(quote, AUDIT_COLUMNS))
         self._key, self._until = quote("key"), quote("until")
-        self._of_key = dialect.of_key.format(self._key, ":key")
+        self._of_key, self._newest_of_key = (
+            part.format(self._key, ":key") for part in dialect.newest_of_key
+        )
         inserted = [name for name in RUN_COLUMNS if name != "id"]
         # The driver repeats these statements for each record. PyMySQL combines the repetitions into
         # one statement, and psycopg sends them together.
@@ -136,7 +138,7 @@ class HistoryStatements:
             conditions.append(f"({' OR '.join(how)})")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         source = self._runs if selection.covering is None else f"({self._earlier}) AS earlier"
-        order = "id DESC" if selection.key is None else f"{self._key} DESC, id DESC"
+        order = "id DESC" if selection.key is None else self._newest_of_key
         statement = f"SELECT {self._run_columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
         return _text(statement), values
 
@@ -153,7 +155,7 @@ class HistoryStatements:
                 conditions.append(condition)
                 values[name] = value
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        order = "id DESC" if selection.key is None else f"{self._key} DESC, id DESC"
+        order = "id DESC" if selection.key is None else self._newest_of_key
         statement = (
             f"SELECT {self._audit_columns} FROM {self._audit}{where} ORDER BY {order} LIMIT :limit"
         )
