@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace as changed
 from functools import cached_property
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any
 
 from psched.base.clock import Clock
 from psched.base.compression import readable
-from psched.base.errors import InvalidError, NotSupportedError, PschedError, UnknownOutcomeError
+from psched.base.errors import NotSupportedError, PschedError, UnknownOutcomeError
 from psched.base.retry import Send
 from psched.base.texts import visible
 from psched.client.author import Author
-from psched.core.columns import decode
+from psched.core.columns import DECODER
 from psched.core.history.protocol import AuditSelection, KeepsHistory
 from psched.core.history.records import AuditRecord
 from psched.core.model import DELETING, Row
@@ -234,28 +235,24 @@ def _definition(row: Row | None) -> dict[str, Any]:
     """The recorded columns of a row, without those that have their default."""
     if row is None:
         return {}
-    default = Row(key="")
     return {
         name: _shown(name, value)
-        for name in COLUMNS
-        if (value := getattr(row, name)) != getattr(default, name) and value != "{}"
+        for name, value, default in zip(COLUMNS, _values(row), _DEFAULTS, strict=True)
+        if value not in (default, "{}")
     }
 
 
 def _differences(before: Row, after: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     old, new = dict[str, Any](), dict[str, Any]()
-    for name in COLUMNS:
-        values = getattr(before, name), getattr(after, name)
-        if values[0] == values[1]:
-            continue
-        if name in _PAYLOADS and _plain(values[0]) == _plain(values[1]):
-            continue  # one of the two is compressed
-        old[name], new[name] = (_shown(name, value) for value in values)
+    for name, was, value in zip(COLUMNS, _values(before), _values(after), strict=True):
+        if was == value or (name in _PAYLOADS and _plain(was) == _plain(value)):
+            continue  # if the texts of a payload differ, one of the two can be compressed
+        old[name], new[name] = _shown(name, was), _shown(name, value)
     return old, new
 
 
-def _plain(stored: str | bytes | None) -> str | None:
-    plain = readable(stored)
+def _plain(stored: str | bytes | None) -> str:
+    plain = readable(stored) or ""
     return plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
 
 
@@ -263,19 +260,24 @@ def _shown(name: str, value: Any) -> Any:  # noqa: ANN401  # a column
     """The value of a column as it is recorded: a short payload as a JSON object."""
     if not isinstance(value, str | bytes):
         return value
-    text = (_plain(value) if name in _PAYLOADS else str(value)) or ""
+    text = _plain(value) if name in _PAYLOADS else str(value)
     if len(text) > LONGEST_VALUE:
         digest = sha256(text.encode(errors="backslashreplace")).hexdigest()
         return f"{len(text)} characters, SHA-256 {digest}"
     if name not in _PAYLOADS:
         return text
     try:
-        return decode(name, text)
-    except InvalidError:
-        return text
+        return DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return text  # a client has written it by plain SQL
 
 
 def _json(fields: Mapping[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), default=str)
     # Half of a surrogate pair, which a payload can contain as an escape, becomes an escape again.
-    return text.encode(errors="backslashreplace").decode()
+    return _encode(fields).encode(errors="backslashreplace").decode()
+
+
+# The encoder is made once, because json.dumps would make it anew in each call.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+_values = attrgetter(*COLUMNS)
+_DEFAULTS = _values(Row(key=""))
