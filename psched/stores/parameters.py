@@ -37,6 +37,9 @@ class StoreParameters:
     only: Sequence[str] = ()
     claim_strategy: str = "auto"
     wait_replicas: int = 0
+    history: str = "all"
+    history_keep: int = 0
+    history_keep_per_key: int = 0
 
     @classmethod
     def of(cls, settings: Config) -> Self:
@@ -50,4 +53,7 @@ class StoreParameters:
             only=settings.only,
             claim_strategy=settings.claim_strategy,
             wait_replicas=settings.wait_replicas,
+            history=settings.history,
+            history_keep=settings.history_keep,
+            history_keep_per_key=settings.history_keep_per_key,
         )

@@ -105,14 +105,14 @@ class KeepsHistory(Protocol):
         ...
 
     def trim_key(self, key: str, keep: int) -> int:
-        """Delete the records of one key except the newest ones.
+        """Delete the records of one key except the newest ones; a store may leave some for later.
 
         Args:
             key: the key of the schedule.
             keep: how many records are kept.
 
         Returns:
-            The number of deleted records.
+            The number of deleted records; 0 if no more are left to delete.
         """
         ...
 

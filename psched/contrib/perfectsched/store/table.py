@@ -1,4 +1,4 @@
-"""Creates PerfectSched's table exactly as PerfectSched itself creates it."""
+"""Creates PerfectSched's table as PerfectSched itself creates it, and psched's tables beside it."""
 
 from collections.abc import Sequence
 
@@ -19,6 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.history.tables import history_tables
+from psched.stores.sql.tables import complete
 
 
 def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
@@ -46,6 +48,11 @@ def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequenc
         else:
             done.append(f"created index {index.name}")
     return done
+
+
+def create_history(connection: Connection, name: str) -> list[str]:
+    """Create or complete the tables of the run history; return a line for each change."""
+    return [line for table in history_tables(name) for line in complete(connection, table)]
 
 
 def _table(name: str) -> Table:

@@ -45,6 +45,16 @@ class HistoryStatements:
         )
         self._run_columns = ", ".join(map(quote, RUN_COLUMNS))
         self._audit_columns = ", ".join(map(quote, AUDIT_COLUMNS))
+        # Each of these statements reads no row, but fails if its table does not exist, or lacks a
+        # column.
+        self.checks = {
+            f"{table}_{name}": text(f"SELECT {', '.join(map(quote, each))} FROM {of} WHERE 1 = 0")
+            for name, of, each in (
+                ("runs", self._runs, RUN_COLUMNS),
+                ("workers", self._workers, WORKER_COLUMNS),
+                ("audit", self._audit, AUDIT_COLUMNS),
+            )
+        }
         self._key, self._until = quote("key"), quote("until")
         self._of_key, self._newest_of_key = (
             part.format(self._key, ":key") for part in dialect.newest_of_key

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import SchemaError, StoreError
+from psched.base.errors import SchemaError, StoreError, UnknownOutcomeError
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
 from psched.stores.parameters import StoreParameters
@@ -42,6 +42,8 @@ _PAGE = 200
 """The most records that one query returns."""
 
 T = TypeVar("T", RunRecord, AuditRecord)
+R = TypeVar("R")
+InsertRecords = Callable[[Connection, Sequence[RunRecord]], None]
 
 
 class HistoryStore(TableStore[S]):
@@ -193,6 +195,45 @@ class HistoryStore(TableStore[S]):
         for start in range(0, len(values), INSERT_BATCH):
             self._connector.renew()
             raw_execute.repeat(connection, statement, values[start : start + INSERT_BATCH])
+
+    def _write_and_record(
+        self, work: Callable[[Connection, InsertRecords], R], records: int
+    ) -> R | None:
+        """Run work that writes, and inserts records at its end, in one transaction.
+
+        Args:
+            work: the work; it gets a function that inserts records, and calls it last.
+            records: the largest number of records that it inserts.
+
+        Returns:
+            The result of the work; None if its records cannot be written, so that nothing was
+            applied, and the work has to be done without them.
+        """
+        recording = False
+
+        def insert(connection: Connection, inserted: Sequence[RunRecord]) -> None:
+            nonlocal recording
+            recording = True
+            self._insert_records(connection, inserted)
+
+        def begin(connection: Connection) -> R:
+            nonlocal recording
+            recording = False
+            self._connector.renew()
+            return work(connection, insert)
+
+        try:
+            return self._connector.transact(begin)
+        except UnknownOutcomeError:
+            raise
+        except StoreError as error:
+            if not recording:
+                raise
+            # Nothing was applied, because the records were refused, for example for want of a right
+            # or of space on the disk. A task's end is worth more than its record.
+            self.lost_records += records
+            self._records_refused(error)
+            return None
 
     def _records_refused(self, error: StoreError) -> None:
         """Log that records could not be written."""
