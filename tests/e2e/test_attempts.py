@@ -1,7 +1,6 @@
 """What the run history knows about an attempt: how its program ended, what it used, its error."""
 
 import signal
-import sqlite3
 
 import pytest
 
@@ -56,14 +55,15 @@ def add_shell(service, key, command, **data):
 def attempt(service, key):
     """The record of a schedule's first attempt, as soon as there is one."""
 
-    def found():
+    def records():
         with service.sql() as database:
-            database.row_factory = sqlite3.Row
-            return database.execute(
+            found = database.execute(
                 "select * from psched_runs where key = ? and attempt = 1", (key,)
-            ).fetchone()
+            )
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
 
-    return dict(wait_until(found, what=f"the record of {key}"))
+    return wait_until(records, what=f"the record of {key}")[0]
 
 
 def test_the_record_of_a_command_has_its_exit_status_or_its_signal(service):
