@@ -23,6 +23,7 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
+from psched.core.history.recording import lost_record
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
@@ -92,6 +93,7 @@ class SqlStore(HistoryStore[Statements]):
         self._inserting = self._statements()
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
+        self._history_of = parameters.history
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
         # The strategy of each server, with and without a run history. They are stored so that
@@ -214,7 +216,10 @@ class SqlStore(HistoryStore[Statements]):
         def write(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
             if self._problem is None and any(end.records for end in ends):
-                settled = self._settle_and_record(ends, build(ends))
+                try:
+                    settled = self._settle_and_record(ends, build(ends))
+                except _PartlyRemovedError:
+                    return {key: done for end in ends for key, done in write([end]).items()}
                 if settled is not None:
                     return settled
             written = self._write(*build(ends))
@@ -242,6 +247,10 @@ class SqlStore(HistoryStore[Statements]):
 
         Returns:
             The results; None if the records cannot be written, so that nothing was applied.
+
+        Raises:
+            _PartlyRemovedError: some of the rows to be removed had been removed before, so that it
+                is not known which ones; nothing was applied.
         """
         recording = False
 
@@ -249,17 +258,24 @@ class SqlStore(HistoryStore[Statements]):
             nonlocal recording
             recording = False
             self._connector.renew()
-            if raw_execute.count(connection, *request) == len(ends):
+            written = raw_execute.count(connection, *request)
+            if written == len(ends):
                 results = {end.key: Settled.DONE for end in ends}
+            elif written and ends[0].remove:
+                # A row that does not exist does not tell who has removed it.
+                raise _PartlyRemovedError
             else:
                 select = self._sql.select([end.key for end in ends])
                 found = [Row(*columns) for columns in raw_execute.rows(connection, *select)]
                 rows = {row.key: row for row in found}
                 results = {end.key: _result_of(end, rows.get(end.key)) for end in ends}
             recording = True
+            # If a row had been removed before, its record was written then, or somebody else has
+            # removed it, perhaps after this lease had been lost.
+            applied = ends if written or not ends[0].remove else ()
             self._insert_records(
                 connection,
-                [r for end in ends if results[end.key] is Settled.DONE for r in end.records],
+                [r for end in applied if results[end.key] is Settled.DONE for r in end.records],
             )
             return results
 
@@ -318,11 +334,35 @@ class SqlStore(HistoryStore[Statements]):
             )
             for row in dead
         ]
-        results = self.settle(ends)
+        recorded = bool(dead) and self._problem is None
+        results = self.settle(self._with_lost_records(nonce, dead, ends) if recorded else ends)
         released = [key for key, result in results.items() if result is Settled.DONE]
         if Settled.REDEFINED in results.values():
             released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
         return released
+
+    def _with_lost_records(
+        self, nonce: str, dead: Sequence[Row], ends: Sequence[Settlement]
+    ) -> Sequence[Settlement]:
+        """Add to the settlements of a dead worker's leases the records of its lost attempts."""
+        worker, now = self._worker(nonce), floor(self.now())
+        records = [
+            lost_record(
+                row,
+                attempt=row.attempt,
+                claimed_at=row.claimed_at,
+                ended=now * 1000,
+                reason="its worker died",
+                worker=worker,
+            )
+            if row.next_time is not None and self._history_of(row) != "none"
+            else None
+            for row in dead
+        ]
+        return [
+            end if record is None else changed(end, records=(record,))
+            for end, record in zip(ends, records, strict=True)
+        ]
 
     @override
     def _check(self, connection: Connection) -> None:
@@ -362,6 +402,10 @@ class SqlStore(HistoryStore[Statements]):
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]
+
+
+class _PartlyRemovedError(Exception):
+    """Some rows of a batch had been removed before; a missing row does not tell who removed it."""
 
 
 def _result_of(end: Settlement, row: Row | None) -> Settled:
