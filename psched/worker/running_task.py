@@ -21,6 +21,14 @@ _log = logging.getLogger("psched.worker")
 _NOTHING_TOLD = EndReport()
 
 
+_INTERRUPTED = {
+    Reason.CANCELLED: Outcome.CANCELLED,
+    Reason.DELETED: Outcome.CANCELLED,
+    Reason.LEASE: Outcome.PREEMPTED,
+}
+"""The outcomes of attempts that were stopped for these reasons."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RunningTask(Lease):
     """One lease, and the task that runs under this lease.
@@ -181,8 +189,7 @@ class RunningTask(Lease):
         if isinstance(decision, Finish):
             outcome = Outcome.FINISHED
         elif isinstance(decision, Release):
-            stopped = self.stopping in {Reason.CANCELLED, Reason.DELETED}
-            outcome = Outcome.CANCELLED if stopped else Outcome.RELEASED
+            outcome = _INTERRUPTED.get(self.stopping, Outcome.RELEASED)
         elif self.stopping is Reason.TIMEOUT:
             outcome = Outcome.TIMED_OUT
         else:

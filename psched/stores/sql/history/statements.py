@@ -122,6 +122,7 @@ class HistoryStatements:
             f" COALESCE(NULLIF({integer(':started')}, 0), {self._now}), {self._now},"
             f" CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END)"
         )
+        self.select_worker = text(f"SELECT {columns} FROM {self._workers} WHERE nonce = :nonce")
         self.select_workers = text(
             f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
         )

@@ -178,6 +178,11 @@ class HistoryStore(TableStore[S]):
             worker_record(c) for c in self._query(self._history.select_workers, {"since": since})
         ]
 
+    def _worker(self, nonce: str) -> WorkerRecord | None:
+        """The record of one worker; None if there is none."""
+        found = self._query(self._history.select_worker, {"nonce": nonce})
+        return worker_record(found[0]) if found else None
+
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
