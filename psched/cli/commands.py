@@ -45,6 +45,10 @@ _SUBCOMMANDS = {
         "cli.schedules.change:delete",
         "Delete schedules or tasks.",
     ),
+    "audit": (
+        "cli.history.audit:audit",
+        "Show who changed which schedule.",
+    ),
     "apply": (
         "cli.schedules.apply:apply",
         "Add and change schedules as files declare them.",

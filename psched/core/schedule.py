@@ -6,6 +6,7 @@ not import `psched.client`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -14,6 +15,7 @@ from psched.base.errors import NotFoundError
 from psched.base.quantities import Duration
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
+from psched.core.history.records import AuditRecord
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
 
@@ -380,4 +382,14 @@ class Schedules(Protocol):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
+        ...
+
+    def audited(self, note: str | None) -> AbstractContextManager[None]:
+        """Note in the audit trail why the changes in the ``with`` block are made."""
+        ...
+
+    def audit(
+        self, key: str | None = None, since: When | None = None, limit: int | None = None
+    ) -> Iterator[AuditRecord]:
+        """Read who has changed which schedule, the newest change first."""
         ...

@@ -7,6 +7,7 @@ processes of the task have ended.
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -35,24 +36,29 @@ from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
 from psched.core.schedule import Schedules
 from psched.process.child import reap
-from psched.process.link import Link, packed
+from psched.process.link import Link, framed
 from psched.process.spawn import flush_output, threads
 from psched.process.titles import set_title
+from psched.runner.end_report import ProgramEnd
+from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
+from psched.runner.usage import Usage
 
 _log = logging.getLogger("psched.task")
 
 _OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
 """Errors that are logged without a traceback, because it would show only psched's own code."""
 
-_USUAL = {"done": None, "last": True, "store": False}
-"""The message that reports the usual end of a task: it has succeeded, and the runner exits."""
+_STATUS = 0xFF
+"""The bits of a number that become an exit status."""
 
-_USUAL_PACKED = packed(_USUAL)
-"""`_USUAL` in packed form. It is packed before the fork, because packing it in each runner would
-copy 15 memory pages."""
+_NO_PROGRAM = ProgramEnd(None, None)
+
+_USUAL = b'{"done":null,"error":null,"exit":[%b,null],"used":[%d,%d],"last":true,"store":false}'
+"""The message that reports the usual end of a task: it has succeeded, and the runner exits. It is
+not written by `json`, because in a fresh process `json` would copy 15 memory pages."""
 
 
 class _Holder(Holder):
@@ -170,6 +176,7 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
+        self._usage = Usage()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
         """Run tasks in this process until it must exit; return the exit status.
@@ -202,10 +209,12 @@ class Runner:
                     pass
             if "run" not in message:
                 break  # exit, because the message answers a request of an earlier task
+            ProgramEnd.last = None
+            self._usage.begin(first=left == self._tasks)
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
-            link.deliver(_USUAL_PACKED if end == _USUAL else end)
+            link.deliver(_usual(end) or end)
             if left:
                 set_title("runner: idle")
         return 0
@@ -223,7 +232,7 @@ class Runner:
         # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence
-        failure = None
+        failure = text = None
         try:
             try:
                 self._stop.begin()
@@ -234,15 +243,28 @@ class Runner:
             if os.getpid() != self._process:
                 raise  # in a child that the handler has forked, which ends with a traceback
             failure = _told(error)
+            text = None if isinstance(error, _OWN_ERRORS) else error_text(error)
+            ProgramEnd.last = ProgramEnd.last or _program_end(error)
             _report(task, error, failure)
         if os.getpid() != self._process:
             # This process is a child that the handler has forked. It exits, because it must not
             # send messages for the task.
             sys.exit()
+        used, peak = self._usage.end()
         flush_output()
         holder.close()
         self._log.subject = ""
-        return {"done": failure, "last": True, "store": holder.has_opened}
+        program = ProgramEnd.last or _NO_PROGRAM
+        return {
+            "done": failure,
+            "error": text,
+            "exit": (program.status, program.signal),
+            # The program's own peak is preferred: the peak of this process's children could also
+            # be that of an earlier task.
+            "used": (used, program.peak_kb or peak),
+            "last": True,
+            "store": holder.has_opened,
+        }
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
         """Answer what to do with a row whose trigger a user has written.
@@ -283,6 +305,32 @@ class Runner:
         must_finish = on_return == "retry" and not getattr(handler, "finishes_by_returning", False)
         if must_finish and not task.settled:
             raise UnfinishedError("returned without finish(), and on_return is retry")
+
+
+def _usual(end: Mapping[str, Any]) -> bytes | None:
+    """The bytes of a message that reports a usual end, see `_USUAL`; None for any other message."""
+    if "quarantine" in end or end["done"] is not None or not end["last"] or end["store"]:
+        return None
+    (status, number), (cpu_us, peak_kb) = end["exit"], end["used"]
+    if number is not None or peak_kb is None:
+        return None
+    return framed(_USUAL % (b"null" if status is None else b"%d" % status, cpu_us, peak_kb))
+
+
+def _program_end(error: BaseException) -> ProgramEnd | None:
+    """The exit status that an exception of the handler tells; None if it tells none."""
+    if isinstance(error, SystemExit):
+        # The status is what Python would exit with: 0 for None, 1 for a text.
+        code = error.code
+        status = code & _STATUS if isinstance(code, int) else int(code is not None)
+        return ProgramEnd(status, None)
+    # `subprocess` is not imported here, because only handlers that run programs need it.
+    subprocess = sys.modules.get("subprocess")
+    if subprocess is not None and isinstance(error, subprocess.CalledProcessError):
+        code = error.returncode
+        if type(code) is int and -signal.NSIG < code <= _STATUS:
+            return ProgramEnd.of_code(code)
+    return None
 
 
 def _told(error: BaseException) -> str:

@@ -50,9 +50,12 @@ MASTER = {
     "programs": "rows may", "triggers": "rows may",
 }  # fmt: skip
 
+END = {"error": None, "exit": [None, None], "used": [1, None], "last": False, "store": True}
+
 GOOD = [
-    (FROM_RUNNER, {"done": None, "last": True, "store": False}),
-    (FROM_RUNNER, {"done": "ValueError: é", "last": False, "store": True}),
+    (FROM_RUNNER, {"done": None, **END, "last": True, "store": False}),
+    (FROM_RUNNER, {"done": None, **END, "exit": [0, None], "used": [0, 1]}),
+    (FROM_RUNNER, {"done": "ValueError: é", **END, "error": "a\nb\té" * 1000, "exit": [None, 9]}),
     (FROM_RUNNER, {"decide": "finish"}),
     (FROM_RUNNER, {"retry": None, "wait": 0.5}),
     (FROM_RUNNER, {"retry": "asked for", "wait": None}),

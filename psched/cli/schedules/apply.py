@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from psched.app import open_schedules
 from psched.base.errors import AlreadyExistsError
 from psched.base.loader import gc_paused
-from psched.cli import options
+from psched.cli import changes, options
+from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
@@ -64,6 +64,7 @@ _STANDARD_INPUT = Path("-")
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show all fields and the next runs.")
 @quiet_option
+@changes.message
 @options.database
 @click.pass_obj
 @report_errors
@@ -71,6 +72,7 @@ def apply(
     location: ConfigLocation,
     paths: tuple[Path, ...],
     label: str | None,
+    message: str | None,
     *,
     dry_run: bool,
     prune: bool,
@@ -94,7 +96,7 @@ def apply(
         if _STANDARD_INPUT in paths:
             reader.read_text(sys.stdin.read(), Path("standard input"))
         documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
-        with open_schedules(settings) as schedules:
+        with open_to_change(settings, message) as schedules:
             apply_documents(
                 documents,
                 schedules,

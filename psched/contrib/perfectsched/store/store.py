@@ -328,11 +328,15 @@ class PerfectSchedStore(HistoryStore[Statements]):
                 insert(connection, records)
             return matched
 
-        if self._problem is None and records:
-            matched = self._write_and_record(work, len(records))
+        recorded = self._problem is None and bool(records)
+        if recorded and not self._refusals.paused:
+            matched = self._write_and_record(work)
             if matched is not None:
                 return matched
-        return self._write(statement, values) > 0
+        settled = self._write(statement, values) > 0
+        if recorded and settled:
+            self.lost_records += len(records)
+        return settled
 
     def _find_problem(self, connection: Connection) -> str | None:
         """Find out why no run history is kept; return None if it is."""

@@ -63,8 +63,8 @@ class Dialect:
             session is not encrypted.
         aborts: whether an error in one statement aborts the whole transaction.
         begin: the statement that begins a transaction that will write.
-        ignore_duplicate: the end of an INSERT that leaves out a row whose key exists; ``{}`` stands
-            for any column.
+        ignore_duplicate: the end of an INSERT that leaves out a row that exists already: ``{0}``
+            stands for the columns of its unique index, ``{1}`` for any column.
         catch_up: the statements to send before and after a read, so that a node of a Galera cluster
             first applies all earlier commits; None if the database has no such clusters.
         node_state: a query for the names and values of a Galera node's state; None if the database

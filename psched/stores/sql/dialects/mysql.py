@@ -28,10 +28,15 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     **dict.fromkeys(
         (
             1021,  # disk full
-            1040,  # too many connections
             1041,  # out of memory
-            1047,  # Galera: the node is not part of the primary component
             1114,  # table is full
+        ),
+        ErrorKind.NO_ROOM,
+    ),
+    **dict.fromkeys(
+        (
+            1040,  # too many connections
+            1047,  # Galera: the node is not part of the primary component
             1129,  # this host is blocked after too many failed handshakes
             1203,  # too many connections of this user
             1226,  # this user's quota is used up
@@ -264,7 +269,7 @@ MYSQL = Dialect(
     encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
     aborts=False,
     begin="BEGIN",
-    ignore_duplicate="ON DUPLICATE KEY UPDATE {0} = {0}",
+    ignore_duplicate="ON DUPLICATE KEY UPDATE {1} = {1}",
     catch_up=("SET SESSION wsrep_sync_wait = 1", "SET SESSION wsrep_sync_wait = DEFAULT"),
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"

@@ -26,11 +26,17 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
     ),
     **dict.fromkeys(
         (
-            "53",  # too many connections, out of memory, disk full
+            "53300",  # too many connections
             "57P03",  # the server is starting up or shutting down
-            "58",  # system errors, for example a file that cannot be written
         ),
         ErrorKind.UNAVAILABLE,
+    ),
+    **dict.fromkeys(
+        (
+            "53",  # out of memory, disk full
+            "58",  # system errors, for example a file that cannot be written
+        ),
+        ErrorKind.NO_ROOM,
     ),
     "25006": ErrorKind.READ_ONLY,
     **dict.fromkeys(
@@ -281,7 +287,7 @@ POSTGRESQL = Dialect(
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
     aborts=True,
     begin="BEGIN",
-    ignore_duplicate="ON CONFLICT DO NOTHING",
+    ignore_duplicate="ON CONFLICT ({0}) DO NOTHING",
     catch_up=None,
     node_state=None,
     skips_locked=True,

@@ -22,10 +22,10 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     sqlite3.SQLITE_BUSY: ErrorKind.TRANSIENT,
     sqlite3.SQLITE_LOCKED: ErrorKind.TRANSIENT,
     sqlite3.SQLITE_SCHEMA: ErrorKind.TRANSIENT,  # the schema has changed since compilation
-    sqlite3.SQLITE_FULL: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_FULL: ErrorKind.NO_ROOM,
     sqlite3.SQLITE_IOERR: ErrorKind.UNKNOWN,
     sqlite3.SQLITE_CANTOPEN: ErrorKind.UNAVAILABLE,
-    sqlite3.SQLITE_NOMEM: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_NOMEM: ErrorKind.NO_ROOM,
     sqlite3.SQLITE_READONLY: ErrorKind.READ_ONLY,
     # A number that has grown beyond 64 bits becomes a float, which violates its column's type. So
     # this code means an invalid value.
@@ -286,7 +286,7 @@ SQLITE = Dialect(
     encryption="SELECT 'no need to, a file'",
     aborts=False,
     begin="BEGIN IMMEDIATE",
-    ignore_duplicate="ON CONFLICT DO NOTHING",
+    ignore_duplicate="ON CONFLICT ({0}) DO NOTHING",
     catch_up=None,
     node_state=None,
     skips_locked=False,

@@ -18,6 +18,22 @@ RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
 WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord))
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
 
+LEASE_COLUMNS = ("key", "scheduled_time", "owner")
+"""The columns that identify a record, which have a unique index."""
+
+HOST_LENGTH = 255
+LABEL_LENGTH = 255
+REASON_LENGTH = 1000
+
+_TEXTS = (
+    ("label", LABEL_LENGTH),
+    ("host", HOST_LENGTH),
+    ("reason", REASON_LENGTH),
+    ("error", None),
+    ("result", None),
+)
+"""The texts of a record that can be of any origin, and the most characters of their columns."""
+
 
 _NEAREST = 500
 """The most records before an instant among which a span is searched that contains the instant.
@@ -39,7 +55,8 @@ class HistoryStatements:
     def __init__(self, table: str, dialect: Dialect, quote: Callable[[str], str]) -> None:
         self._now = dialect.now_floor
         self._milliseconds = dialect.now_milliseconds
-        self._ignore = dialect.ignore_duplicate.format(quote("id"))
+        lease = ", ".join(map(quote, LEASE_COLUMNS))
+        self._ignore = dialect.ignore_duplicate.format(lease, quote("id"))
         self._runs, self._workers, self._audit = (
             quote(f"{table}_{each}") for each in ("runs", "workers", "audit")
         )
@@ -180,7 +197,15 @@ def run_values(record: RunRecord) -> dict[str, Any]:
     """The values that `HistoryStatements.insert_run` binds."""
     values = dict(zip(RUN_COLUMNS, _RUN_VALUES(record), strict=False))
     values["out_of_memory"] = int(record.out_of_memory)
+    for name, most in _TEXTS:
+        if (written := values[name]) is not None:
+            values[name] = _storable(written[:most])
     return values
+
+
+def _storable(written: str) -> str:
+    """A text without characters that no database stores: NUL, and half of a surrogate pair."""
+    return written.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def audit_values(change: AuditRecord) -> dict[str, Any]:

@@ -6,6 +6,12 @@ from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
+from psched.stores.sql.history.statements import (
+    HOST_LENGTH,
+    LABEL_LENGTH,
+    LEASE_COLUMNS,
+    REASON_LENGTH,
+)
 from psched.stores.sql.tables import (
     KEY_LENGTH,
     OWNER_LENGTH,
@@ -15,10 +21,6 @@ from psched.stores.sql.tables import (
     plain_text,
     seconds,
 )
-
-HOST_LENGTH = 255
-LABEL_LENGTH = 255
-REASON_LENGTH = 1000
 
 _OPTIONS: dict[str, Any] = {
     "mysql_engine": "InnoDB",
@@ -76,7 +78,7 @@ def _runs(name: str) -> Table:
         Column("result", _long()),
         # The owner is in this index, because the fences of a schedule restart when it is deleted
         # and added again. A request that is repeated finds its first record here.
-        Index(f"{name}_lease", "key", "scheduled_time", "owner", unique=True),
+        Index(f"{name}_lease", *LEASE_COLUMNS, unique=True),
         Index(f"{name}_key", "key", "id"),
         **_OPTIONS,
     )
