@@ -5,7 +5,7 @@ The layout of the data is described in ``lua/prelude.lua``.
 
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
@@ -16,6 +16,18 @@ T = TypeVar("T", RunRecord, AuditRecord)
 WORKER_FIELDS = ("seen", "started", "ended", "host", "pid", "number", "generation", "slots", "busy",
                  "types")  # fmt: skip
 """The fields of a worker's hash. The first one is in each hash."""
+
+_MISSING = object()
+
+_DEFAULTS = {
+    kind: [
+        (field.name, _MISSING if field.default is MISSING else field.default)
+        for field in fields(kind)
+        if field.name not in unwritten
+    ]
+    for kind, unwritten in ((RunRecord, {"id"}), (AuditRecord, {"id", "time"}))
+}
+"""The fields that a text contains, with their defaults."""
 
 _GIVEN = WORKER_FIELDS[3:]
 _TEXTS = frozenset({"host", "types"})
@@ -93,22 +105,19 @@ def entry_time(entry: bytes) -> int:
 def _encoded(record: RunRecord | AuditRecord, time: int) -> bytes:
     """A text with the fields of a record, except those that have their default."""
     values = {
-        field.name: value
-        for field in fields(record)
-        if (value := getattr(record, field.name)) != _default(field) and field.name != "id"
+        name: value
+        for name, default in _DEFAULTS[type(record)]
+        if (value := getattr(record, name)) != default
     }
     return text(f"{time} {json.dumps(values, ensure_ascii=False, separators=(',', ':'))}")
-
-
-def _default(field: "Field[Any]") -> object:
-    return field.default if field.default is not MISSING else field
 
 
 def _decoded(kind: type[T], stored: bytes, **known: int | None) -> T | None:
     try:
         found = json.loads(stored.partition(b" ")[2])
         # Another version of psched may have written more fields than this one knows.
-        values = {field.name: found[field.name] for field in fields(kind) if field.name in found}
-        return kind(**{**values, **known})
+        values = {name: found[name] for name, _ in _DEFAULTS[kind] if name in found}
+        values.update(known)
+        return kind(**values)
     except (ValueError, TypeError):
         return None

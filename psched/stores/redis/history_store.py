@@ -112,7 +112,11 @@ class HistoryStore(Store):
             if found is None and place == "":
                 what = "runs"
                 found = self._read_page(what, place, most)
-            records = (history_encoding.decode_run(each.record, each.entry) for each in found or ())
+            records = (
+                history_encoding.decode_run(each.record, each.entry)
+                for each in found or ()
+                if selection.key is None or each.key == key
+            )
             over = not found
             if found and what == "runs" and earliest is not None:
                 over = history_encoding.entry_time(found[-1].entry) < earliest

@@ -190,7 +190,7 @@ local function write_record(limits, key, record, expires, exists)
   if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
   if keep > 0 then
     -- Two are removed for each that is written, so all old ones are gone after a while.
-    drop_old(list, (now - keep) * 1000, 2)
+    if length > 1 then drop_old(list, (now - keep) * 1000, 2) end
     redis.call('EXPIRE', list, integer(math.min(expires or keep, keep)))
   elseif expires then
     redis.call('EXPIRE', list, integer(expires))

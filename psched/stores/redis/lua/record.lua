@@ -9,12 +9,15 @@
 local VALUES = 5
 
 -- How many of the newest records of a key are searched for one of the same lease.
-local SEARCHED = 100
+local SEARCHED = 50
 
 local function is_known(key, owner, scheduled_time, outcome)
   local list = runs_key(key)
   for _, element in ipairs(redis.call('LRANGE', list, 0, SEARCHED - 1)) do
-    local id, text = element:match('^(%S+) %d+ (.*)')
+    -- Decoding costs much more than searching for the owner, which few records contain.
+    local found = element:find(owner, 1, true)
+    local id, text
+    if found then id, text = element:match('^(%S+) %d+ (.*)') end
     local is_json, other = pcall(cjson.decode, text or '')
     if is_json and type(other) == 'table' and other.owner == owner
         and other.scheduled_time == tonumber(scheduled_time) then
