@@ -107,8 +107,20 @@ class TableStore(Store, Generic[S]):
 
     @override
     def try_rights(self) -> None:
+        self._try_each(self._sql.rights, self._table)
+
+    def _try_each(self, tried: Mapping[str, TextClause], table: str) -> None:
+        """Send statements that change nothing.
+
+        Args:
+            tried: for each right the statement that needs it.
+            table: the name of the table.
+
+        Raises:
+            StoreError: the user does not have all the rights.
+        """
         refused: dict[str, str] = {}
-        for right, statement in self._sql.rights.items():
+        for right, statement in tried.items():
             try:
                 self._write(statement, {})
             except (SchemaError, TransientStoreError):
@@ -117,7 +129,7 @@ class TableStore(Store, Generic[S]):
                 refused[right] = str(error)
         if refused:
             rights, reason = ", ".join(refused), next(iter(refused.values()))
-            raise StoreError(f"cannot {rights} in the table {self._table!r}: {reason}")
+            raise StoreError(f"cannot {rights} in the table {table!r}: {reason}")
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
