@@ -86,14 +86,19 @@ class TableStore(Store, Generic[S]):
 
     @override
     def init(self) -> Sequence[str]:
-        # `init` opens another connection. On this connection, the table is not checked, because it
-        # might not exist yet, and the timeout is long, because upgrading a large table takes long.
         self._prepare()
+        return self._unchecked(self._make)
+
+    def _unchecked(self, work: Callable[[Connection], R]) -> R:
+        """Run work on another connection, whose timeout is long and which is not checked.
+
+        The table might not exist yet, and upgrading a large table takes long.
+        """
         connector = self._connect(
             timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
         )
         try:
-            return connector.run(self._make)
+            return connector.run(work)
         finally:
             connector.disconnect()
 

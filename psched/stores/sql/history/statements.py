@@ -71,15 +71,15 @@ class HistoryStatements:
             f"{table}_{name}": {
                 "SELECT": text(f"SELECT {column} FROM {quoted} WHERE 1 = 0"),
                 "INSERT": text(
-                    f"INSERT INTO {quoted} ({column}) SELECT {column} FROM {quoted} WHERE 1 = 0"
+                    f"INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} WHERE 1 = 0"
                 ),
                 "UPDATE": text(f"UPDATE {quoted} SET {column} = {column} WHERE 1 = 0"),
                 "DELETE": text(f"DELETE FROM {quoted} WHERE 1 = 0"),
             }
-            for name, quoted, column in (
-                ("runs", self._runs, "owner"),
-                ("workers", self._workers, "nonce"),
-                ("audit", self._audit, "action"),
+            for name, quoted, column, columns in (
+                ("runs", self._runs, "owner", self._run_columns),
+                ("workers", self._workers, "nonce", ", ".join(map(quote, WORKER_COLUMNS))),
+                ("audit", self._audit, "action", self._audit_columns),
             )
         }
         inserted = [name for name in RUN_COLUMNS if name != "id"]
