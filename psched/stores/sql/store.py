@@ -7,6 +7,7 @@ from functools import partial
 from math import ceil, floor
 from typing import Any
 
+import sqlalchemy
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
@@ -14,6 +15,7 @@ from psched.base.clock import Clock
 from psched.base.compression import compress
 from psched.base.errors import (
     InvalidError,
+    MissingDatabaseError,
     NotFoundError,
     StoreBusyError,
     StoreSlowError,
@@ -376,6 +378,15 @@ class SqlStore(HistoryStore[Statements]):
     @override
     def _make(self, connection: Connection) -> Sequence[str]:
         return self._schema.init(connection)
+
+    def plan_init(self) -> Sequence[tuple[str, str]]:
+        """The statements of `init`, as `PlansInit.plan_init` describes."""
+        try:
+            return self._unchecked(self._schema.plan)
+        except MissingDatabaseError:
+            # SQLite: the plan for an empty database is the same.
+            with sqlalchemy.create_engine("sqlite://").connect() as empty:
+                return self._schema.plan(empty)
 
     @override
     def _describe_claims(self) -> str:

@@ -69,6 +69,13 @@ class HistoryStore(TableStore[S]):
         self._connector.read(self._check)
         return self._problem
 
+    @override
+    def try_rights(self) -> None:
+        super().try_rights()
+        if self._problem is None:
+            for table, tried in self._history.rights.items():
+                self._try_each(tried, table)
+
     @one_request
     def record(self, records: Sequence[RunRecord]) -> None:
         """Write records that belong to no settlement, as `KeepsHistory.record` describes."""
