@@ -7,14 +7,10 @@ from typing import Any, Self, TypeVar
 
 from psched.application.task import Task
 from psched.base.clock import Clock
-from psched.base.errors import (
-    InvalidError,
-    NotFoundError,
-    NotSupportedError,
-    TransientStoreError,
-)
+from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
 from psched.base.retry import retry_while_unavailable
+from psched.client.history import HistoryReader
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -22,13 +18,15 @@ from psched.client.push_arguments import (
     lacks_type,
     refuse_data_as_type,
 )
+from psched.client.waiting import wait_for_end
 from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
-from psched.core.model import DEFAULT_TYPE, ENDED, QUARANTINED, Row
+from psched.core.history.run import Run
+from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
-from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
+from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata, Since
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
 
@@ -36,12 +34,6 @@ T = TypeVar("T")
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
-
-# `ScheduleCollection.wait` pauses between two reads; each pause is twice as long as the last.
-_FIRST_PAUSE = 0.05
-"""The first pause of `ScheduleCollection.wait`, in seconds."""
-_LONGEST_PAUSE = 1.0
-"""The longest pause of `ScheduleCollection.wait`, in seconds."""
 
 
 class ScheduleCollection:
@@ -83,6 +75,7 @@ class ScheduleCollection:
         self._poller = Poller(
             store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
         )
+        self._history = HistoryReader(store, send=self._send)
 
     def __enter__(self) -> Self:
         return self
@@ -368,33 +361,50 @@ class ScheduleCollection:
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
-        give_up_at = None if timeout is None else self._clock.monotonic() + timeout
-        pause = _FIRST_PAUSE
-        row = self._read(key)
-        while True:
-            # A row with an owner has not ended, whatever its status: its task is still running, and
-            # somebody has set the status by plain SQL.
-            if row.status in {*ENDED, QUARANTINED} and row.owner is None:
-                return row.status
-            if row.cron is not None:
-                raise InvalidError(
-                    "key", f"{key!r} has a trigger, so it never ends and cannot be waited for"
-                )
-            if give_up_at is not None:
-                left = give_up_at - self._clock.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"{key!r} is still {row.state}")
-                pause = min(pause, left)
-            self._clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            try:
-                row = read_row(self._store, key)
-            except TransientStoreError:
-                continue  # the wait goes on, because the task can end while the store is down
-            except NotFoundError:
-                raise NotFoundError(
-                    f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
-                ) from None
+        return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
+
+    def runs(
+        self,
+        key: str | None = None,
+        *,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Read the records of the run history that fulfil all conditions, the newest first.
+
+        Args:
+            key: the key of one schedule, which may have been deleted; None means every key.
+            type: one or several types; None means every type.
+            since: the earliest end of the runs: an age (``"1d"``, a `timedelta`, or a number of
+                seconds below 1e9), an aware datetime, or Unix seconds.
+            failed: True for only what failed: attempts that neither finished nor were released, and
+                occurrences that were given up, cancelled, expired or quarantined.
+            outcome: one or several values of `Run.outcome`; None means every record.
+            fate: one or several values of `Run.fate`; None means every record.
+            limit: the largest number of records; None means no limit.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no run history; the text names the fix.
+        """
+        return self._history.runs(
+            key, type=type, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+        )
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
+        """Find the last attempt that has ended of each of these keys, in a few round trips.
+
+        Keys that have never run are left out. ``error`` and ``result`` of the runs are None,
+        because they can be large; `runs` reads them.
+
+        Raises:
+            NotSupportedError: the store keeps no run history, or cannot find these runs.
+        """
+        return self._history.last_runs(keys)
 
     # --- changing ------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, Self, TypeVar
 
 from sqlalchemy import Connection
@@ -28,6 +28,9 @@ _log = logging.getLogger("psched.store")
 
 INSERT_BATCH = 200
 """The most records that one statement inserts."""
+
+_KEYS = 100
+"""The most keys whose last runs one query finds. SQLite refuses a query of more than 500 parts."""
 
 _PAGE = 200
 """The most records that one query returns."""
@@ -85,6 +88,17 @@ class HistoryStore(TableStore[S]):
             return [run_record(columns) for columns in self._query(*request)]
 
         return _Pages(read, selection.limit)
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
+        """The last runs of keys, as `FindsLastRuns.last_runs` describes."""
+        self._require_history()
+        found: dict[str, RunRecord] = {}
+        for start in range(0, len(keys), _KEYS):
+            request = self._history.select_last_runs(keys[start : start + _KEYS])
+            for columns in self._query(*request):
+                record = run_record(columns)
+                found[record.key] = record
+        return found
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
