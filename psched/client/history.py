@@ -19,7 +19,10 @@ from psched.core.store_protocol import Store
 _LONGEST_AGE = 10**9
 """A number from here on is a time in Unix seconds; a smaller one is an age of up to 31 years."""
 
-NO_HISTORY = "the run history: this store keeps none; stores that do are listed in docs/history.md"
+_NO_HISTORY = (
+    "this store keeps no run history; psched's own table keeps one, and so does a store of your own"
+    " that has the methods of KeepsHistory"
+)
 
 
 class HistoryReader:
