@@ -1,0 +1,1 @@
+"""The command history, and how other commands show runs."""
