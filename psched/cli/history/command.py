@@ -52,7 +52,7 @@ _COLOURS = Colours(
 @click.option(
     "--outcome",
     "outcomes",
-    type=click.Choice([*Outcome]),
+    type=click.Choice([each.value for each in Outcome]),
     metavar="OUTCOME",
     multiple=True,
     help=f"Only attempts that ended so; may be repeated. One of {', '.join(Outcome)}.",
@@ -60,7 +60,7 @@ _COLOURS = Colours(
 @click.option(
     "--fate",
     "fates",
-    type=click.Choice([*Fate]),
+    type=click.Choice([each.value for each in Fate]),
     metavar="FATE",
     multiple=True,
     help="Only records of occurrences of which this became; may be repeated. One of"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psched.base.errors import InvalidError
-from psched.base.texts import cut
+from psched.base.texts import cut, visible
 from psched.cli.output import one_line
 from psched.cli.text_table import TableRow
 from psched.cli.time_format import format_span, format_took, short_time
@@ -32,28 +32,35 @@ class View(NamedTuple):
     utc: bool
     redaction: Redaction
 
-    def time(self, instant: float, *, seconds: bool = False) -> str:
-        """A time in few characters."""
-        return short_time(int(instant), self.now, utc=self.utc, seconds=seconds)
+    def time(self, instant: float, *, seconds: bool = False, beside: float | None = None) -> str:
+        """A time in few characters; without the day if a time beside it is of the same day."""
+        text = short_time(int(instant), self.now, utc=self.utc, seconds=seconds)
+        if beside is None:
+            return text
+        other = short_time(int(beside), self.now, utc=self.utc)
+        day, _, of_day = text.rpartition(" ")
+        return of_day if other.rpartition(" ")[0] == day else text
 
 
 def _reason(run: Run, view: View) -> str:
-    why = view.redaction.text(run.reason or "")
-    if run.outcome is None:
-        what = _occurrences(run, view)
-        why = f"{what}: {why}" if why else what
-    return one_line(cut(why, _LONGEST_REASON))
+    parts = [_occurrences(run, view)] if run.outcome is None else []
+    if run.out_of_memory:
+        parts.append("probably out of memory")
+    if run.reason:
+        parts.append(view.redaction.text(run.reason))
+    return one_line(cut(": ".join(parts), _LONGEST_REASON))
 
 
 def _occurrences(run: Run, view: View) -> str:
-    """Which occurrences did not run: ``12 skipped, Mon 23 02:00 to Mon 23 13:00``."""
-    first = view.time(run.scheduled_time)
-    what = "skipped" if run.fate in SKIPPED else "did not run"
+    """Which occurrences did not run: ``12 skipped, 02:00 to 13:00``."""
+    first = view.time(run.scheduled_time, beside=run.ended)
     if run.count == 1:
-        return f"that of {first}"
+        return f"of {first}"
     number = "many" if run.count is None else str(run.count)
-    end = "from then on" if run.until is None else f"to {view.time(run.until)}"
-    return f"{number} {what}, {first} {end}"
+    what = "skipped" if run.fate in SKIPPED else "did not run"
+    if run.until is None:
+        return f"{number} {what}, from {first} on"
+    return f"{number} {what}, {first} to {view.time(run.until, beside=run.scheduled_time)}"
 
 
 _CELLS: Mapping[str, Callable[[Run, View], str]] = {
@@ -129,19 +136,16 @@ def result(run: Run) -> str:
 
 
 def exit_text(run: Run) -> str:
-    """The exit status or signal of a run in short; empty if it is not known."""
-    if run.exit_signal is not None:
-        try:
-            name = signal.Signals(run.exit_signal).name
-        except ValueError:
-            name = f"signal {run.exit_signal}"
-        text = name
-    else:
-        text = "" if run.exit_status is None else str(run.exit_status)
-    return f"{text} out of memory".strip() if run.out_of_memory else text
+    """The exit status or the name of the signal of a run; empty if it is not known."""
+    if run.exit_signal is None:
+        return "" if run.exit_status is None else str(run.exit_status)
+    try:
+        return signal.Signals(run.exit_signal).name
+    except ValueError:
+        return f"signal {run.exit_signal}"
 
 
 def _error_lines(run: Run, view: View) -> Iterator[str]:
     if run.error is not None:
         for line in view.redaction.text(run.error).rstrip("\n").split("\n"):
-            yield f"{_INDENT}{line}"
+            yield f"{_INDENT}{visible(line, lines=True)}"

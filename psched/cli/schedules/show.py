@@ -161,9 +161,16 @@ def _last_run(run: Run, now: float) -> dict[str, str]:
         "ended": format_both(int(run.ended)),
         "took": format_took(run.took),
         "exit": exit_text(run),
+        "memory": _memory(run),
         "host": one_line(run.host),
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _memory(run: Run) -> str:
+    """The most memory that a run used, and whether it was probably too much."""
+    used = "" if run.peak_memory is None else f"{run.peak_memory / 2**20:.0f} MiB"
+    return f"{used} probably out of memory".strip() if run.out_of_memory else used
 
 
 def _print_fields(fields: dict[str, str]) -> None:
