@@ -26,8 +26,12 @@ _SUBCOMMANDS = {
         "List schedules and tasks.",
     ),
     "show": (
-        "cli.schedules.listing:show",
+        "cli.schedules.show:show",
         "Show everything about one schedule or task.",
+    ),
+    "history": (
+        "cli.history.command:history",
+        "Show what ran, how it ended, and what did not run.",
     ),
     "next": (
         "cli.schedules.next:next_",

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +13,7 @@ from psched.base.quantities import Duration
 from psched.base.retry import retry_while_unavailable
 from psched.client.auditor import Auditor
 from psched.client.author import Author, this_process
+from psched.client.history import HistoryReader
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -27,9 +27,10 @@ from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
 from psched.core.history.records import AuditRecord
+from psched.core.history.run import Run
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
-from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
+from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata, Since
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
 
@@ -86,6 +87,7 @@ class ScheduleCollection:
         self._poller = Poller(
             store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
         )
+        self._history = HistoryReader(store, send=self._send)
 
     def __enter__(self) -> Self:
         return self
@@ -378,8 +380,50 @@ class ScheduleCollection:
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
-        first, again = partial(self._read, key), partial(read_row, self._store, key)
-        return wait_for_end(key, first, again, timeout, clock=self._clock)
+        return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
+
+    def runs(
+        self,
+        key: str | None = None,
+        *,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Read the records of the run history that fulfil all conditions, the newest first.
+
+        Args:
+            key: the key of one schedule, which may have been deleted; None means every key.
+            type: one or several types; None means every type.
+            since: the earliest end of the runs: an age (``"1d"``, a `timedelta`, or a number of
+                seconds below 1e9), an aware datetime, or Unix seconds.
+            failed: True for only what failed: attempts that neither finished nor were released, and
+                occurrences that were given up, cancelled, expired or quarantined.
+            outcome: one or several values of `Run.outcome`; None means every record.
+            fate: one or several values of `Run.fate`; None means every record.
+            limit: the largest number of records; None means no limit.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no run history; the text names the fix.
+        """
+        return self._history.runs(
+            key, type=type, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+        )
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
+        """Find the last attempt that has ended of each of these keys, in a few round trips.
+
+        Keys that have never run are left out. ``error`` and ``result`` of the runs are None,
+        because they can be large; `runs` reads them.
+
+        Raises:
+            NotSupportedError: the store keeps no run history, or cannot find these runs.
+        """
+        return self._history.last_runs(keys)
 
     # --- changing ------------------------------------------------------------------------
 

@@ -1,38 +1,32 @@
-"""Waits until a schedule that runs only once has ended."""
-
-from collections.abc import Callable
+"""Waiting for the end of a schedule that runs only once."""
 
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, NotFoundError, TransientStoreError
-from psched.core.model import ENDED, QUARANTINED, Row
+from psched.base.retry import Send
+from psched.client.writer import read_row
+from psched.core.model import ENDED, QUARANTINED
+from psched.core.store_protocol import Store
 
-# Between two reads there is a pause; each pause is twice as long as the last.
+# The pauses between two reads; each pause is twice as long as the last.
 _FIRST_PAUSE = 0.05
 """The first pause, in seconds."""
 _LONGEST_PAUSE = 1.0
 """The longest pause, in seconds."""
 
 
-def wait_for_end(
-    key: str,
-    first: Callable[[], Row],
-    again: Callable[[], Row],
-    timeout: float | None,
-    *,
-    clock: Clock,
-) -> str:
-    """Wait until a schedule has ended; see `psched.core.schedule.Schedule.wait`.
+def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock, send: Send) -> str:
+    """Wait until a schedule that runs only once has ended; see `Schedule.wait`.
 
     Args:
+        store: the store that contains the schedule.
         key: the schedule's key.
-        first: reads the schedule's row for the first time.
-        again: reads the row again, without repeating the request if the store is unavailable.
         timeout: the longest wait in seconds; None means no limit.
-        clock: measures the time, and sleeps between two reads.
+        clock: measures the wait.
+        send: sends the first request, again and again while the store is unavailable.
     """
     give_up_at = None if timeout is None else clock.monotonic() + timeout
     pause = _FIRST_PAUSE
-    row = first()
+    row = send(lambda: read_row(store, key))
     while True:
         # A row with an owner has not ended, whatever its status: its task is still running, and
         # somebody has set the status by plain SQL.
@@ -50,7 +44,7 @@ def wait_for_end(
         clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
         try:
-            row = again()
+            row = read_row(store, key)
         except TransientStoreError:
             continue  # the wait goes on, because the task can end while the store is down
         except NotFoundError:

@@ -8,6 +8,7 @@ not import `psched.client`.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from psched.base.compression import LARGEST
@@ -16,8 +17,12 @@ from psched.base.quantities import Duration
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
 from psched.core.history.records import AuditRecord
+from psched.core.history.run import Run
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
+
+Since = float | str | timedelta | datetime
+"""The beginning of a period that ends now, see `Schedules.runs`."""
 
 ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
@@ -169,6 +174,29 @@ class Schedule:
             NotFoundError: there is no such schedule.
         """
         return self._collection.next(self.key, number)
+
+    def runs(
+        self,
+        *,
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Read the records of the schedule in the run history, the newest first.
+
+        The records stay when the schedule is deleted.
+
+        The arguments are those of `psched.ScheduleCollection.runs`.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no run history; the text names the fix.
+        """
+        return self._collection.runs(
+            self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+        )
 
     def delete(self) -> bool:
         """Delete the schedule.
@@ -348,6 +376,24 @@ class Schedules(Protocol):
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences of a schedule, beginning with the one that is due or running."""
+        ...
+
+    def runs(
+        self,
+        key: str | None = None,
+        *,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Read the records of the run history that fulfil all conditions, the newest first."""
+        ...
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
+        """Find the last attempt that has ended of each of these keys."""
         ...
 
     def now(self) -> float:

@@ -20,6 +20,7 @@ from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
+from psched.core.history.redaction import Redaction
 from psched.core.model import WAITING
 from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
@@ -201,6 +202,7 @@ class _Shown:
         self._now = now
         self._prune = prune
         self._verbose = verbose
+        self._redact = Redaction(settings.redact).value
 
     def lines(self, made: Plan) -> Iterator[str]:
         """Yield the lines of a plan; the first is a summary."""
@@ -210,12 +212,13 @@ class _Shown:
             yield f"+ {item.key}: {self._in_short(item)}"
             if self._verbose and item.wanted is not None:
                 for name, value in non_defaults(item.wanted, self._settings).items():
-                    yield f"    {name}: {_value(value)}"
+                    yield f"    {name}: {_value(self._redact(value))}"
                 yield from self._next(item)
         for item in made.changed:
             yield f"~ {item.key}"
             for change in item.changes:
-                yield f"    {change.field}: {_value(change.old)} -> {_value(change.new)}"
+                old, new = _value(self._redact(change.old)), _value(self._redact(change.new))
+                yield f"    {change.field}: {old} -> {new}"
             if self._verbose:
                 yield from self._next(item)
         for item in made.left:
@@ -231,7 +234,8 @@ class _Shown:
             return ""
         when = "once" if row.cron is None else row.cron
         zone = row.timezone or self._settings.timezone
-        return f"{when} {zone}, {row.type}{_payload(item.fields.get('data'))}"
+        data = self._redact(item.fields.get("data"))
+        return f"{self._redact(when)} {zone}, {row.type}{_payload(data)}"
 
     def _next(self, item: Item) -> Iterator[str]:
         was = preview.before(item, self._settings)
@@ -269,10 +273,11 @@ def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
 
 def _object(made: Plan, settings: Config, now: float, *, prune: bool) -> dict[str, Any]:
     """Convert a plan to a dictionary that can be written as JSON."""
+    redact = Redaction(settings.redact).value
 
     def shown(item: Item) -> dict[str, Any]:
         was, will = preview.before(item, settings), preview.after(item, settings, now)
-        changes = {c.field: {"old": c.old, "new": c.new} for c in item.changes}
+        changes = {c.field: {"old": redact(c.old), "new": redact(c.new)} for c in item.changes}
         return {
             "key": item.key,
             **({"changes": changes} if changes else {}),

@@ -1,6 +1,6 @@
 """The capability of a store to keep the run history."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -133,4 +133,22 @@ class KeepsHistory(Protocol):
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, the newest first."""
+        ...
+
+
+@runtime_checkable
+class FindsLastRuns(Protocol):
+    """A capability of a store with the capability `KeepsHistory`: it finds the last run of keys.
+
+    Without it, ``psched list`` has no column LAST.
+    """
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
+        """The newest record of an attempt (one with an outcome) of each key, in a few requests.
+
+        ``error`` and ``result`` of these records are None, because they can be large.
+
+        Returns:
+            The records by key. Keys that no such record has are left out.
+        """
         ...

@@ -69,6 +69,9 @@ SKIPPED = frozenset(
 FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 """The outcomes that ``psched history --failed`` shows."""
 
+FAILED_FATES = frozenset(Fate) - SKIPPED - {Fate.FINISHED}
+"""The fates that ``psched history --failed`` shows, even if nothing ran."""
+
 MOST_COUNTED = 100
 """A span's occurrences are counted up to this number; ``count`` is None if there are more.
 

@@ -41,6 +41,8 @@ _NEAREST = 500
 Between the first occurrence of a span and the instant there are records only if somebody has run
 occurrences of the span after all.
 """
+_LARGE = frozenset({"error", "result"})
+"""The columns of ``<table>_runs`` that can be large."""
 
 
 class HistoryStatements:
@@ -61,6 +63,9 @@ class HistoryStatements:
             quote(f"{table}_{each}") for each in ("runs", "workers", "audit")
         )
         self._run_columns = ", ".join(map(quote, RUN_COLUMNS))
+        self._light_columns = ", ".join(
+            "NULL" if name in _LARGE else quote(name) for name in RUN_COLUMNS
+        )
         self._audit_columns = ", ".join(map(quote, AUDIT_COLUMNS))
         # Each of these statements reads no row, but fails if its table does not exist, or lacks a
         # column.
@@ -186,6 +191,25 @@ class HistoryStatements:
         statement = f"SELECT {self._run_columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
         return _text(statement), values
 
+    def select_last_runs(self, keys: Sequence[str]) -> Request:
+        """A request that reads the newest record of an attempt of each key, without large columns.
+
+        For each key, the database walks down the index (key, id) to the first such record.
+        """
+        each = (
+            f"SELECT newest FROM (SELECT id AS newest FROM {self._runs}"
+            f" WHERE {self._key} = :key{{0}} AND outcome IS NOT NULL"
+            " ORDER BY id DESC LIMIT 1) AS last{0}"
+        )
+        # It is a join, because MariaDB would run the parts of id IN (…) anew for each record.
+        parts = (
+            f"SELECT {self._light_columns} FROM (",
+            each,
+            f") AS lasts JOIN {self._runs} ON id = newest",
+        )
+        values = {f"key{i}": key for i, key in enumerate(keys)}
+        return _many(parts, len(keys), " UNION ALL "), values
+
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of changes, the newest first, with ids below ``before``."""
         values: dict[str, Any] = {"limit": limit}
@@ -251,6 +275,12 @@ def _one_of(column: str, chosen: frozenset[str], values: dict[str, Any]) -> str:
     names = [f"{column}{i}" for i in range(len(chosen))]
     values.update(zip(names, sorted(chosen), strict=True))
     return f"{column} IN ({', '.join(f':{name}' for name in names)})"
+
+
+@lru_cache(maxsize=64)
+def _many(parts: tuple[str, str, str], count: int, separator: str = ", ") -> TextClause:
+    head, values, tail = parts
+    return text(head + separator.join(values.format(i) for i in range(count)) + tail)
 
 
 @lru_cache(maxsize=64)

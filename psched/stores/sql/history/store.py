@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, Self, TypeVar
 
 from sqlalchemy import Connection
@@ -36,6 +36,9 @@ without being read."""
 _LATE = 3_600_000
 """The longest time in milliseconds from an attempt's end until its record is written, for which
 `HistoryStore.runs` allows."""
+
+_KEYS = 100
+"""The most keys whose last runs one query finds. SQLite refuses a query of more than 500 parts."""
 
 _PAGE = 200
 """The most records that one query returns."""
@@ -128,6 +131,17 @@ class HistoryStore(TableStore[S]):
             else:
                 high = middle
         return low
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
+        """The last runs of keys, as `FindsLastRuns.last_runs` describes."""
+        self._require_history()
+        found: dict[str, RunRecord] = {}
+        for start in range(0, len(keys), _KEYS):
+            request = self._history.select_last_runs(keys[start : start + _KEYS])
+            for columns in self._query(*request):
+                record = run_record(columns)
+                found[record.key] = record
+        return found
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
