@@ -14,6 +14,7 @@ from psched.base.errors import NotFoundError
 from psched.base.quantities import Duration
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
+from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
 
@@ -167,6 +168,25 @@ class Schedule:
             NotFoundError: there is no such schedule.
         """
         return self._collection.next(self.key, number)
+
+    def why(self, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will.
+
+        The answer is based on the schedule, on the run history, and on the records of the workers.
+        It is also given if the schedule does not exist. No worker needs to run.
+
+        Args:
+            time: the scheduled time: Unix seconds, an aware datetime, or a text such as
+                ``"2026-11-22 02:30"``, ``"02:30"`` (the last one that is not in the future),
+                ``"yesterday 02:30"``, ``"-2h"`` (the last occurrence up to then), or ISO 8601 with
+                an offset. None means the last occurrence that was due.
+            zone: the time zone of a local time and of the times in the answer; None means that of
+                the schedule.
+
+        Raises:
+            InvalidError: the time or the zone is invalid.
+        """
+        return self._collection.why(self.key, time, zone)
 
     def delete(self) -> bool:
         """Delete the schedule.
@@ -346,6 +366,10 @@ class Schedules(Protocol):
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences of a schedule, beginning with the one that is due or running."""
+        ...
+
+    def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will."""
         ...
 
     def now(self) -> float:
