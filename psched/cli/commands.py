@@ -37,6 +37,10 @@ _SUBCOMMANDS = {
         "cli.schedules.next:next_",
         "Show the next times of a schedule or cron line.",
     ),
+    "why": (
+        "cli.history.why:why",
+        "Explain why a schedule ran, or did not run.",
+    ),
     "cancel": (
         "cli.schedules.change:cancel",
         "Cancel tasks or schedules: they never run again.",

@@ -13,6 +13,7 @@ from psched.base.quantities import Duration
 from psched.base.retry import retry_while_unavailable
 from psched.client.auditor import Auditor
 from psched.client.author import Author, this_process
+from psched.client.explain import explain_from_store
 from psched.client.history import HistoryReader
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
@@ -28,6 +29,7 @@ from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
 from psched.core.history.records import AuditRecord
 from psched.core.history.run import Run
+from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata, Since
@@ -377,6 +379,12 @@ class ScheduleCollection:
         """Return the next occurrences of a schedule; see `Schedule.next`."""
         row = self._read(key)
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
+
+    def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will; see `Schedule.why`."""
+        return explain_from_store(
+            self._store, self._settings, self._send, key, time=time, zone=zone
+        )
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""

@@ -18,6 +18,7 @@ from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
 from psched.core.history.records import AuditRecord
 from psched.core.history.run import Run
+from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
 
@@ -197,6 +198,25 @@ class Schedule:
         return self._collection.runs(
             self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
         )
+
+    def why(self, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will.
+
+        The answer is based on the schedule, on the run history, and on the records of the workers.
+        It is also given if the schedule does not exist. No worker needs to run.
+
+        Args:
+            time: the scheduled time: Unix seconds, an aware datetime, or a text such as
+                ``"2026-11-22 02:30"``, ``"02:30"`` (the last one that is not in the future),
+                ``"yesterday 02:30"``, ``"-2h"`` (the last occurrence up to then), or ISO 8601 with
+                an offset. None means the last occurrence that was due.
+            zone: the time zone of a local time and of the times in the answer; None means that of
+                the schedule.
+
+        Raises:
+            InvalidError: the time or the zone is invalid.
+        """
+        return self._collection.why(self.key, time, zone)
 
     def delete(self) -> bool:
         """Delete the schedule.
@@ -394,6 +414,9 @@ class Schedules(Protocol):
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
         """Find the last attempt that has ended of each of these keys."""
+
+    def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will."""
         ...
 
     def now(self) -> float:
