@@ -33,6 +33,10 @@ _SUBCOMMANDS = {
         "cli.schedules.next:next_",
         "Show the next times of a schedule or cron line.",
     ),
+    "verify": (
+        "cli.history.verify:verify",
+        "Check that every occurrence ran once or has a reason.",
+    ),
     "cancel": (
         "cli.schedules.change:cancel",
         "Cancel tasks or schedules: they never run again.",

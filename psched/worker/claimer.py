@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from functools import partial
 from math import inf
 
@@ -266,7 +267,8 @@ class Claimer:
                 continue
             error = unknown.error
             rows = self._gateway.request(partial(self._store.held, error.owner, error.keys))
-            rows = [row for row in rows if not self._holds(row)]
+            # The rows contain the end of their leases. It is not known when they fell due.
+            rows = [changed(row, next_run_time=None) for row in rows if not self._holds(row)]
             now = self._gateway.request(self._store.now) if rows else None
             unknown.next = min(mono + _UNKNOWN_PAUSE, unknown.until)
             if mono >= unknown.until:

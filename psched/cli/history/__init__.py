@@ -1,0 +1,1 @@
+"""Commands that show what ran, and why something did not."""
