@@ -77,6 +77,7 @@ class Fleet:
         self.config.write_text(yaml.safe_dump(given | {"log": "log"} | settings))
         self._starts = self.folder / "starts"
         self._starts.touch()
+        self.table = table
         self.sql = Sql(url, table)
         self.gate = self.folder / "gate"
         self._processors = int(str(settings.get("processors", 1)))

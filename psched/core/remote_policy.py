@@ -10,16 +10,17 @@ import os
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from dataclasses import replace as changed
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from psched.base.texts import cut, visible
+from psched.base.texts import LONGEST, cut, visible
 from psched.config import Config
 from psched.core.columns import LATEST_TIME, decode, encode
+from psched.core.history.records import FOREVER, MOST_COUNTED, SKIPPED, Fate, Skipped
 from psched.core.model import (
     STATUSES,
     Decision,
@@ -40,9 +41,18 @@ _LARGEST = 10**12
 """The largest valid number in an answer, except for the next time. Every store can store it."""
 
 _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
-    "key", "token", "version", "seen_status",
+    "key", "token", "version", "seen_status", "records",
 }  # fmt: skip
 """The fields of a settlement that an answer contains; the worker sets the others itself."""
+
+_MOST_SPANS = 2
+"""The most spans of dropped occurrences in a settlement, see `psched.core.history.spans`."""
+
+_SPAN = frozenset(field.name for field in fields_of(Skipped))
+"""The fields of a span of dropped occurrences."""
+
+_DROPPED = {*SKIPPED, Fate.CANCELLED}
+"""The fates that dropped occurrences can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,8 @@ def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, An
             decided = after_run(Row(**leased), row, _decision(message), settings, now)
     if isinstance(decided, Run):
         return {"run": True}
-    return {"settle": {name: getattr(decided, name) for name in _FIELDS}}
+    fields = {name: getattr(decided, name) for name in _FIELDS}
+    return {"settle": fields | {"skipped": [asdict(each) for each in decided.skipped]}}
 
 
 def parse_answer(request: PolicyRequest, message: object) -> Settlement | None:
@@ -142,7 +153,8 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _settlement(row: Row, given: dict[str, Any]) -> Settlement:
-    time, status, reason = given.get("next_time"), given.get("status"), given.get("reason")
+    time, status = given.get("next_time"), given.get("status")
+    fate, spans = given.get("fate"), given.get("skipped")
     attempts = abs(row.attempt) + 1
     valid = (
         given.keys() == _FIELDS,
@@ -154,11 +166,37 @@ def _settlement(row: Row, given: dict[str, Any]) -> Settlement:
         isinstance(given.get("rest"), bool),
         isinstance(given.get("remove"), bool),
         isinstance(status, str) and status in {*STATUSES, row.status},
-        reason is None or (isinstance(reason, str) and visible(reason) == reason),
+        _is_reason(given.get("reason")),
+        fate is None or (isinstance(fate, str) and fate in {*Fate}),
+        isinstance(spans, list) and len(spans) <= _MOST_SPANS and all(map(_is_span, spans)),
     )
     if not all(valid):
         raise ValueError("it is not a valid settlement")
-    return Settlement.of(row, **given)
+    skipped = tuple(Skipped(**{**span, "fate": Fate(span["fate"])}) for span in spans or ())
+    return Settlement.of(
+        row, **{**given, "fate": None if fate is None else Fate(fate), "skipped": skipped}
+    )
+
+
+def _is_span(value: object) -> bool:
+    """Whether a value describes a span of dropped occurrences."""
+    if not isinstance(value, dict) or value.keys() != _SPAN:
+        return False
+    first, until, count, fate = value["first"], value["until"], value["count"], value["fate"]
+    return (
+        isinstance(fate, str)
+        and fate in _DROPPED
+        and _is_number(first, LATEST_TIME)
+        and (until in (None, FOREVER) or _is_number(until, LATEST_TIME, least=first))
+        and (count is None or _is_number(count, MOST_COUNTED, least=1))
+        and _is_reason(value["reason"])
+    )
+
+
+def _is_reason(value: object) -> bool:
+    return value is None or (
+        isinstance(value, str) and len(value) <= LONGEST and visible(value) == value
+    )
 
 
 def _is_number(value: object, most: int, *, least: int = 0) -> bool:

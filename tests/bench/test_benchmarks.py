@@ -32,6 +32,7 @@ CLAIMS = {
     "idle_claim_ms_p50": float,
 }
 SIZE = {**RATE, **CLAIMS, "tasks": 20, "task_ratio": float, "claim_ratio": float}
+READS = dict.fromkeys(("history_of_a_key", "newest", "covering", "trim_a_key"), float)
 RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
 FOUND = {
@@ -88,6 +89,20 @@ FOUND = {
         **{name: {"ms": float, "rows": 2} for name in ("running", "type and status")},
         **{name: {"ms": float, "rows": 20} for name in ("wide type", "wide status")},
         "prefix": {"ms": float, "rows": 11},
+    },
+    "history": {
+        **{
+            f"{layout}_none": {**RATE, "cpu_ms": float, "records": 0}
+            for layout in ("fresh", "reused")
+        },
+        **{
+            f"{layout}_all": {
+                **RATE, "cpu_ms": float, "records": 1,
+                "per_second_of_none": float, "cpu_ms_of_none": float,
+            }
+            for layout in ("fresh", "reused")
+        },
+        "large": {"of_0": READS, "of_2000": READS},
     },
     "size": {"1000": SIZE, "3000": SIZE},
     "recovery": {"worker": RECOVERY, "runner": RECOVERY},

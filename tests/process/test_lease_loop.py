@@ -21,6 +21,7 @@ from psched.core.store_protocol import ClaimUnknownError
 from psched.runner.stop_flags import Reason
 from psched.worker.composition import make_lease_loop
 from support.bench import CLOCK, Bench
+from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
 from support.waiting import Deadline
@@ -105,6 +106,7 @@ class Scene:
             pool=self.bench.pool,
             clock=self.clock,
             rng=random.Random(1),  # noqa: S311  # jitter
+            recorder=recorder(self.clock),
         )
 
     def add(self, key, type_, **fields):

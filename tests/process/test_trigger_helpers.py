@@ -21,6 +21,7 @@ from psched.triggers.custom import DEADLINE
 from psched.worker import trigger_helpers
 from psched.worker.composition import make_lease_loop
 from support.bench import CLOCK, Bench
+from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
 from support.waiting import Deadline
@@ -147,6 +148,7 @@ class Scene:
             pool=self.bench.pool,
             clock=CLOCK,
             rng=random.Random(1),  # noqa: S311  # jitter
+            recorder=recorder(CLOCK),
         )
         self.bench.pool.before_server_fork = self.store.disconnect
 

@@ -289,7 +289,7 @@ class TestConnections:
         with ThreadPoolExecutor(1) as worker:
             deleted = worker.submit(store.delete, "k")
             waiting = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'DELETE%'"
-            wait_until(lambda: database.server.query(SOMEBODY_WAITS), what="the waiting statement")
+            wait_until(lambda: database.server.query(waiting), what="the waiting statement")
             database.server.kill()
             assert isinstance(deleted.exception(timeout=HANG_TIMEOUT), UnknownOutcomeError)
         database.server.start()

@@ -22,6 +22,7 @@ from psched.service.worker_boot import make_runner_pool
 from psched.worker.composition import make_task_table
 from psched.worker.running_task import RunningTask
 from psched.worker.worker import prepare_process
+from support.history import recorder
 from support.waiting import Deadline
 
 CLOCK = SystemClock()
@@ -88,7 +89,9 @@ class Bench:
             clock=CLOCK,
             cgroup=cgroup,
         )
-        self.tasks = make_task_table(self._settings, pool=self.pool, deadman=DeadMan(), clock=CLOCK)
+        self.tasks = make_task_table(
+            self._settings, pool=self.pool, deadman=DeadMan(), clock=CLOCK, recorder=recorder(CLOCK)
+        )
 
     def start(self, type: str, key: str | None = None, **data: object) -> RunningTask:  # noqa: A002
         """Start a task.

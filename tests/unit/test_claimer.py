@@ -9,6 +9,7 @@ from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
 from psched.worker.composition import make_lease_loop, make_task_table
+from support.history import recorder
 
 NEAR = 0.02
 """The time shortly before a row is due, in seconds."""
@@ -39,9 +40,18 @@ def looks(due, *, poll_interval=1.0):
     store = Store(clock, due=due)
     settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
     with contextlib.closing(ManualRunnerPool(clock)) as pool:
-        tasks = make_task_table(settings, pool=pool, deadman=ManualDeadMan(clock), clock=clock)
+        tasks = make_task_table(
+            settings, pool=pool, deadman=ManualDeadMan(clock), clock=clock, recorder=recorder(clock)
+        )
         claimer = make_lease_loop(
-            store, settings, nonce="nonce", tasks=tasks, pool=pool, clock=clock, rng=rng
+            store,
+            settings,
+            nonce="nonce",
+            tasks=tasks,
+            pool=pool,
+            clock=clock,
+            rng=rng,
+            recorder=recorder(clock),
         )._claimer
         claimer.claim()
         while store.looks[-1] < 0:

@@ -10,6 +10,7 @@ import pytest
 
 from psched.config import from_mapping
 from psched.core import remote_policy
+from psched.core.history.records import Fate, Skipped
 from psched.core.model import CANCELLING, QUARANTINED, Finish, Release, Retry, Row, Settlement
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.remote_policy import PolicyRequest, answer_request, parse_answer
@@ -86,8 +87,23 @@ def test_another_process_decides_as_the_worker_would(row, settings):
 GOOD = {
     name: value
     for name, value in asdict(Settlement(key="k", token=None, version=1, next_time=NOON)).items()
-    if name not in {"key", "token", "version", "seen_status"}
-}
+    if name not in {"key", "token", "version", "seen_status", "records"}
+} | {"skipped": []}
+
+
+SPAN = {"fate": "skipped_catchup", "first": NOON, "until": None, "count": 7, "reason": "late"}
+
+
+def test_the_fate_and_the_dropped_occurrences_pass():
+    found = parse_answer(
+        PolicyRequest(leased(), NOON),
+        {"settle": {**GOOD, "fate": "gave_up", "skipped": [SPAN]}},
+    )
+    assert found.fate is Fate.GAVE_UP
+    assert found.skipped == (
+        Skipped(fate=Fate.SKIPPED_CATCHUP, first=NOON, until=None, count=7, reason="late"),
+    )
+    assert isinstance(found.skipped[0].fate, Fate)
 
 
 def test_the_lease_in_a_settlement_is_the_workers_own():
@@ -107,7 +123,22 @@ def test_the_lease_in_a_settlement_is_the_workers_own():
         {"settle": {**GOOD, "attempt": 99}}, {"settle": {**GOOD, "rest": 1}},
         {"settle": {**GOOD, "remove": None}}, {"settle": {**GOOD, "status": "mine"}},
         {"settle": {**GOOD, "status": []}}, {"settle": {**GOOD, "reason": "\x1b[2J"}},
-        {"settle": {**GOOD, "reason": 5}},
+        {"settle": {**GOOD, "reason": 5}}, {"settle": {**GOOD, "reason": "x" * 2001}},
+        {"settle": {**GOOD, "records": []}}, {"settle": {**GOOD, "fate": "mine"}},
+        {"settle": {**GOOD, "fate": []}}, {"settle": {**GOOD, "skipped": None}},
+        {"settle": {**GOOD, "skipped": [None]}}, {"settle": {**GOOD, "skipped": [{}]}},
+        {"settle": {**GOOD, "skipped": [SPAN] * 3}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "fate": "finished"}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "fate": {}}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "first": -1}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "first": 2**60}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "until": NOON - 1}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "until": 2**60}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "count": 0}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "count": 10**6}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "count": True}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "reason": "x" * 2001}]}},
+        {"settle": {**GOOD, "skipped": [{**SPAN, "more": 1}]}},
     ],
 )  # fmt: skip
 def test_an_invalid_answer_is_refused(message):

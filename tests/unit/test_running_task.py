@@ -5,11 +5,13 @@ import pytest
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
+from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Release, Retry, Row
 from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
 from psched.runner.runner_child import RunnerChild
 from psched.runner.stop_flags import Reason, StopFlagTable
+from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 
 STOPS = [Reason.SHUTDOWN, Reason.DELETED, Reason.LEASE]
@@ -29,6 +31,7 @@ def task():
         deadlines=Deadlines(0.0, 300, 5.0),
         runner=RunnerChild(NOBODY, ours, 0.0, StopFlagTable(1).at(0)),
         started=0.0,
+        store_clock=StoreClock(ManualClock()),
     )
     ours.close()
     theirs.close()

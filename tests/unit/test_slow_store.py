@@ -13,6 +13,7 @@ from psched.core.model import Row
 from psched.stores.plain import PlainStore
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
 from psched.worker.composition import make_lease_loop, make_task_table
+from support.history import recorder
 
 ALIVE_TIME = 6
 EPSILON = 1e-3
@@ -111,7 +112,11 @@ class Scene:
         self.pool = Pool(self.clock)
         deadman = ManualDeadMan(self.clock)
         self.tasks = make_task_table(
-            self.settings, pool=self.pool, deadman=deadman, clock=self.clock
+            self.settings,
+            pool=self.pool,
+            deadman=deadman,
+            clock=self.clock,
+            recorder=recorder(self.clock),
         )
         self.loop = make_lease_loop(
             self.store,
@@ -121,6 +126,7 @@ class Scene:
             pool=self.pool,
             clock=self.clock,
             rng=random.Random(1),  # noqa: S311  # jitter
+            recorder=recorder(self.clock),
         )
 
     def add(self, *keys, **columns):

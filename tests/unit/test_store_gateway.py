@@ -17,6 +17,7 @@ from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness, StoreBackoff
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.unstarted_leases import UnstartedLeases
+from support.history import recorder
 
 LEASE = 60
 
@@ -33,7 +34,11 @@ class Scene:
         self.pool = ManualRunnerPool(self.clock)
         self.deadman = ManualDeadMan(self.clock)
         self.tasks = make_task_table(
-            self.settings, pool=self.pool, deadman=self.deadman, clock=self.clock
+            self.settings,
+            pool=self.pool,
+            deadman=self.deadman,
+            clock=self.clock,
+            recorder=recorder(self.clock),
         )
         guard = self.tasks.guard
         self.tasks.guard = lambda: (self.happened.append("guard"), guard())[1]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from psched.config import from_mapping
 from psched.core.definition import parse_row
+from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Retry, Row
 from psched.runner.stop_flags import Reason
 from psched.testing import ManualClock
@@ -81,6 +82,7 @@ class Scene:
             deadlines=Deadlines(self.clock.boottime(), lease, default_driver_timeout(lease)),
             runner=Runner(self.clock),
             started=self.clock.monotonic(),
+            store_clock=StoreClock(self.clock),
         )
         self.tasks.append(task)
         return task

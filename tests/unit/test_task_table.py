@@ -5,8 +5,10 @@ import pytest
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
+from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row
 from psched.core.policy import Run
+from psched.testing import ManualClock
 from psched.worker.task_table import TaskTable
 
 SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
@@ -20,7 +22,7 @@ class Scene:
         self.asked = []
         self.wakes = 0.0
         self.link = self
-        self.tasks = TaskTable(self, self, self)
+        self.tasks = TaskTable(self, self, self, StoreClock(ManualClock()))
 
     def monotonic(self):
         return 0.0

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from typing import Any
 
 from psched.core.columns import annotation
 from psched.core.history.records import FAILURES, Attempt, Fate, RunRecord
@@ -77,31 +78,29 @@ class Recorder:
             scheduled_time: the scheduled time of the occurrence.
             settlement: the end of the lease; None if the lease was lost.
         """
-        fate = None if settlement is None else settlement.fate
-        reason = None if settlement is None else settlement.reason
         due = leased.next_run_time
-        record = RunRecord(
-            key=leased.key,
-            type=leased.type,
-            label=annotation(leased, "label"),
-            scheduled_time=scheduled_time,
-            owner=leased.owner or "",
-            fence=leased.fence,
-            host=self.host,
-            generation=self.generation,
+        reason = None if settlement is None else settlement.reason
+        about: dict[str, Any] = {
+            "key": leased.key,
+            "type": leased.type,
+            "label": annotation(leased, "label") if leased.options else None,
+            "scheduled_time": scheduled_time,
+            "owner": leased.owner or "",
+            "fence": leased.fence,
+            "host": self.host,
+            "generation": self.generation,
             # A row that plain SQL has inserted without a time has been due since 1970.
-            due=due * 1000 if due else None,
-            ended=self.clock.milliseconds() if attempt is None else attempt.ended,
-            fate=fate,
-            reason=reason,
-        )
+            "due": due * 1000 if due else None,
+            "fate": None if settlement is None else settlement.fate,
+        }
         if attempt is None:
-            return record
-        return changed(
-            record,
+            return RunRecord(**about, ended=self.clock.milliseconds(), reason=reason)
+        return RunRecord(
+            **about,
             attempt=leased.attempt,
             pid=attempt.pid,
             started=attempt.started,
+            ended=attempt.ended,
             outcome=attempt.outcome,
             reason=attempt.reason or reason,
             exit_status=attempt.exit_status,

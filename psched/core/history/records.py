@@ -131,9 +131,12 @@ class Attempt:
     result: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RunRecord:
     """One record of the run history; its fields are the columns of ``<table>_runs``.
+
+    No field is assigned. The class is not frozen, because the creation of an instance would then
+    take several times as long.
 
     Key, ``scheduled_time`` and ``owner`` identify a record: a store keeps the first record only, so
     that a request that is repeated writes no second one. There is one exception: a record with

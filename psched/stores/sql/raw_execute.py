@@ -43,6 +43,19 @@ def count(connection: Connection, statement: ClauseElement, values: Mapping[str,
     return _send(connection, statement, values, _row_count)
 
 
+def repeat(
+    connection: Connection, statement: ClauseElement, values: Sequence[Mapping[str, Any]]
+) -> None:
+    """Send a statement that writes once for each mapping of values; the driver may combine them.
+
+    Raises:
+        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
+    """
+    compiled = _compile(statement, connection.dialect)
+    bound = [compiled.bind(each) for each in values]
+    _execute(connection, compiled.text, bound, _nothing, many=True)
+
+
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
     """Send statements without values as one request; return the rows of the one query among them.
 
@@ -54,6 +67,10 @@ def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
 
 _fetch_all = methodcaller("fetchall")
 _row_count: Callable[[Any], int] = attrgetter("rowcount")
+
+
+def _nothing(_cursor: object) -> None:
+    pass
 
 
 def _fetch_only(cursor: Any) -> Sequence[Columns]:  # noqa: ANN401  # PEP 249
@@ -79,12 +96,14 @@ def _execute(
     text: str,
     bound: Any,  # noqa: ANN401  # PEP 249
     read_result: Callable[[Any], T],
+    *,
+    many: bool = False,
 ) -> T:
     driver_error = connection.dialect.loaded_dbapi.Error
     cursor = None
     try:
         cursor = connection.connection.cursor()
-        cursor.execute(text, bound)
+        (cursor.executemany if many else cursor.execute)(text, bound)
         return read_result(cursor)
     except driver_error as error:
         if cursor is not None:

@@ -89,13 +89,13 @@ class SqlStore(HistoryStore[Statements]):
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
         self._statements = partial(Statements, quoted, dialect, parameters.only)
-        self._sql = self._statements()
+        self._inserting = self._statements()
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
-        # The strategy of each server, stored so that psched need not probe a server again after it
-        # has reconnected.
+        # The strategy of each server, with and without a run history. They are stored so that
+        # psched need not probe a server again after it has reconnected.
         self._known_strategies: dict[Hashable, Strategy] = {}
 
     @override
@@ -114,7 +114,7 @@ class SqlStore(HistoryStore[Statements]):
                 f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
                 " Session is session.connection()",
             )
-        return _CallersTransaction(connection, self._connector, self._sql.now, self._inserts)
+        return _CallersTransaction(connection, self._connector, self._inserting.now, self._inserts)
 
     @override
     def get(self, key: str) -> Row | None:
@@ -329,7 +329,7 @@ class SqlStore(HistoryStore[Statements]):
         self._problem = self._schema.check(connection)
         self._sql = self._statements(history=self._problem is None)
         # The strategy is looked up again, because the new connection can be to another server.
-        self._strategy = self._known_strategies.get(self._connector.server)
+        self._strategy = self._known_strategies.get((self._connector.server, self._problem is None))
 
     @override
     def _make(self, connection: Connection) -> Sequence[str]:
@@ -343,7 +343,8 @@ class SqlStore(HistoryStore[Statements]):
         if self._strategy is None:
             chosen = choose(self._connector, self._sql, self._wanted_strategy)
             # `server` is read after `choose`, which may have connected to another server.
-            self._strategy = self._known_strategies[self._connector.server] = chosen
+            of_server = self._connector.server, self._problem is None
+            self._strategy = self._known_strategies[of_server] = chosen
         return self._strategy
 
     def _replace_values(self, seen: Row, new: Row) -> dict[str, Any]:
@@ -352,7 +353,7 @@ class SqlStore(HistoryStore[Statements]):
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
         """Return the statements that insert rows; each row stores the nonce."""
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
-        return [self._sql.insert(batch, nonce) for batch in insert_batches(stored)]
+        return [self._inserting.insert(batch, nonce) for batch in insert_batches(stored)]
 
     def _insert(self, connection: Connection, inserts: Sequence[Request]) -> None:
         for insert in inserts:

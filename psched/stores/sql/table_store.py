@@ -64,13 +64,26 @@ class TableStore(Store, Generic[S]):
         rng: random generator for the pauses between tries to get SQLite's write lock.
     """
 
-    _sql: S
+    _known_sql: S | None = None
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
         self._connect = partial(Connector, parameters.url, clock=clock, rng=rng, tls=parameters.tls)
         self._connector = self._connect(timeout=parameters.timeout, greet=self._check)
         self._table = parameters.table
         self._clock = clock
+
+    @property
+    def _sql(self) -> S:
+        """The statements. If they depend on the table, a connection is opened first."""
+        if self._known_sql is None:
+            self._connector.read(lambda _connection: None)  # calls `_check`, which sets them
+        if self._known_sql is None:
+            raise TypeError(f"{type(self).__name__}._check has set no statements")
+        return self._known_sql
+
+    @_sql.setter
+    def _sql(self, statements: S) -> None:
+        self._known_sql = statements
 
     @abc.abstractmethod
     def _check(self, connection: Connection) -> None:

@@ -79,12 +79,15 @@ class Claims:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(store, "k")
-        # ``next_run_time`` is not compared, because a claim need not return the lease's end in it.
-        assert changed(held, next_run_time=after.next_run_time) == after
+        # A claimed row contains the time at which it fell due, and not the end of its lease. Only a
+        # store with a run history notes when the row was claimed.
+        assert held.next_run_time == before.next_run_time
+        assert (
+            changed(held, next_run_time=after.next_run_time, claimed_at=after.claimed_at) == after
+        )
         assert (held.token.owner, held.attempt) == ("w.1", 1)
-        assert changed(
-            after, owner=None, fence=0, attempt=0, next_run_time=before.next_run_time
-        ) == (before)
+        free = changed(after, owner=None, fence=0, attempt=0, claimed_at=None)
+        assert changed(free, next_run_time=before.next_run_time) == before
 
     def test_a_lease_ends_by_the_stores_clock_after_its_whole_length(
         self, backend_factory: BackendFactory

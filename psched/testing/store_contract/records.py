@@ -165,6 +165,7 @@ class Records:
             reason="why é",
             owner=None,
             settled_by=str(held.token),
+            claimed_at=None,
         )
 
     def test_a_row_can_be_put_to_rest(self, backend_factory: BackendFactory) -> None:

@@ -48,6 +48,9 @@ class Dialect:
         hex: SQL for the bytes of a text column as hexadecimal digits.
         after: an SQL condition that is true if a pair of columns is greater than a pair of values.
             It is written so that the planner uses the index of both columns.
+        newest_of_key: an SQL condition for ``{0} = {1}``, and the columns of an ORDER BY that sorts
+            these rows by id, the largest first. They are written so that the planner uses the index
+            of both columns, not the primary key.
         rest_order: the columns of an ORDER BY that sorts rows without a time by key. It is written
             so that the planner uses the index of times and keys.
         place: the column by which the database finds a row fastest. After a row was deleted,
@@ -105,6 +108,7 @@ class Dialect:
     text: str
     hex: str
     after: str
+    newest_of_key: tuple[str, str]
     rest_order: str
     place: str
     read_only: str

@@ -250,6 +250,7 @@ MYSQL = Dialect(
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
     # The order does not contain next_run_time, which is NULL in all these rows, because with
     # next_run_time MariaDB 10.11 would sort the rows instead of reading them in index order.
+    newest_of_key=("{0} = {1}", "id DESC"),
     rest_order="id",
     place="id",
     # Depending on the server's version, the variable is a number or a word, so both are compared.

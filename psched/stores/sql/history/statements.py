@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -16,6 +17,14 @@ Request = tuple[TextClause, dict[str, Any]]
 RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
 WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord))
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
+
+
+_NEAREST = 500
+"""The most records before an instant among which a span is searched that contains the instant.
+
+Between the first occurrence of a span and the instant there are records only if somebody has run
+occurrences of the span after all.
+"""
 
 
 class HistoryStatements:
@@ -37,17 +46,30 @@ class HistoryStatements:
         self._run_columns = ", ".join(map(quote, RUN_COLUMNS))
         self._audit_columns = ", ".join(map(quote, AUDIT_COLUMNS))
         self._key, self._until = quote("key"), quote("until")
+        self._of_key, self._newest_of_key = (
+            part.format(self._key, ":key") for part in dialect.newest_of_key
+        )
         inserted = [name for name in RUN_COLUMNS if name != "id"]
-        self._insert_runs = (
-            f"INSERT INTO {self._runs} ({', '.join(map(quote, inserted))}) VALUES ",
-            f"({', '.join(f':{name}{{0}}' for name in inserted)})",
-            f" {self._ignore}",
+        # The driver repeats these statements for each record. PyMySQL combines the repetitions into
+        # one statement, and psycopg sends them together.
+        self.insert_run = text(
+            f"INSERT INTO {self._runs} ({', '.join(map(quote, inserted))})"
+            f" VALUES ({', '.join(f':{name}' for name in inserted)}) {self._ignore}"
+        )
+        self._earlier = (
+            f"SELECT {self._run_columns} FROM {self._runs}"
+            f" WHERE {self._key} = :key AND scheduled_time <= :covering"
+            " ORDER BY scheduled_time DESC LIMIT :nearest"
         )
         changes = [name for name in AUDIT_COLUMNS if name not in {"id", "time"}]
-        self._insert_audit = (
-            f"INSERT INTO {self._audit} ({', '.join(map(quote, [*changes, 'time']))}) VALUES ",
-            f"({', '.join(f':{name}{{0}}' for name in changes)}, {self._milliseconds})",
-            "",
+        self.insert_audit = text(
+            f"INSERT INTO {self._audit} ({', '.join(map(quote, [*changes, 'time']))})"
+            f" VALUES ({', '.join(f':{name}' for name in changes)}, {self._milliseconds})"
+        )
+        # With these statements, the store finds the first id since a time by bisection.
+        self.bounds = text(f"SELECT MIN(id), MAX(id) FROM {self._runs}")
+        self.next_ended = text(
+            f"SELECT ended FROM {self._runs} WHERE id >= :id ORDER BY id LIMIT :limit"
         )
         self.oldest = text(f"SELECT id, ended FROM {self._runs} ORDER BY id LIMIT :limit")
         self.delete_range = text(f"DELETE FROM {self._runs} WHERE id >= :first AND id <= :last")
@@ -77,43 +99,34 @@ class HistoryStatements:
             f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
         )
 
-    def insert_runs(self, records: Sequence[RunRecord]) -> Request:
-        """A request that inserts records, except those that exist already."""
-        values: dict[str, Any] = {}
-        for i, record in enumerate(records):
-            for name in RUN_COLUMNS[:-1]:
-                value = getattr(record, name)
-                values[f"{name}{i}"] = int(value) if name == "out_of_memory" else value
-        return _many(self._insert_runs, len(records)), values
+    def select_runs(
+        self, selection: RunSelection, *, first: int | None, before: int | None, limit: int
+    ) -> Request:
+        """A request that reads one page of records, the newest first.
 
-    def insert_audits(self, changes: Sequence[AuditRecord]) -> Request:
-        """A request that inserts changes."""
-        values = {
-            f"{name}{i}": getattr(change, name)
-            for i, change in enumerate(changes)
-            for name in AUDIT_COLUMNS[:-2]
-        }
-        return _many(self._insert_audit, len(changes)), values
-
-    def select_runs(self, selection: RunSelection, before: int | None, limit: int) -> Request:
-        """A request that reads one page of records, the newest first, with ids below ``before``."""
+        Args:
+            selection: which records.
+            first: the least id; None means no limit.
+            before: the id before which the page begins; None means the newest record.
+            limit: the most records.
+        """
         values: dict[str, Any] = {"limit": limit}
         conditions = []
+        if first is not None:
+            conditions.append("id >= :first")
+            values["first"] = first
         if before is not None:
             conditions.append("id < :before")
             values["before"] = before
         if selection.key is not None:
-            conditions.append(f"{self._key} = :key")
+            conditions.append(self._of_key)
             values["key"] = selection.key
         if selection.since is not None:
             conditions.append("ended >= :since")
             values["since"] = selection.since
         if selection.covering is not None:
-            conditions.append(
-                f"scheduled_time <= :covering AND COALESCE({self._until}, scheduled_time)"
-                " >= :covering"
-            )
-            values["covering"] = selection.covering
+            conditions.append(f"COALESCE({self._until}, scheduled_time) >= :covering")
+            values |= {"covering": selection.covering, "nearest": _NEAREST}
         if selection.types:
             conditions.append(_one_of("type", selection.types, values))
         how = []
@@ -124,9 +137,9 @@ class HistoryStatements:
         if how:
             conditions.append(f"({' OR '.join(how)})")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        statement = (
-            f"SELECT {self._run_columns} FROM {self._runs}{where} ORDER BY id DESC LIMIT :limit"
-        )
+        source = self._runs if selection.covering is None else f"({self._earlier}) AS earlier"
+        order = "id DESC" if selection.key is None else self._newest_of_key
+        statement = f"SELECT {self._run_columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
         return _text(statement), values
 
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
@@ -135,17 +148,34 @@ class HistoryStatements:
         conditions = []
         for condition, name, value in (
             ("id < :before", "before", before),
-            (f"{self._key} = :key", "key", selection.key),
+            (self._of_key, "key", selection.key),
             ("time >= :since", "since", selection.since),
         ):
             if value is not None:
                 conditions.append(condition)
                 values[name] = value
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        order = "id DESC" if selection.key is None else self._newest_of_key
         statement = (
-            f"SELECT {self._audit_columns} FROM {self._audit}{where} ORDER BY id DESC LIMIT :limit"
+            f"SELECT {self._audit_columns} FROM {self._audit}{where} ORDER BY {order} LIMIT :limit"
         )
         return _text(statement), values
+
+
+_RUN_VALUES = attrgetter(*RUN_COLUMNS[:-1])
+_AUDIT_VALUES = attrgetter(*AUDIT_COLUMNS[:-2])
+
+
+def run_values(record: RunRecord) -> dict[str, Any]:
+    """The values that `HistoryStatements.insert_run` binds."""
+    values = dict(zip(RUN_COLUMNS, _RUN_VALUES(record), strict=False))
+    values["out_of_memory"] = int(record.out_of_memory)
+    return values
+
+
+def audit_values(change: AuditRecord) -> dict[str, Any]:
+    """The values that `HistoryStatements.insert_audit` binds."""
+    return dict(zip(AUDIT_COLUMNS, _AUDIT_VALUES(change), strict=False))
 
 
 def run_record(columns: Sequence[Any]) -> RunRecord:
@@ -169,12 +199,6 @@ def _one_of(column: str, chosen: frozenset[str], values: dict[str, Any]) -> str:
     names = [f"{column}{i}" for i in range(len(chosen))]
     values.update(zip(names, sorted(chosen), strict=True))
     return f"{column} IN ({', '.join(f':{name}' for name in names)})"
-
-
-@lru_cache(maxsize=64)
-def _many(parts: tuple[str, str, str], count: int) -> TextClause:
-    head, values, tail = parts
-    return text(head + ", ".join(values.format(i) for i in range(count)) + tail)
 
 
 @lru_cache(maxsize=64)

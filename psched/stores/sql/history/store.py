@@ -3,10 +3,10 @@
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, Self, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
@@ -17,9 +17,10 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.history.statements import (
     HistoryStatements,
-    Request,
     audit_record,
+    audit_values,
     run_record,
+    run_values,
     worker_record,
 )
 from psched.stores.sql.table_store import S, TableStore, one_request
@@ -27,7 +28,15 @@ from psched.stores.sql.table_store import S, TableStore, one_request
 _log = logging.getLogger("psched.store")
 
 INSERT_BATCH = 200
-"""The most records that one statement inserts."""
+"""The most records that are inserted at a time."""
+
+_NEIGHBOURS = 10
+"""How many records in a row must be older than a time before all records before them count as older
+without being read."""
+
+_LATE = 3_600_000
+"""The longest time in milliseconds from an attempt's end until its record is written, for which
+`HistoryStore.runs` allows."""
 
 _PAGE = 200
 """The most records that one query returns."""
@@ -80,11 +89,35 @@ class HistoryStore(TableStore[S]):
         """The records of a selection, as `KeepsHistory.runs` describes."""
         self._require_history()
 
+        first: int | None = None
+
         def read(before: int | None, limit: int) -> list[RunRecord]:
-            request = self._history.select_runs(selection, before, limit)
+            nonlocal first
+            if selection.since is not None and first is None:
+                first = self._first_since(selection.since)
+            request = self._history.select_runs(selection, first=first, before=before, limit=limit)
             return [run_record(columns) for columns in self._query(*request)]
 
         return _Pages(read, selection.limit)
+
+    def _first_since(self, since: int) -> int:
+        """An id that no record which ended at or after a time is before; as large as possible.
+
+        The ids grow nearly in the order of ``ended``, but a record can be written late, for example
+        after an outage of the store. So the search allows for an hour.
+        """
+        least, most = self._query(self._history.bounds, {})[0]
+        if least is None:
+            return 0
+        low, high = int(least), int(most) + 1
+        while low < high:
+            middle = (low + high) // 2
+            near = self._query(self._history.next_ended, {"id": middle, "limit": _NEIGHBOURS})
+            if all(ended < since - _LATE for (ended,) in near):
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
@@ -145,24 +178,21 @@ class HistoryStore(TableStore[S]):
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
-        inserts = [
-            self._history.insert_audits(changes[start : start + INSERT_BATCH])
-            for start in range(0, len(changes), INSERT_BATCH)
-        ]
-        self._connector.transact(lambda c: self._send_all(c, inserts))
+        values = [audit_values(change) for change in changes]
+        self._connector.transact(lambda c: self._repeat(c, self._history.insert_audit, values))
 
     def _insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
-        inserts = [
-            self._history.insert_runs(records[start : start + INSERT_BATCH])
-            for start in range(0, len(records), INSERT_BATCH)
-        ]
-        self._send_all(connection, inserts)
+        values = [run_values(record) for record in records]
+        self._repeat(connection, self._history.insert_run, values)
 
-    def _send_all(self, connection: Connection, requests: Sequence[Request]) -> None:
-        for request in requests:
+    def _repeat(
+        self, connection: Connection, statement: TextClause, values: Sequence[Mapping[str, object]]
+    ) -> None:
+        """Send a statement for each mapping of values, some at a time."""
+        for start in range(0, len(values), INSERT_BATCH):
             self._connector.renew()
-            raw_execute.count(connection, *request)
+            raw_execute.repeat(connection, statement, values[start : start + INSERT_BATCH])
 
     def _records_refused(self, error: StoreError) -> None:
         """Log that records could not be written."""

@@ -1,0 +1,168 @@
+"""What reads and writes of the run history cost with many records: no more than with few."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from psched.core.history.protocol import AuditSelection, RunSelection
+from psched.core.history.records import AuditRecord, RunRecord
+from psched.stores.sql.history.statements import audit_values, run_values
+from support.big_tables import Cost, fill, joined, number
+from support.stores import store_factory
+
+KEYS = 50
+RECORDS = 60_000
+BUSY = 30_000
+"""The records of the key ``busy``, besides those of the other keys."""
+
+LIMIT = 20
+MOST = 15 * LIMIT
+"""Rows that a statement may examine."""
+
+START = 1_700_000_000
+
+KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A store with a large history."""
+
+    kind: str
+    store: Any
+
+    @property
+    def sql(self):
+        return self.store._history
+
+    def cost(self, statement, values):
+        return self.store._connector.run(lambda c: Cost(c, self.kind, statement, values))
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=mark, id=kind) for kind, mark in KINDS.items()]
+)
+def ledger(request, tmp_path_factory):
+    kind = request.param
+    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
+    if server is None:
+        url = f"sqlite:///{tmp_path_factory.mktemp('ledger')}/psched.db"
+    else:
+        name = server.create_database()
+        url = server.url(name)
+    with store_factory(url, timeout=60) as open_store:
+        store = open_store()
+        store.init()
+        store._connector.run(lambda connection: gather(connection, kind, store))
+        store.disconnect()
+        yield Ledger(kind, store)
+    if server is not None:
+        server.drop_database(name)
+
+
+def gather(connection, kind, store):
+    quote = store._connector.quote
+    for prefix, rows, keys in ("k", RECORDS, f"i % {KEYS}"), ("busy", BUSY, "0"):
+        columns = {
+            "key": joined(kind, f"'{prefix}'", number(kind, keys)),
+            "type": "'t'",
+            "scheduled_time": f"{START} + i",
+            "until": "CASE WHEN i % 97 = 5 THEN i ELSE NULL END",
+            "attempt": "1",
+            "owner": joined(kind, "'w.'", number(kind, "i")),
+            "fence": "1",
+            "ended": f"{START * 1000} + i * 1000",
+            "outcome": "CASE WHEN i % 1000 = 7 THEN 'failed' ELSE 'finished' END",
+            "fate": "'finished'",
+        }
+        quoted = {quote(name): value for name, value in columns.items()}
+        fill(connection, kind, rows, table="psched_runs", **quoted)
+    columns = {
+        "key": joined(kind, "'k'", number(kind, f"i % {KEYS}")),
+        **dict.fromkeys(("action", "user", "host", "program"), "'x'"),
+        "time": f"{START * 1000} + i * 1000",
+    }
+    quoted = {quote(name): value for name, value in columns.items()}
+    fill(connection, kind, RECORDS, table="psched_audit", **quoted)
+    if kind == "mariadb":
+        connection.exec_driver_sql("ANALYZE TABLE psched_runs, psched_audit").close()
+    elif kind == "postgresql":
+        connection.exec_driver_sql("ANALYZE psched_runs, psched_audit")
+
+
+SELECTIONS = {
+    "newest": {},
+    "of a key": {"key": "k7"},
+    "of a busy key": {"key": "busy0"},
+    "of a key that has none": {"key": "none"},
+    "covering a late instant": {"key": "busy0", "covering": START + BUSY - 9},
+    "covering an early instant": {"key": "busy0", "covering": START + 9},
+    "covering a future instant": {"key": "k7", "covering": START + 10**9},
+}
+"""Arguments of `RunSelection`."""
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("page", ["first", "later"])
+def test_a_page_of_the_history_costs_a_page(ledger, name, page):
+    selection = RunSelection(**SELECTIONS[name])
+    before = None if page == "first" else RECORDS
+    request = ledger.sql.select_runs(selection, first=None, before=before, limit=LIMIT)
+    cost = ledger.cost(*request)
+    nearest = 2 * request[1].get("nearest", 0)
+    assert cost.examined <= MOST + nearest, cost.plan
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 2.0])
+def test_records_since_a_time_are_found_by_few_reads(ledger, share):
+    since = int((START + share * RECORDS) * 1000)
+    late = 3_600_000
+    with_time = [
+        record
+        for record in ledger.store.runs(RunSelection(since=since, key="k7"))
+        if record.ended < since
+    ]
+    assert with_time == []
+    first = ledger.store._first_since(since + late)
+    request = ledger.sql.next_ended, {"id": first, "limit": LIMIT}
+    assert ledger.cost(*request).examined <= MOST
+    newest = [*ledger.store.runs(RunSelection(since=since + late, limit=LIMIT))]
+    assert all(record.ended >= since + late for record in newest)
+
+
+def test_old_records_of_a_key_are_found_through_an_index(ledger):
+    cost = ledger.cost(ledger.sql.nth_of_key, {"key": "busy0", "keep": 100})
+    assert cost.examined <= 100 + MOST, cost.plan
+    cost = ledger.cost(ledger.sql.delete_of_key, {"key": "k7", "last": 10})
+    assert cost.examined <= MOST, cost.plan
+
+
+@pytest.mark.parametrize("name", ["oldest", "oldest_audits"])
+def test_the_oldest_are_found_by_their_ids(ledger, name):
+    cost = ledger.cost(getattr(ledger.sql, name), {"limit": LIMIT})
+    assert cost.examined <= MOST, cost.plan
+
+
+@pytest.mark.parametrize("name", ["delete_range", "delete_audits"])
+def test_a_range_of_ids_costs_as_much_as_it_holds(ledger, name):
+    cost = ledger.cost(getattr(ledger.sql, name), {"first": 1, "last": LIMIT})
+    assert cost.examined <= MOST, cost.plan
+
+
+def test_a_lost_record_is_found_by_its_lease(ledger):
+    lease = {"key": "busy0", "scheduled_time": START + 5, "owner": "w.5"}
+    assert ledger.cost(ledger.sql.delete_lost, lease).examined <= MOST
+
+
+def test_an_insert_reads_nothing(ledger):
+    record = RunRecord(key="k7", type="t", scheduled_time=1, owner="w.x", fence=1, ended=1)
+    change = AuditRecord(key="k7", action="add", user="ann", host="here", program="test")
+    assert ledger.cost(ledger.sql.insert_run, run_values(record)).examined <= MOST
+    assert ledger.cost(ledger.sql.insert_audit, audit_values(change)).examined <= MOST
+
+
+def test_a_page_of_changes_costs_a_page(ledger):
+    for selection in AuditSelection(), AuditSelection(key="k7"), AuditSelection(key="none"):
+        cost = ledger.cost(*ledger.sql.select_audits(selection, None, LIMIT))
+        assert cost.examined <= MOST, cost.plan
