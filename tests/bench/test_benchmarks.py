@@ -97,8 +97,11 @@ FOUND = {
         },
         **{
             f"{layout}_all": {
-                **RATE, "cpu_ms": float, "records": 1,
-                "per_second_of_none": float, "cpu_ms_of_none": float,
+                **RATE,
+                "cpu_ms": float,
+                "records": 1,
+                "per_second_of_none": float,
+                "cpu_ms_of_none": float,
             }
             for layout in ("fresh", "reused")
         },

@@ -100,11 +100,13 @@ class _Series:
     Attributes:
         doubts: pairs of an instant and a reason: the fates of earlier instants without a record are
             unknown for this reason.
+        runs: the records since the series began.
     """
 
     start: int
     end: int
     doubts: list[tuple[float, str]]
+    runs: Sequence[RunRecord]
 
     def doubt_about(self, instant: int) -> str | None:
         """Why the fate of an instant without a record is unknown; None if it is a violation."""
@@ -139,7 +141,7 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
     if definition.trigger is None:
         _check_one_shot(recorded, period, definition, doubts, found)
     else:
-        series = _series(recorded, definition.trigger, period, doubts, settings)
+        series = _series(recorded, period, doubts, settings)
         _check_instants(recorded, definition.trigger, series, found)
         _count_pending(row, definition.trigger, period, found)
     return found
@@ -194,7 +196,6 @@ def _was_ended(audits: Sequence[AuditRecord], since: int) -> bool:
 
 def _series(
     recorded: Recorded,
-    trigger: Trigger,
     period: Period,
     doubts: list[tuple[float, str]],
     settings: Config,
@@ -229,9 +230,7 @@ def _series(
     doubts = [*doubts]
     if len(runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):
         doubts.append((min(record.scheduled_time for record in runs), TRIMMED))
-    if odd := _last_foreign(mine, trigger):
-        doubts.append((odd, UNAUDITED))
-    return _Series(start=start, end=end, doubts=doubts)
+    return _Series(start=start, end=end, doubts=doubts, runs=mine)
 
 
 def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
@@ -260,16 +259,19 @@ def _start_after(change: AuditRecord, runs: Sequence[RunRecord], last: int) -> i
 
 def _check_instants(recorded: Recorded, trigger: Trigger, series: _Series, found: Findings) -> None:
     """Check that each occurrence of a series has a fate."""
-    row = recorded.row
-    following = row.next_time if row is not None else None
-    for first_one, last_one, count in _uncovered(recorded.runs, trigger, series, found):
+    gaps = [*_uncovered(recorded.runs, trigger, series, found)]
+    if gaps and (odd := _last_foreign(series.runs, trigger)):
+        # This is asked only now, because it costs as much as the search of the gaps.
+        series.doubts.append((odd, UNAUDITED))
+        gaps = [*_uncovered(recorded.runs, trigger, series, Findings())]
+    for first_one, last_one, count in gaps:
         reason = series.doubt_about(first_one)
         if reason is not None:
             found.note_unknown(reason, count)
             continue
-        moved = f"the schedule has moved on{'' if following is None else ' to a later time'}"
         text = (
-            f"{show_range(first_one, last_one)}: {moved}, but no record says what became of"
+            f"{show_range(first_one, last_one)}: the schedule has moved on to a later time, but no"
+            " record says what became of"
             f" {'this occurrence' if count == 1 else f'these {count} occurrences'};"
             f" {_leases_between(recorded, first_one, last_one)}"
         )
