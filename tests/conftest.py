@@ -21,7 +21,7 @@ from support.session_folders import session_folder
 from support.waiting import SLOWNESS, measure_slowness
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
-pytest_plugins = ["support.cpu_times"]
+pytest_plugins = ["support.cpu_times", "support.verifying"]
 
 if SLOWNESS not in os.environ:  # once for all processes of a run
     measure_slowness()

@@ -40,6 +40,9 @@ _SUBCOMMANDS = {
     "why": (
         "cli.history.why:why",
         "Explain why a schedule ran, or did not run.",
+    "verify": (
+        "cli.history.verify:verify",
+        "Check that every occurrence ran once or has a reason.",
     ),
     "cancel": (
         "cli.schedules.change:cancel",

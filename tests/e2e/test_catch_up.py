@@ -4,7 +4,11 @@ import re
 import signal
 from datetime import UTC, datetime
 
+import pytest
+
 from support.run_log import completed, exactly_once, in_order
+
+pytestmark = pytest.mark.verified
 
 MINUTE = 60
 TEN_YEARS = 10 * 365 * 24 * 60 * MINUTE

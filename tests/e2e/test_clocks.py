@@ -20,7 +20,10 @@ from psched.base.lease_times import SHORTEST_ALIVE_TIME
 from support.faketime import HostClock
 from support.run_log import completed, exactly_once, in_order, never_early, never_two_at_once
 from support.servers import MariaDB
+from support.verifying import keeps_its_promises
 from support.waiting import wait_until
+
+pytestmark = pytest.mark.verified
 
 CLOCK = SystemClock()
 
@@ -290,6 +293,8 @@ def test_a_store_whose_clock_steps_by_less_than_the_margin_loses_and_doubles_not
         in_order(runs)
         never_two_at_once(runs)
         not_a_word_of_trouble(*masters)
+        keeps_its_promises(service)
+        service.close()
 
 
 # --- SQLite, whose clock is the host's -----------------------------------------------

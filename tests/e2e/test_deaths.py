@@ -9,6 +9,8 @@ from support.processes import children, descendants, kill, title
 from support.run_log import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
+pytestmark = pytest.mark.verified
+
 
 @pytest.fixture
 def with_two_tasks(service):

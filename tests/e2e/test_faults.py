@@ -28,6 +28,8 @@ from support.servers.base import run_tool
 from support.service import Master, Service, services
 from support.waiting import stays, wait_until
 
+pytestmark = pytest.mark.verified
+
 CLOCK = SystemClock()
 HOUR = 3600
 KEYS = 12

@@ -23,6 +23,8 @@ from support.run_log import completed
 from support.stores import store_factory
 from support.waiting import Deadline, has_ended, wait_until
 
+pytestmark = pytest.mark.verified
+
 CLOCK = SystemClock()
 KEY = "long"
 LEASE = {"alive_time": SHORTEST_ALIVE_TIME, "shortest": SHORTEST_ALIVE_TIME}

@@ -6,8 +6,12 @@ import select
 import signal
 import sys
 
+import pytest
+
 from support.processes import kill, title
 from support.waiting import wait_for_text, wait_until
+
+pytestmark = pytest.mark.verified
 
 RENAMES = 25
 

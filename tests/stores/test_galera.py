@@ -363,6 +363,7 @@ class TestLostMajority:
         assert stores[2].get("k").settled_by == str(row.token)
 
 
+@pytest.mark.verified
 class TestMasters:
     """Tests with real masters and workers at every node, while nodes die."""
 

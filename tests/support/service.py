@@ -45,6 +45,10 @@ SETTINGS: Mapping[str, Any] = {
 task at a time, because many tests run beside each other."""
 
 
+open_services: "list[Service]" = []
+"""The services that were made and not closed yet, the oldest first."""
+
+
 class Master(OwnedProcess):
     """A running master, and all that came of it.
 
@@ -184,6 +188,7 @@ class Service:
         for name in "recorder.py", "lasting_process.py":
             shutil.copy(SUPPORT / name, folder)
         self.configure(**settings)
+        open_services.append(self)
 
     # --- files -----------------------------------------------------------------------
 
@@ -325,6 +330,8 @@ class Service:
 
     def close(self) -> None:
         """Kill every process that is left, and print the logs for a failed test."""
+        if self in open_services:
+            open_services.remove(self)
         with contextlib.ExitStack() as closing:
             for master in self._masters:
                 closing.callback(master.close)

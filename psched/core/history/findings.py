@@ -1,0 +1,114 @@
+"""What the check of the run history finds: violations of promises, and what nobody can tell."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from psched.core.catchup import iso
+from psched.core.history.records import RunRecord
+
+TOLERANCE = 1000
+"""By how many milliseconds two times of different records can be wrong without being a violation.
+
+The times of a record are estimates, see `psched.core.history.records`: each is wrong by at most
+half the duration of the worker's last request for rows. This tolerance is enough as long as no such
+request takes longer than a second.
+"""
+
+
+class Kind(StrEnum):
+    """The promise that was not kept."""
+
+    MISSING = "missing"
+    """An occurrence has no fate, although its schedule has moved on or ended."""
+    REPEATED = "repeated"
+    """An occurrence has two fates, or ran again after its fate."""
+    OVERLAP = "overlap"
+    """Two runs of one schedule overlap."""
+    FENCE = "fence"
+    """A later lease has no larger fence."""
+    EARLY = "early"
+    """A run has started before it was due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A promise that was not kept.
+
+    Attributes:
+        kind: which promise.
+        key: the key of the schedule.
+        instant: the scheduled time of the occurrence, or of the first one, in Unix seconds.
+        text: a sentence for people, without the key.
+        until: the scheduled time of the last occurrence; None if there is one occurrence only.
+        count: the number of occurrences.
+        lease: the lease, as ``owner#fence``; None if the violation is about no single lease.
+    """
+
+    kind: Kind
+    key: str
+    instant: int
+    text: str
+    until: int | None = None
+    count: int = 1
+    lease: str | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """The result of a check, of one schedule or of many.
+
+    Attributes:
+        schedules: how many schedules were checked.
+        instants: how many occurrences were checked. An occurrence in a span that was not counted
+            when it was dropped does not count here, either.
+        runs: how many attempts were checked.
+        pending: how many occurrences are due, and wait or run.
+        unknown: how many occurrences have an unknown fate, by the reason.
+        violations: the promises that were not kept.
+    """
+
+    schedules: int = 0
+    instants: int = 0
+    runs: int = 0
+    pending: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+    def add(self, other: "Findings") -> None:
+        """Add the findings about another schedule."""
+        self.schedules += other.schedules
+        self.instants += other.instants
+        self.runs += other.runs
+        self.pending += other.pending
+        for reason, count in other.unknown.items():
+            self.note_unknown(reason, count)
+        self.violations += other.violations
+
+    def note_unknown(self, reason: str, count: int) -> None:
+        """Note that the fates of some occurrences cannot be known, for a reason."""
+        self.unknown[reason] = self.unknown.get(reason, 0) + count
+
+
+def begin_of(record: RunRecord) -> int:
+    """When an attempt began; or when a decision was made, if nothing ran. In milliseconds."""
+    return record.ended if record.started is None else record.started
+
+
+def lease_of(record: RunRecord) -> str:
+    """The lease of a record as text, in the form of the column ``settled_by``."""
+    return f"{record.owner}#{record.fence}"
+
+
+def show(milliseconds: int) -> str:
+    """A time in UTC with milliseconds, as ISO 8601 text."""
+    try:
+        shown = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms"
+    return shown.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def show_range(first: int, last: int) -> str:
+    """One scheduled time, or a range of them, as text."""
+    return iso(first) if first == last else f"{iso(first)} to {iso(last)}"

@@ -1,0 +1,245 @@
+"""Checks the leases of one schedule in the run history."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from psched.core.catchup import iso
+from psched.core.history.findings import (
+    TOLERANCE,
+    Findings,
+    Kind,
+    Violation,
+    begin_of,
+    lease_of,
+    show,
+    show_range,
+)
+from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
+from psched.core.model import Row
+
+_REQUEUED = frozenset({Fate.CANCELLED, Fate.EXPIRED, Fate.GAVE_UP, Fate.QUARANTINED})
+"""The fates after which a schedule that runs only once can be requeued, and has another fate."""
+
+_CAN_CONTINUE = frozenset({Fate.CANCELLED, Fate.QUARANTINED})
+"""The fates after which a schedule with a trigger can be requeued."""
+
+CHANGED = "a client has changed the schedule, and no audit record says when"
+
+
+def check_leases(
+    runs: Sequence[RunRecord],
+    row: Row | None,
+    audits: Sequence[AuditRecord],
+    delay: int,
+    found: Findings,
+) -> None:
+    """Check the records of one key, and add what is found.
+
+    Args:
+        runs: the records, sorted by their times.
+        row: the row; None if the schedule does not exist any more.
+        audits: the changes of the schedule that are known.
+        delay: the delay of the schedule, in seconds; 0 if it is not known.
+        found: where violations are added.
+    """
+    found.violations += _overlaps(runs)
+    found.violations += _fences(runs, row, audits)
+    found.violations += _early_starts(runs, delay)
+    _Repetitions(runs, row, audits, found).check()
+
+
+def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
+    busy: RunRecord | None = None
+    for record in runs:
+        if record.outcome is None or record.started is None:
+            continue
+        lost = record.outcome == Outcome.LOST
+        # The start of a lost attempt is known in whole seconds.
+        tolerance = TOLERANCE + 1000 if lost else TOLERANCE
+        if busy is not None and record.started < busy.ended - tolerance:
+            yield Violation(
+                kind=Kind.OVERLAP,
+                key=record.key,
+                instant=record.scheduled_time,
+                lease=lease_of(record),
+                text=(
+                    f"the run of {iso(record.scheduled_time)} ({lease_of(record)}) started at"
+                    f" {show(record.started)}, but the run of {iso(busy.scheduled_time)}"
+                    f" ({lease_of(busy)}) ended only at {show(busy.ended)}"
+                ),
+            )
+        # Nobody saw the end of a lost attempt. It ended at the latest when the next one started.
+        if not lost and (busy is None or record.ended > busy.ended):
+            busy = record
+
+
+def _fences(
+    runs: Sequence[RunRecord], row: Row | None, audits: Sequence[AuditRecord]
+) -> Iterator[Violation]:
+    highest: RunRecord | None = None
+    for record in runs:
+        if highest is None or record.fence > highest.fence:
+            highest = record
+            continue
+        if record.owner == highest.owner and record.fence == highest.fence:
+            continue  # another record of the same lease
+        late = begin_of(record) > begin_of(highest) + TOLERANCE
+        if not late and record.fence != highest.fence:
+            continue  # the order of the two is not known
+        if _may_be_new(row, audits, highest, record):
+            highest = record
+            continue
+        yield Violation(
+            kind=Kind.FENCE,
+            key=record.key,
+            instant=record.scheduled_time,
+            lease=lease_of(record),
+            text=(
+                f"the lease {lease_of(record)} of {show(begin_of(record))} has no larger fence"
+                f" than {lease_of(highest)} of {show(begin_of(highest))}"
+            ),
+        )
+
+
+def _may_be_new(
+    row: Row | None, audits: Sequence[AuditRecord], earlier: RunRecord, later: RunRecord
+) -> bool:
+    """Whether the schedule may have been deleted and added again between two leases.
+
+    If it was, its fences have restarted. A schedule that has been requeued counts as added again.
+    """
+    if row is None or row.created_at is None:
+        return True
+    # The time of the creation is known in whole seconds.
+    if begin_of(earlier) <= row.created_at * 1000 + 1000 + TOLERANCE:
+        return True
+    return any(
+        (audit.before is None or audit.after is None)
+        and begin_of(earlier) - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
+        for audit in audits
+    )
+
+
+def _early_starts(runs: Sequence[RunRecord], delay: int) -> Iterator[Violation]:
+    oldest = min((record.scheduled_time for record in runs), default=0)
+    for record in runs:
+        if record.started is None:
+            continue
+        # The first run of a schedule can be given a time of its own, in place of the delay.
+        own = delay if record.scheduled_time > oldest and record.fence > 1 else 0
+        due = max((record.scheduled_time + own) * 1000, record.due or 0)
+        if record.started < due - TOLERANCE:
+            yield Violation(
+                kind=Kind.EARLY,
+                key=record.key,
+                instant=record.scheduled_time,
+                lease=lease_of(record),
+                text=(
+                    f"the run of {iso(record.scheduled_time)} ({lease_of(record)}) started at"
+                    f" {show(record.started)}, but was due at {show(due)}"
+                ),
+            )
+
+
+class _Repetitions:
+    """Finds occurrences with two fates, and those that ran again after their fate."""
+
+    def __init__(
+        self,
+        runs: Sequence[RunRecord],
+        row: Row | None,
+        audits: Sequence[AuditRecord],
+        found: Findings,
+    ) -> None:
+        self._runs = [each for each in runs if each.fate != Fate.SKIPPED_CLOCK_CHANGE]
+        self._row = row
+        self._audits = audits
+        self._found = found
+
+    def check(self) -> None:
+        """Check all occurrences."""
+        by_time = sorted(
+            (record for record in self._runs if record.until is None),
+            key=lambda record: (record.scheduled_time, begin_of(record), record.fence),
+        )
+        for _, records in groupby(by_time, key=lambda record: record.scheduled_time):
+            decided: RunRecord | None = None
+            for record in records:
+                if decided is not None and self._is_repeated(decided, record):
+                    break  # one violation for each occurrence is enough
+                if record.fate is not None:
+                    decided = record
+        self._check_spans()
+
+    def _check_spans(self) -> None:
+        """Check that no occurrence with a fate lies in a span, and that no spans overlap."""
+        fates = sorted(
+            (record for record in self._runs if record.fate is not None),
+            key=lambda record: record.scheduled_time,
+        )
+        furthest: RunRecord | None = None
+        for record in fates:
+            if (
+                furthest is not None
+                and record.scheduled_time <= _last(furthest)
+                and not record.until == furthest.until is None  # `check` has compared them
+            ):
+                first, later = sorted((furthest, record), key=lambda each: each.ended)
+                self._is_repeated(first, later)
+            if furthest is None or _last(record) >= _last(furthest):
+                furthest = record
+
+    def _is_repeated(self, first: RunRecord, later: RunRecord) -> bool:
+        """Add a violation if an occurrence has a fate, and a later record without an explanation.
+
+        Returns:
+            Whether something was added.
+        """
+        if later.fate is None and later.fence <= first.fence:
+            return False  # for example, the record of a lost attempt, which is written late
+        if first.fate is None or self._is_explained(first, later):
+            return False
+        row = self._row
+        if row is not None and row.version > 1 and not self._audits:
+            self._found.note_unknown(CHANGED, 1)
+            return True
+        since = max(first.scheduled_time, later.scheduled_time)
+        until = min(_last(first), _last(later))
+        again = "ran again" if later.fate is None else f"has the fate {later.fate}"
+        self._found.violations.append(
+            Violation(
+                kind=Kind.REPEATED,
+                key=later.key,
+                instant=since,
+                until=None if since == until else until,
+                lease=lease_of(later),
+                text=(
+                    f"{show_range(since, until)}: {again} at {show(later.ended)}"
+                    f" ({lease_of(later)}), but had the fate {first.fate} since"
+                    f" {show(first.ended)} ({lease_of(first)})"
+                ),
+            )
+        )
+        return True
+
+    def _is_explained(self, first: RunRecord, later: RunRecord) -> bool:
+        """Whether a client may have had the occurrence run again."""
+        row = self._row
+        if first.fate in (_CAN_CONTINUE if row is not None and row.cron else _REQUEUED):
+            return True
+        if any(
+            first.ended - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
+            for audit in self._audits
+        ):
+            return True
+        created = None if row is None else row.created_at
+        if created is not None and begin_of(first) > created * 1000 + 1000 + TOLERANCE:
+            return False  # the schedule has been the same one since before the first record
+        if created is not None and first.ended <= created * 1000 + 1000 + TOLERANCE:
+            # It was added again, or requeued, after the first record, or within the same second.
+            return begin_of(later) >= created * 1000 - TOLERANCE or later.fence <= first.fence
+        return later.fence <= first.fence
+
+
+def _last(record: RunRecord) -> int:
+    return record.scheduled_time if record.until is None else record.until

@@ -1,0 +1,143 @@
+"""Checks the run history of a store: reads it key by key, so that the memory stays bounded."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace as changed
+from typing import TypeVar
+
+from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
+from psched.base.retry import Send, send_once
+from psched.config import Config
+from psched.core.history.findings import Findings, begin_of
+from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
+from psched.core.history.records import RunRecord
+from psched.core.history.verify import INVALID, MOST_RUNS, Period, Recorded, check
+from psched.core.model import Row
+from psched.core.store_protocol import Store
+
+_SLACK = 60
+"""The records that ended up to this many seconds before the start are read, too, because the times
+of records are estimates."""
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class Verifier:
+    """Checks the run history of a store.
+
+    The store may be in use. A violation is reported only if it is found a second time, because a
+    schedule can be changed while it is being read.
+
+    Args:
+        store: the store.
+        settings: the installation's settings.
+        send: sends each request.
+
+    Attributes:
+        start: the first instant that was checked, in Unix seconds; 0 before `verify` is called.
+        is_complete: whether the history goes back as far as was asked.
+
+    Raises:
+        NotSupportedError: the store keeps no history.
+    """
+
+    def __init__(self, store: Store, settings: Config, send: Send = send_once) -> None:
+        if not isinstance(store, KeepsHistory):
+            raise NotSupportedError("this store keeps no run history")
+        self._store: Store = store
+        self._history: KeepsHistory = store
+        self._settings = settings
+        self._send = send
+        self.start = 0
+        self.is_complete = True
+
+    def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
+        """Check everything since a time.
+
+        Args:
+            since: the age in seconds of the first instant that is checked.
+            keys: the schedules to check; empty means all of them, and those that were deleted.
+
+        Raises:
+            NotFoundError: there is neither a schedule nor a record with one of the keys.
+            NotSupportedError: the store keeps no history; the text says why.
+        """
+        if (problem := self._send(self._history.history_problem)) is not None:
+            raise NotSupportedError(problem)
+        now = self._send(self._store.now)
+        keep = self._settings.history_keep
+        kept_since = int(now) - keep if keep else 0
+        wanted = max(int(now - since), kept_since)
+        recorded, oldest = self._find_keys(wanted, keys)
+        self.start = max(wanted, min(oldest, int(now)))
+        self.is_complete = self.start <= wanted
+        period = Period(start=self.start, kept_since=kept_since, now=now)
+        found = Findings()
+        for row in self._rows(keys):
+            recorded.discard(row.key)
+            found.add(self._checked(row.key, row, period))
+        for key in sorted(recorded):
+            found.add(self._checked(key, None, period))
+        return found
+
+    def _find_keys(self, since: int, keys: Sequence[str]) -> tuple[set[str], int]:
+        """The keys of all records since a time, and since when the history is complete.
+
+        Both times are in Unix seconds.
+        """
+        workers = self._send(self._history.workers)
+        oldest = min((worker.started for worker in workers), default=2**53) * 1000
+        found: set[str] = set()
+        chosen: Sequence[str | None] = keys or (None,)
+        for key in chosen:
+            for record in self._all(self._history.runs, RunSelection(key=key)):
+                oldest = min(oldest, begin_of(record))
+                if record.ended < since * 1000:
+                    break
+                found.add(record.key)
+            for audit in self._all(self._history.audits, AuditSelection(key=key)):
+                oldest = min(oldest, audit.time or oldest)
+                if oldest < since * 1000:
+                    break
+        return found, oldest // 1000
+
+    def _rows(self, keys: Sequence[str]) -> Iterator[Row]:
+        if not keys:
+            yield from self._all(lambda _: self._store.rows(), None)
+            return
+        for key in keys:
+            row = self._get(key)
+            if row is not None:
+                yield row
+            elif not [*self._all(self._history.runs, RunSelection(key=key, limit=1))]:
+                raise NotFoundError(f"no schedule and no record has the key {key!r}")
+
+    def _checked(self, key: str, row: Row | None, period: Period) -> Findings:
+        """Check one key; again, if there are violations."""
+        found = self._check(key, row, period)
+        return self._check(key, self._get(key), period) if found.violations else found
+
+    def _check(self, key: str, row: Row | None, period: Period) -> Findings:
+        selection = RunSelection(key=key, since=(period.start - _SLACK) * 1000, limit=MOST_RUNS)
+        runs = [_without_texts(each) for each in self._all(self._history.runs, selection)]
+        audits = [*self._all(self._history.audits, AuditSelection(key=key))]
+        recorded = Recorded(key=key, row=row, runs=sorted(runs, key=begin_of), audits=audits)
+        try:
+            return check(recorded, period, self._settings)
+        except InvalidError:  # a user's trigger has returned an invalid time
+            return Findings(schedules=1, unknown={INVALID: 1})
+
+    def _get(self, key: str) -> Row | None:
+        return self._send(lambda: self._store.get(key))
+
+    def _all(self, query: Callable[[A], Iterator[T]], argument: A) -> Iterator[T]:
+        found = self._send(lambda: query(argument))
+        while (item := self._send(lambda: next(found, None))) is not None:
+            yield item
+
+
+def _without_texts(record: RunRecord) -> RunRecord:
+    """A record without its longest texts, which would take much memory."""
+    if record.error is None and record.result is None:
+        return record
+    return changed(record, error=None, result=None)

@@ -1,0 +1,438 @@
+"""Checks the run history of one schedule: has psched kept its promises? Pure functions.
+
+The rules:
+
+* Each instant of the trigger that the schedule has passed has exactly one fate, or lies in exactly
+  one span. A schedule that runs only once, and has ended, has exactly one fate.
+* No two attempts of a schedule overlap, the fences of its leases grow, and no attempt starts before
+  it is due; see `psched.core.history.lease_checks`.
+
+An instant from the row's ``next_time`` on is pending. The fate of an instant is unknown, and no
+violation, if somebody who writes no records may have changed the schedule, or if the settings of
+the schedule keep no such record.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+from typing import Any
+
+from psched.base.errors import InvalidError
+from psched.config import Config
+from psched.core.definition import Definition, history_setting, parse_row
+from psched.core.history.findings import (
+    TOLERANCE,
+    Findings,
+    Kind,
+    Violation,
+    begin_of,
+    show_range,
+)
+from psched.core.history.lease_checks import check_leases
+from psched.core.history.records import AuditRecord, Fate, RunRecord
+from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
+from psched.triggers.trigger import Trigger, first
+
+MOST_INSTANTS = 100_000
+"""The most instants of one schedule that are checked."""
+
+MOST_RUNS = 200_000
+"""The most records of one schedule that are read; the newest ones are."""
+
+UNAUDITED = (
+    "the schedule was changed by something that writes no audit record, for example by plain SQL or"
+    " by an older version of psched"
+)
+TRIMMED = "the schedule has so many records that older ones were deleted or not read"
+HISTORY_OFF = "the setting history of the schedule is none"
+ONLY_FAILURES = "the setting history of the schedule is failures, so a success leaves no record"
+SHARED_TABLE = "PerfectSched's workers use the table, too, and they write no records"
+INVALID = "the definition of the schedule is invalid, or its trigger cannot be loaded"
+TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
+
+_DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
+"""A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
+
+_NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})
+"""The fates of times of day that do not exist, so that they are no instants of the trigger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """What is checked.
+
+    Attributes:
+        start: the first instant that is checked, in Unix seconds. The history is complete since
+            then, except for records that were deleted because a schedule has too many.
+        kept_since: records that are older were deleted, in Unix seconds; 0 if none was.
+        now: the time of the store's clock when the check began.
+    """
+
+    start: int
+    kept_since: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the store knows about one key.
+
+    Attributes:
+        key: the key.
+        row: the row; None if the schedule does not exist any more. It was read before the records.
+        runs: the records since the start of the period, sorted by their times (`begin_of`).
+        audits: the changes of the schedule that are known, the newest first.
+    """
+
+    key: str
+    row: Row | None
+    runs: Sequence[RunRecord]
+    audits: Sequence[AuditRecord] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Series:
+    """The occurrences that are checked: those from ``start`` to ``end``, in Unix seconds.
+
+    Attributes:
+        doubts: pairs of an instant and a reason: the fates of earlier instants without a record are
+            unknown for this reason.
+        runs: the records since the series began.
+    """
+
+    start: int
+    end: int
+    doubts: list[tuple[float, str]]
+    runs: Sequence[RunRecord]
+
+    def doubt_about(self, instant: int) -> str | None:
+        """Why the fate of an instant without a record is unknown; None if it is a violation."""
+        return next((reason for before, reason in self.doubts if instant < before), None)
+
+
+def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
+    """Check everything that the store knows about one key.
+
+    Args:
+        recorded: the row and the records.
+        period: the period to check.
+        settings: the installation's settings.
+
+    Raises:
+        InvalidError: the class of a user's trigger returns an invalid time.
+    """
+    row = recorded.row
+    found = Findings(schedules=1)
+    found.runs = sum(record.outcome is not None for record in recorded.runs)
+    if settings.store_kind.keeps_options:
+        # PerfectSched's table, which has no options, has no fences.
+        check_leases(recorded.runs, row, recorded.audits, _delay(recorded), found)
+    if row is None:
+        return found
+    doubts = _doubts(recorded, period, settings)
+    try:
+        definition = parse_row(row, settings)
+    except InvalidError:
+        found.note_unknown(INVALID, 1)
+        return found
+    if definition.trigger is None:
+        _check_one_shot(recorded, period, definition, doubts, found)
+    else:
+        series = _series(recorded, period, doubts, settings)
+        _check_instants(recorded, definition.trigger, series, found)
+        _count_pending(row, definition.trigger, period, found)
+    return found
+
+
+# --- schedules that run once -----------------------------------------------------------
+
+
+def _check_one_shot(
+    recorded: Recorded,
+    period: Period,
+    definition: Definition,
+    doubts: Sequence[tuple[float, str]],
+    found: Findings,
+) -> None:
+    row = recorded.row
+    assert row is not None  # noqa: S101  # for mypy: the caller has checked it
+    created, instant = row.created_at, row.next_time or 0
+    if row.status == WAITING:
+        found.instants += 1
+        found.pending += instant <= period.now
+        return
+    ended = None
+    if row.retain_until is not None:
+        ended = row.retain_until - definition.settings.retention_time
+    known = max(created or 0, ended or 0) >= period.start
+    if row.status not in {FINISHED, FAILED, EXPIRED} or row.owner is not None or not known:
+        return
+    found.instants += 1
+    since = (created or 0) * 1000 - TOLERANCE
+    mine = [record for record in recorded.runs if begin_of(record) >= since]
+    if any(record.fate is not None for record in mine) or _was_ended(recorded.audits, since):
+        return
+    last = f"{mine[-1].owner}#{mine[-1].fence}" if mine else None
+    if reason := next((text for _, text in doubts), None):
+        found.note_unknown(reason, 1)
+    elif row.fence == 0 or (last is not None and last == row.settled_by):
+        # The last lease did not end the schedule, so a client that is not psched did.
+        found.note_unknown(UNAUDITED, 1)
+    else:
+        text = f"the schedule is {row.status}, but no record says what became of its occurrence"
+        found.violations.append(_missing(recorded.key, instant, instant, 1, text))
+
+
+def _was_ended(audits: Sequence[AuditRecord], since: int) -> bool:
+    """Whether a client has ended the schedule since a time, in milliseconds."""
+    return any("status" in _fields(audit.after) and (audit.time or 0) >= since for audit in audits)
+
+
+# --- schedules with a trigger ----------------------------------------------------------
+
+
+def _series(
+    recorded: Recorded,
+    period: Period,
+    doubts: list[tuple[float, str]],
+    settings: Config,
+) -> _Series:
+    """Find out which occurrences must have a fate."""
+    row, runs = recorded.row, recorded.runs
+    assert row is not None  # noqa: S101  # for mypy: the caller has checked it
+    last = row.next_time
+    if last is None:  # the next time is computed when the schedule is claimed
+        last = max((_last(record) for record in runs if record.fate is not None), default=0)
+    end = min(last - 1, int(period.now))
+    start, since = period.start, 0
+    change = next((audit for audit in recorded.audits if _begins_series(audit)), None)
+    if change is not None and (change.time or 0) >= period.start * 1000:
+        since = change.time or 0
+        start = _start_after(change, runs, last)
+    elif row.created_at is not None and row.created_at >= period.start:
+        since, start = row.created_at * 1000 - TOLERANCE, row.created_at
+    mine = [
+        record
+        for record in runs
+        if begin_of(record) >= since and record.ended >= period.start * 1000
+    ]
+    if row.created_at is None:  # the row has had no lease that was settled
+        start = end + 1
+    if change is None and since and _is_first(mine, row):
+        # The schedule was added with a later first time than the time at which it was added.
+        start = mine[0].scheduled_time if mine else end + 1
+    elif mine:
+        # A schedule moves forward only, so all later occurrences were decided in the period, too.
+        start = min(start, *(record.scheduled_time for record in mine))
+    doubts = [*doubts]
+    if len(runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):
+        doubts.append((min(record.scheduled_time for record in runs), TRIMMED))
+    return _Series(start=start, end=end, doubts=doubts, runs=mine)
+
+
+def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
+    """Whether no lease has settled another occurrence before the first record.
+
+    Each lease increases the fence, and each lease of the same occurrence increases the attempt.
+    """
+    if not mine:
+        return row.fence <= max(row.attempt, 0)
+    earliest = min(mine, key=lambda record: record.fence)
+    return earliest.fence <= max(earliest.attempt, 1)
+
+
+def _start_after(change: AuditRecord, runs: Sequence[RunRecord], last: int) -> int:
+    """The first occurrence after a change of the trigger or of the next time."""
+    after, time = _fields(change.after), change.time or 0
+    if isinstance(start := after.get("next_time"), int):
+        return start
+    for record in runs:
+        if begin_of(record) <= time <= record.ended and record.fate == Fate.FINISHED:
+            # The new trigger begins at the end of the task that was running.
+            later = (each.scheduled_time for each in runs if begin_of(each) > record.ended)
+            return min(later, default=last)
+    return ceil(time / 1000)
+
+
+def _check_instants(recorded: Recorded, trigger: Trigger, series: _Series, found: Findings) -> None:
+    """Check that each occurrence of a series has a fate."""
+    gaps = [*_uncovered(recorded.runs, trigger, series, found)]
+    if gaps and (odd := _last_foreign(series.runs, trigger)):
+        # This is asked only now, because it costs as much as the search of the gaps.
+        series.doubts.append((odd, UNAUDITED))
+        gaps = [*_uncovered(recorded.runs, trigger, series, Findings())]
+    for first_one, last_one, count in gaps:
+        reason = series.doubt_about(first_one)
+        if reason is not None:
+            found.note_unknown(reason, count)
+            continue
+        text = (
+            f"{show_range(first_one, last_one)}: the schedule has moved on to a later time, but no"
+            " record says what became of"
+            f" {'this occurrence' if count == 1 else f'these {count} occurrences'};"
+            f" {_leases_between(recorded, first_one, last_one)}"
+        )
+        found.violations.append(_missing(recorded.key, first_one, last_one, count, text))
+
+
+def _uncovered(
+    runs: Sequence[RunRecord], trigger: Trigger, series: _Series, found: Findings
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the ranges of neighbouring occurrences that have no fate: first, last and number."""
+    covers = sorted(
+        (record.scheduled_time, _last(record), record.count or 1)
+        for record in runs
+        if record.fate is not None and record.fate not in _NOT_OF_THE_TRIGGER
+    )
+    place, reach = 0, -1
+    gap: tuple[int, int, int] | None = None
+    instant = first(trigger, series.start)
+    for _ in range(MOST_INSTANTS):
+        if instant is None or instant > series.end:
+            break
+        found.instants += 1
+        while place < len(covers) and covers[place][0] <= instant:
+            reach = max(reach, covers[place][1])
+            found.instants += covers[place][2] - 1
+            place += 1
+        if instant <= reach:
+            if gap is not None:
+                yield gap
+                gap = None
+            instant = trigger.next_after(min(reach, series.end))
+            continue
+        before = series.doubt_about(gap[0]) if gap is not None else None
+        if gap is not None and before != series.doubt_about(instant):
+            yield gap
+            gap = None
+        gap = (instant, instant, 1) if gap is None else (gap[0], instant, gap[2] + 1)
+        instant = trigger.next_after(instant)
+    else:
+        if instant is not None and instant <= series.end:
+            found.note_unknown(TOO_MANY, 1)
+    if gap is not None:
+        yield gap
+
+
+def _leases_between(recorded: Recorded, first_one: int, last_one: int) -> str:
+    """Say whether leases without a record can explain that occurrences have no fate."""
+    row = recorded.row
+    before = [each.fence for each in recorded.runs if each.scheduled_time < first_one]
+    # The last lease before the next occurrence was tried for the first time.
+    after = [
+        each.fence - max(each.attempt, 1)
+        for each in recorded.runs
+        if each.scheduled_time > last_one
+    ]
+    if row is not None:
+        after.append(row.fence - max(row.attempt, 0))
+    low, high = max(before, default=0), min(after, default=0)
+    if (missing := high - low) > 0:
+        return f"{missing} of its leases, with fences after {low}, left no record"
+    return (
+        "none of its leases is without a record, so psched has dropped it without a record, or a"
+        " client has changed the row's next_time by plain SQL"
+    )
+
+
+def _count_pending(row: Row, trigger: Trigger, period: Period, found: Findings) -> None:
+    if row.status != WAITING or row.next_time is None:
+        return
+    instant: int | None = row.next_time
+    for _ in range(MOST_INSTANTS):
+        if instant is None or instant > period.now:
+            break
+        found.instants += 1
+        found.pending += 1
+        instant = trigger.next_after(instant)
+
+
+# --- what cannot be known --------------------------------------------------------------
+
+
+def _doubts(recorded: Recorded, period: Period, settings: Config) -> list[tuple[float, str]]:
+    """The reasons for which the fates of all occurrences without a record are unknown."""
+    row = recorded.row
+    assert row is not None  # noqa: S101  # for mypy: the caller has checked it
+    always = float("inf")
+    history = history_setting(row, settings)
+    if not settings.store_kind.keeps_options:
+        return [(always, SHARED_TABLE)]
+    if history == "none":
+        return [(always, HISTORY_OFF)]
+    if history == "failures" and row.status not in {FAILED, EXPIRED}:
+        return [(always, ONLY_FAILURES)]
+    if _is_unaudited(row, recorded.audits, period):
+        return [(always, UNAUDITED)]
+    return []
+
+
+def _is_unaudited(row: Row, audits: Sequence[AuditRecord], period: Period) -> bool:
+    """Whether something has changed the definition without an audit record."""
+    if not audits:
+        new = row.created_at is None or row.created_at >= period.kept_since
+        return row.version > 1 and new
+    for name in ("cron", "timezone"):
+        known = [_fields(audit.after)[name] for audit in audits if name in _fields(audit.after)]
+        if known and known[0] != getattr(row, name):
+            return True
+    return False
+
+
+def _last_foreign(runs: Sequence[RunRecord], trigger: Trigger) -> int:
+    """The last scheduled time of a record that is no instant of the trigger; 0 if there is none."""
+    times = {record.scheduled_time for record in runs if record.fate not in _NOT_OF_THE_TRIGGER}
+    newest = sorted(times, reverse=True)
+    found = (time for time in islice(newest, MOST_INSTANTS) if first(trigger, time) != time)
+    return next(found, 0)
+
+
+def _begins_series(audit: AuditRecord) -> bool:
+    """Whether a change begins a new series of occurrences."""
+    before, after = _fields(audit.before), _fields(audit.after)
+    if audit.before is None or audit.after is None:
+        return True
+    if not _DEFINES_TIMES.isdisjoint({*before, *after}):
+        return True
+    return _dst_policy(before) != _dst_policy(after)
+
+
+def _dst_policy(fields: Mapping[str, Any]) -> object:
+    options = fields.get("options")
+    return options.get("dst_policy") if isinstance(options, dict) else None
+
+
+def _fields(stored: str | None) -> Mapping[str, Any]:
+    """The columns in an audit record; none if it cannot be read."""
+    with suppress(ValueError):
+        found = json.loads(stored or "{}")
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+# --- small things ----------------------------------------------------------------------
+
+
+def _last(record: RunRecord) -> int:
+    """The scheduled time of the last occurrence of a record."""
+    return record.scheduled_time if record.until is None else record.until
+
+
+def _delay(recorded: Recorded) -> int:
+    """The delay that applied to every run of a schedule; 0 if it is not known."""
+    row, runs = recorded.row, recorded.runs
+    if row is None or row.created_at is None or row.version > 1:
+        return 0
+    same = not runs or begin_of(runs[0]) >= row.created_at * 1000
+    return row.delay if same else 0
+
+
+def _missing(key: str, first_one: int, last_one: int, count: int, text: str) -> Violation:
+    until = None if first_one == last_one else last_one
+    return Violation(
+        kind=Kind.MISSING, key=key, instant=first_one, until=until, count=count, text=text
+    )
