@@ -38,11 +38,7 @@ before these processes are forked."""
 
 def packed(message: Mapping[str, Any], data: bytes = b"") -> bytes:
     """The bytes to send for a message and its data: two lengths, the JSON object, the data."""
-    return framed(_encoded(message).encode(), data)
-
-
-def framed(text: bytes, data: bytes = b"") -> bytes:
-    """The bytes to send for a message that is JSON text already, see `packed`."""
+    text = _encoded(message).encode()
     return _LENGTHS.pack(len(text), len(data)) + text + data
 
 

@@ -19,8 +19,9 @@ class EndReport:
         exit_status: the exit status of the program that ran the task, or of the runner, if the
             runner has exited within the task; None if there is none.
         exit_signal: the number of the signal that ended this program or the runner.
-        cpu_us: the CPU time in microseconds; None if it is not known.
-        peak_kb: the most memory that one of the processes has used, in KiB; None if not known.
+        cpu_us: the CPU time in microseconds; None if the runner has not measured it.
+        peak_kb: the most memory that one of the processes has used, in KiB; None if the runner has
+            not measured it.
         error: the exception with its traceback; None if there is no more than the failure's line.
     """
 
@@ -33,7 +34,7 @@ class EndReport:
     @classmethod
     def of_message(cls, message: Mapping[str, Any]) -> Self:
         """The report in a message ``done``."""
-        (status, number), (cpu_us, peak_kb) = message["exit"], message["used"]
+        (status, number), (cpu_us, peak_kb) = message["exit"], message["used"] or (None, None)
         return cls(
             exit_status=status,
             exit_signal=number,

@@ -27,7 +27,7 @@ FROM_RUNNER = Shapes(
             "done": maybe(brief_text),
             "error": maybe(text(LONGEST_ERROR)),
             "exit": each(maybe(whole(0, 255)), maybe(whole(1, 64))),
-            "used": each(whole(), maybe(whole())),
+            "used": maybe(each(whole(), maybe(whole()))),
             "last": flag,
             "store": flag,
         },
@@ -87,7 +87,14 @@ TO_RUNNER = Shapes(
 FROM_FORK_SERVER = Shapes(
     {
         "born": {"born": listed(pid, 64), "error": maybe(whole(1, 4095)), "threads": whole()},
-        "ended": {"ended": listed(each(pid, maybe(whole(0, 255)), maybe(whole(1, 64))), 100_000)},
+        "ended": {
+            "ended": listed(
+                each(
+                    pid, maybe(whole(0, 255)), maybe(whole(1, 64)), maybe(whole()), maybe(whole())
+                ),
+                100_000,
+            )
+        },
     },
     longest=2**17,
 )

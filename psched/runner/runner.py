@@ -35,8 +35,9 @@ from psched.base.log import Log
 from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
 from psched.core.schedule import Schedules
+from psched.process import kernel
 from psched.process.child import reap
-from psched.process.link import Link, framed
+from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
 from psched.process.titles import set_title
 from psched.runner.end_report import ProgramEnd
@@ -56,9 +57,23 @@ _STATUS = 0xFF
 
 _NO_PROGRAM = ProgramEnd(None, None)
 
-_USUAL = b'{"done":null,"error":null,"exit":[%b,null],"used":[%d,%d],"last":true,"store":false}'
-"""The message that reports the usual end of a task: it has succeeded, and the runner exits. It is
-not written by `json`, because in a fresh process `json` would copy 15 memory pages."""
+_USUAL: list[dict[str, object]] = [
+    {
+        "done": None,
+        "error": None,
+        "exit": (status, None),
+        "used": None,
+        "last": True,
+        "store": False,
+    }
+    for status in (None, 0)
+]
+"""The messages that report the usual end of a task: it has succeeded, and the runner exits. The
+second one is that of a program."""
+
+_USUAL_PACKED = [packed(message) for message in _USUAL]
+"""`_USUAL` in packed form. It is packed before the fork, because packing it in each runner would
+copy 15 memory pages."""
 
 
 class _Holder(Holder):
@@ -176,7 +191,9 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
-        self._usage = Usage()
+        # If each task has a process of its own, the fork server reads what the process has used.
+        # Measuring it here, too, would copy 30 memory pages.
+        self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
         """Run tasks in this process until it must exit; return the exit status.
@@ -210,11 +227,12 @@ class Runner:
             if "run" not in message:
                 break  # exit, because the message answers a request of an earlier task
             ProgramEnd.last = None
-            self._usage.begin(first=left == self._tasks)
+            if self._usage is not None:
+                self._usage.begin(first=left == self._tasks)
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
-            link.deliver(_usual(end) or end)
+            link.deliver(_USUAL_PACKED[_USUAL.index(end)] if end in _USUAL else end)
             if left:
                 set_title("runner: idle")
         return 0
@@ -250,7 +268,6 @@ class Runner:
             # This process is a child that the handler has forked. It exits, because it must not
             # send messages for the task.
             sys.exit()
-        used, peak = self._usage.end()
         flush_output()
         holder.close()
         self._log.subject = ""
@@ -259,9 +276,7 @@ class Runner:
             "done": failure,
             "error": text,
             "exit": (program.status, program.signal),
-            # The program's own peak is preferred: the peak of this process's children could also
-            # be that of an earlier task.
-            "used": (used, program.peak_kb or peak),
+            "used": None if self._usage is None else self._usage.end(program.peak_kb),
             "last": True,
             "store": holder.has_opened,
         }
@@ -305,16 +320,6 @@ class Runner:
         must_finish = on_return == "retry" and not getattr(handler, "finishes_by_returning", False)
         if must_finish and not task.settled:
             raise UnfinishedError("returned without finish(), and on_return is retry")
-
-
-def _usual(end: Mapping[str, Any]) -> bytes | None:
-    """The bytes of a message that reports a usual end, see `_USUAL`; None for any other message."""
-    if "quarantine" in end or end["done"] is not None or not end["last"] or end["store"]:
-        return None
-    (status, number), (cpu_us, peak_kb) = end["exit"], end["used"]
-    if number is not None or peak_kb is None:
-        return None
-    return framed(_USUAL % (b"null" if status is None else b"%d" % status, cpu_us, peak_kb))
 
 
 def _program_end(error: BaseException) -> ProgramEnd | None:

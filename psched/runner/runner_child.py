@@ -30,8 +30,8 @@ class RunnerChild(Child):
         lost_server: whether the runner's fork server died while the runner was alive.
         used: whether the runner has run a task.
         killed: whether this process has sent SIGKILL to the runner.
-        cpu_us: the CPU time of the last task of the runner that has ended, with all its processes,
-            in microseconds; None if it is not known.
+        cpu_us: the CPU time of the cgroup during the last task that has ended, in microseconds;
+            None if it is not known.
         oom_kills: the value of `RunnerPool.oom_kills` when the task of the runner was started.
     """
 

@@ -25,14 +25,20 @@ class Usage:
         self._cpu, peak = _totals()
         self._peak = 0 if first else peak
 
-    def end(self) -> tuple[int, int | None]:
+    def end(self, peak_of_program: int | None) -> tuple[int, int | None]:
         """The CPU time in microseconds and the peak of memory in KiB of the task that has ended.
 
         The kernel tells only the peak of a process's whole life. So the peak of a task is None if
         an earlier task of this process has used as much.
+
+        Args:
+            peak_of_program: the peak of the program that the task has run, which is returned
+                instead of the peak of this process; None if it has run none.
         """
         cpu, peak = _totals()
         used = max(0, round((cpu - self._cpu) * _MICROSECONDS))
+        if peak_of_program is not None:
+            return used, peak_of_program
         return used, peak if peak > self._peak else None
 
 

@@ -21,6 +21,14 @@ _log = logging.getLogger("psched.worker")
 _NOTHING_TOLD = EndReport()
 
 
+_INTERRUPTED = {
+    Reason.CANCELLED: Outcome.CANCELLED,
+    Reason.DELETED: Outcome.CANCELLED,
+    Reason.LEASE: Outcome.PREEMPTED,
+}
+"""The outcomes of attempts that were stopped for these reasons."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RunningTask(Lease):
     """One lease, and the task that runs under this lease.
@@ -44,7 +52,8 @@ class RunningTask(Lease):
         ended: when the run ended, seconds of the monotonic clock; 0 until then.
         told: what the runner has told about the end of the run, or what its exit has told.
         out_of_memory: whether the run was probably ended because memory ran out.
-        cpu_us: the CPU time of the cgroup of the task, in microseconds; None if it has none.
+        cpu_us: the CPU time in microseconds; None if it is not known.
+        peak_kb: the most memory that one of its processes has used, in KiB; None if not known.
         empty: whether no process belongs to the task any more. The runner can then run another
             task.
         begun: whether `TaskGuard` has checked that the runner has begun the task. `TaskGuard`
@@ -69,6 +78,7 @@ class RunningTask(Lease):
     told: EndReport = _NOTHING_TOLD
     out_of_memory: bool = False
     cpu_us: int | None = None
+    peak_kb: int | None = None
     empty: bool = False
     begun: bool = False
     lost_server: bool = False
@@ -135,8 +145,16 @@ class RunningTask(Lease):
     def tree_gone(self) -> None:
         """Note that no process belongs to the task any more."""
         self.empty = True
-        # The figure is copied, because the runner can run another task before this lease ends.
-        self.cpu_us = self.runner.cpu_us
+        # The figures are copied, because the runner can run another task before this lease ends.
+        runner = self.runner
+        self.cpu_us, self.peak_kb = self.told.cpu_us, self.told.peak_kb
+        if runner.exit is not None and not runner.used and runner.exit.cpu_us is not None:
+            # The process has run only this task, so that all that it has used belongs to the task.
+            self.cpu_us, self.peak_kb = runner.exit.cpu_us, runner.exit.peak_kb
+        if runner.cpu_us is not None:
+            # The figure of the cgroup is preferred, because it contains processes that have
+            # outlived the handler.
+            self.cpu_us = runner.cpu_us
 
     @property
     def conclusion(self) -> Decision:
@@ -181,15 +199,11 @@ class RunningTask(Lease):
         if isinstance(decision, Finish):
             outcome = Outcome.FINISHED
         elif isinstance(decision, Release):
-            stopped = self.stopping in {Reason.CANCELLED, Reason.DELETED}
-            outcome = Outcome.CANCELLED if stopped else Outcome.RELEASED
+            outcome = _INTERRUPTED.get(self.stopping, Outcome.RELEASED)
         elif self.stopping is Reason.TIMEOUT:
             outcome = Outcome.TIMED_OUT
         else:
             outcome = Outcome.LOST if self.lost_server else Outcome.FAILED
-        # The figure of the cgroup is preferred, because it contains processes that have outlived
-        # the handler.
-        cpu_us = self.told.cpu_us if self.cpu_us is None else self.cpu_us
         return Attempt(
             outcome=outcome,
             pid=self.runner.pid,
@@ -198,8 +212,8 @@ class RunningTask(Lease):
             reason=None if isinstance(decision, Finish | Release) else decision.reason,
             exit_status=self.told.exit_status,
             exit_signal=self.told.exit_signal,
-            cpu_ms=None if cpu_us is None else round(cpu_us / 1000),
-            peak_kb=self.told.peak_kb,
+            cpu_ms=None if self.cpu_us is None else round(self.cpu_us / 1000),
+            peak_kb=self.peak_kb,
             out_of_memory=self.out_of_memory,
             error=self.told.error,
         )

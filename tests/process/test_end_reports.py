@@ -12,6 +12,7 @@ import pytest
 from psched.core.history.records import LONGEST_ERROR, Outcome
 from psched.handlers.exec import Exec
 from psched.process.cgroup import Cgroup, OomCounter
+from psched.process.kernel import usage_of_zombie
 from support.bench import Bench
 from support.cgroups import leave, own_cgroup, populated
 from support.isolated import isolated
@@ -38,6 +39,16 @@ def hold(mebibytes):
 
 def burns(_task):
     burn(0.3)
+
+
+def burns_and_dies(_task):
+    burn(0.3)
+    os._exit(3)
+
+
+def hogs_and_is_killed(_task):
+    hold(200)
+    signal.raise_signal(signal.SIGKILL)
 
 
 def burns_in_a_child(_task):
@@ -118,8 +129,9 @@ def waits(_task):
 MINE = {
     each.__name__: each
     for each in (
-        burns, burns_in_a_child, leaves_a_burner, hogs, hogs_in_a_child, exits, checks, lies,
-        chains, raises_huge, raises_huge_lines, raises_escapes, stops, waits,
+        burns, burns_and_dies, hogs_and_is_killed, burns_in_a_child, leaves_a_burner, hogs,
+        hogs_in_a_child, exits, checks, lies, chains, raises_huge, raises_huge_lines,
+        raises_escapes, stops, waits,
     )
 }  # fmt: skip
 
@@ -303,31 +315,37 @@ def test_a_cgroup_tells_the_cpu_time_also_of_what_outlives_the_handler(tasks):
         assert next_["cpu_ms"] < 100
 
 
-def killed_while_busy(where):
-    Path(where, "cgroup.procs").write_text("0")
-    cgroup = Cgroup(Path(where)).below("worker")
-    bench = Bench({"burns_and_dies": burns_and_dies}, cgroup=cgroup)
-    found = ended(bench, "burns_and_dies")
-    bench.close()
-    leave(cgroup, where)
-    return found
-
-
-def burns_and_dies(_task):
-    burn(0.3)
-    os._exit(3)
-
-
 def test_a_cgroup_tells_the_cpu_time_of_a_process_that_tells_nothing():
     with own_cgroup("reports") as group:
-        found = isolated(killed_while_busy, str(group))
+        (found,) = run_all([["burns_and_dies", {}]], 1, str(group))
         assert 290 <= found["cpu_ms"] < 900
-        assert found["peak_kb"] is None
 
 
-def test_without_a_cgroup_nothing_is_known_about_a_process_that_tells_nothing():
-    (found,) = run_all([["leaves", {"status": 3}]])
-    assert (found["cpu_ms"], found["peak_kb"]) == (None, None)
+DYING = [["burns_and_dies", {}], ["hogs_and_is_killed", {}]]
+
+
+def test_what_a_process_that_tells_nothing_has_used_is_known():
+    burnt, killed = run_all(DYING)
+    assert 290 <= burnt["cpu_ms"] < 900
+    assert 0 < burnt["peak_kb"] < 150 * MIB
+    assert 200 * MIB < killed["peak_kb"] < 300 * MIB
+    assert killed["exit_signal"] == signal.SIGKILL
+
+
+def test_what_a_reused_process_that_tells_nothing_has_used_for_its_last_task_is_not_known():
+    _, left = run_all([["hogs", {}], ["leaves", {"status": 3}]], 1000)
+    assert (left["cpu_ms"], left["peak_kb"]) == (None, None)
+
+
+def test_a_zombie_tells_what_it_has_used_and_remains_one():
+    child = subprocess.Popen([*HOG[:2], BURNER + HOG[2]])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    for _ in range(2):
+        cpu_us, peak_kb = usage_of_zombie(child.pid)
+        assert 290_000 <= cpu_us < 900_000
+        assert 200 * MIB < peak_kb < 300 * MIB
+    assert child.wait() == 0
+    assert usage_of_zombie(child.pid) == (None, None)
 
 
 HOG = [sys.executable, "-c", "len(bytearray(b'x') * (200 << 20))"]

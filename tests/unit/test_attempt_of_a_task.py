@@ -61,6 +61,28 @@ def test_the_processor_time_of_the_cgroup_is_preferred(task):
     assert task.attempt.cpu_ms == 0
 
 
+def test_what_a_process_of_one_task_has_used_is_the_tasks(task):
+    task.runner.exit = Exit(NOBODY, 0, None, 4_000, 30_000)
+    task.run_over(None, 1.0, TOLD)
+    task.tree_gone()
+    assert (task.attempt.cpu_ms, task.attempt.peak_kb) == (4, 30_000)
+
+
+def test_what_a_reused_process_has_used_is_not_the_tasks(task):
+    task.runner.exit = Exit(NOBODY, 0, None, 4_000, 30_000)
+    task.runner.used = True
+    task.run_over(None, 1.0, TOLD)
+    task.tree_gone()
+    assert (task.attempt.cpu_ms, task.attempt.peak_kb) == (2, 20_000)
+
+
+def test_what_is_told_counts_if_the_kernel_tells_nothing(task):
+    task.runner.exit = Exit(NOBODY, 0, None)
+    task.run_over(None, 1.0, TOLD)
+    task.tree_gone()
+    assert (task.attempt.cpu_ms, task.attempt.peak_kb) == (2, 20_000)
+
+
 def test_what_the_runner_uses_for_its_next_task_does_not_count(task):
     task.run_over(None, 1.0, TOLD)
     task.runner.cpu_us = 3_000

@@ -116,6 +116,8 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
     yield line
     if worker["store_away"]:
         yield f"    {worker['store_away']}"
+    if lost := worker.get("lost_records", 0):
+        yield f"    {lost} records of the run history could not be written"
     for task in tasks:
         yield (
             f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"

@@ -85,9 +85,9 @@ class Skipped:
     Attributes:
         fate: what became of them.
         first: the scheduled time of the first one, in Unix seconds.
-        until: the scheduled time of the last one, in Unix seconds; None if there is no later
-            occurrence, so that the span has no end.
-        count: how many they are; None if they are more than `MOST_COUNTED`.
+        until: the scheduled time of the last one, or, if that is not known, an instant between it
+            and the next occurrence, in Unix seconds. None means that the span has no end.
+        count: how many they are; None if they are more than `MOST_COUNTED`, or were not counted.
         reason: why they were dropped, for people.
     """
 
@@ -147,8 +147,8 @@ class RunRecord:
         type: the type of the schedule when it was claimed.
         label: the label of the schedule; None if it has none.
         scheduled_time: the scheduled time of the occurrence, or of the first one of a span.
-        until: the scheduled time of the last occurrence of a span; None if the record is about one
-            occurrence. It equals `FOREVER` for a span without an end.
+        until: the end of a span, see `Skipped`; None if the record is about one occurrence. It
+            equals `FOREVER` for a span without an end.
         count: the number of occurrences of a span, see `Skipped`; 1 if it is no span.
         attempt: the number of the attempt, from 1; 0 if nothing ran.
         owner: the owner of the lease, see `psched.core.model.Token`.

@@ -7,6 +7,7 @@ from functools import partial
 from math import ceil, floor
 from typing import Any
 
+import sqlalchemy
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
@@ -14,6 +15,7 @@ from psched.base.clock import Clock
 from psched.base.compression import compress
 from psched.base.errors import (
     InvalidError,
+    MissingDatabaseError,
     NotFoundError,
     StoreBusyError,
     StoreSlowError,
@@ -22,6 +24,7 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
+from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -94,6 +97,7 @@ class SqlStore(HistoryStore[Statements]):
         self._known_sql: Statements | None = None
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
+        self._history_of = parameters.history
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
         # The strategy of each server, with and without a run history. They are stored so that
@@ -223,7 +227,10 @@ class SqlStore(HistoryStore[Statements]):
             build = self._sql.remove if ends[0].remove else self._sql.settle
             records = self._problem is None and any(end.records for end in ends)
             if records and not self._refusals.paused:
-                settled = self._settle_and_record(ends, build(ends))
+                try:
+                    settled = self._settle_and_record(ends, build(ends))
+                except _PartlyRemovedError:
+                    return {key: done for end in ends for key, done in write([end]).items()}
                 if settled is not None:
                     return settled
             settled = self._settle(ends, build(ends))
@@ -261,18 +268,27 @@ class SqlStore(HistoryStore[Statements]):
 
         Raises:
             InvalidValueError: a value of a record, or of a settlement, does not fit.
+            _PartlyRemovedError: some of the rows to be removed had been removed before, so that it
+                is not known which ones; nothing was applied.
         """
 
         def work(connection: Connection, insert: InsertRecords) -> Mapping[str, Settled]:
-            if raw_execute.count(connection, *request) == len(ends):
+            written = raw_execute.count(connection, *request)
+            if written == len(ends):
                 results = {end.key: Settled.DONE for end in ends}
+            elif written and ends[0].remove:
+                # A row that does not exist does not tell who has removed it.
+                raise _PartlyRemovedError
             else:
                 select = self._sql.select([end.key for end in ends])
                 self._connector.step()
                 found = [Row(*columns) for columns in raw_execute.rows(connection, *select)]
                 rows = {row.key: row for row in found}
                 results = {end.key: _result_of(end, rows.get(end.key)) for end in ends}
-            insert(connection, _records_of(ends, results))
+            # If a row had been removed before, its record was written then, or somebody else has
+            # removed it, perhaps after this lease had been lost.
+            if written or not ends[0].remove:
+                insert(connection, _records_of(ends, results))
             return results
 
         # If one of several rows cannot be recorded, the caller tries each row by itself.
@@ -320,11 +336,35 @@ class SqlStore(HistoryStore[Statements]):
             )
             for row in dead
         ]
-        results = self.settle(ends)
+        recorded = bool(dead) and self._problem is None
+        results = self.settle(self._with_lost_records(nonce, dead, ends) if recorded else ends)
         released = [key for key, result in results.items() if result is Settled.DONE]
         if Settled.REDEFINED in results.values():
             released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
         return released
+
+    def _with_lost_records(
+        self, nonce: str, dead: Sequence[Row], ends: Sequence[Settlement]
+    ) -> Sequence[Settlement]:
+        """Add to the settlements of a dead worker's leases the records of its lost attempts."""
+        worker, now = self._worker(nonce), floor(self.now())
+        records = [
+            lost_record(
+                row,
+                attempt=row.attempt,
+                claimed_at=row.claimed_at,
+                ended=now * 1000,
+                reason="its worker died",
+                worker=worker,
+            )
+            if row.next_time is not None and self._history_of(row) != "none"
+            else None
+            for row in dead
+        ]
+        return [
+            end if record is None else changed(end, records=(record,))
+            for end, record in zip(ends, records, strict=True)
+        ]
 
     @override
     def _check(self, connection: Connection) -> None:
@@ -338,6 +378,15 @@ class SqlStore(HistoryStore[Statements]):
     @override
     def _make(self, connection: Connection) -> Sequence[str]:
         return self._schema.init(connection)
+
+    def plan_init(self) -> Sequence[tuple[str, str]]:
+        """The statements of `init`, as `PlansInit.plan_init` describes."""
+        try:
+            return self._unchecked(self._schema.plan)
+        except MissingDatabaseError:
+            # SQLite: the plan for an empty database is the same.
+            with sqlalchemy.create_engine("sqlite://").connect() as empty:
+                return self._schema.plan(empty)
 
     @override
     def _describe_claims(self) -> str:
@@ -371,6 +420,10 @@ class SqlStore(HistoryStore[Statements]):
 def _records_of(ends: Sequence[Settlement], results: Mapping[str, Settled]) -> Sequence[RunRecord]:
     """The records of those settlements that were applied."""
     return [each for end in ends if results[end.key] is Settled.DONE for each in end.records]
+
+
+class _PartlyRemovedError(Exception):
+    """Some rows of a batch had been removed before; a missing row does not tell who removed it."""
 
 
 def _result_of(end: Settlement, row: Row | None) -> Settled:

@@ -96,9 +96,12 @@ class Records:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(backend_factory(), "k")
-        # A claim need not return the lease's end, and the time of the claim.
-        held = changed(held, next_run_time=after.next_run_time, claimed_at=after.claimed_at)
-        assert held == after
+        # A claimed row contains the time at which it fell due, and not the end of its lease. Only a
+        # store with a run history notes when the row was claimed.
+        assert held.next_run_time == before.next_run_time
+        assert (
+            changed(held, next_run_time=after.next_run_time, claimed_at=after.claimed_at) == after
+        )
         assert held.token == Token("w.1", before.fence + 1)
         assert held.attempt == 1
         free = changed(after, owner=None, fence=0, attempt=0, claimed_at=None)

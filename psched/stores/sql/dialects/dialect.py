@@ -93,6 +93,7 @@ class Dialect:
         unsuitable: a query for the reason why this database cannot be used, as text; it returns no
             row if the database is suitable. None if every database is suitable.
         prepare: creates what must exist before `init` can connect, such as the file of SQLite.
+        locks: the locks that the statements of `init` take, in words, by `tables.Change.kind`.
         init_session: statements to execute on the connection of `init` before all others.
         classify: returns the `ErrorKind` of a driver's exception.
         explain: returns a driver's exception as one line of text, without the contents of rows.
@@ -133,6 +134,7 @@ class Dialect:
     fix: str
     unsuitable: str | None
     prepare: Callable[[URL], None]
+    locks: Mapping[str, str]
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], ErrorKind]
     explain: Callable[[BaseException], str]

@@ -289,6 +289,21 @@ MYSQL = Dialect(
     fix="set the server's binlog_format to MIXED or ROW",
     unsuitable=None,
     prepare=lambda _url: None,
+    locks={
+        "table": "none: the table is new",
+        "new index": "none: the table is new and empty",
+        "column": (
+            "the metadata lock of the table, for a moment; the rows are not rewritten (instant)"
+        ),
+        "computed column": (
+            "the table is copied: it can be read meanwhile, but not written, so workers wait"
+        ),
+        "index": (
+            "the metadata lock at the beginning and the end; the table can be read and written"
+            " while the index is built (in place)"
+        ),
+        "row": "a row of the table of versions",
+    },
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),

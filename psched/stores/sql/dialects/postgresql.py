@@ -310,6 +310,16 @@ POSTGRESQL = Dialect(
         " WHERE encoding <> 'UTF8'"
     ),
     prepare=lambda _url: None,
+    locks={
+        "table": "none: the table is new",
+        "new index": "none: the table is new and empty",
+        "column": "ACCESS EXCLUSIVE on the table, for a moment; the rows are not rewritten",
+        "computed column": (
+            "ACCESS EXCLUSIVE on the table while all rows are rewritten: workers wait"
+        ),
+        "index": "SHARE on the table while the index is built: writes wait, so workers wait",
+        "row": "a row of the table of versions",
+    },
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET lock_timeout = '60s'",),

@@ -304,6 +304,11 @@ SQLITE = Dialect(
     fix="",
     unsuitable=None,
     prepare=_make_file,
+    locks=dict.fromkeys(
+        ("table", "new index", "column", "computed column", "row"),
+        "the write lock of the file, for a moment",
+    )
+    | {"index": "the write lock of the file while the index is built: workers wait"},
     init_session=("PRAGMA journal_mode = WAL",),
     classify=_classify,
     explain=_explain,

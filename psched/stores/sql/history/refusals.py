@@ -15,8 +15,11 @@ from psched.stores.sql.errors import NoRoomError
 
 _log = logging.getLogger("psched.store")
 
-_PAUSE = 5.0
-"""The seconds for which no records are written after writing them has held up the worker."""
+_AFTER_LOCK = 5.0
+"""The seconds for which no records are written after another session's lock held up the worker."""
+
+_AFTER_BREAK = 60.0
+"""The same after the database was too slow for them: a new connection takes many answers."""
 
 _MOST_BREAKS = 3
 """After so many connections in a row that broke at the same place, records count as refused."""
@@ -61,21 +64,21 @@ class Refusals:
             refused = True
         elif isinstance(error, StoreSlowError):
             # Settling takes fewer answers without records, so the repeated request leaves them out.
-            self._pause()
+            self._pause(_AFTER_BREAK)
         elif isinstance(error, StoreBusyError) and not committing:
             # Another session holds a lock on the table of the records. Each wait for the lock holds
             # up the worker. (If the commit fails for another session, the cause is a row of a
             # schedule, on another node of a Galera cluster.)
-            self._pause()
+            self._pause(_AFTER_LOCK)
             refused = True
         elif isinstance(error, StoreUnavailableError) and not committing:
             self._breaks += 1
             if self._breaks >= _MOST_BREAKS:
                 self._breaks = 0
-                self._pause()
+                self._pause(_AFTER_BREAK)
         if refused or self.paused:
             self._fault.failed(error)
         return refused
 
-    def _pause(self) -> None:
-        self._resume_at = self._clock.monotonic() + _PAUSE
+    def _pause(self, seconds: float) -> None:
+        self._resume_at = self._clock.monotonic() + seconds

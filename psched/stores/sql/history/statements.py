@@ -76,6 +76,22 @@ class HistoryStatements:
         self._of_key, self._newest_of_key = (
             part.format(self._key, ":key") for part in dialect.newest_of_key
         )
+        # Each of these statements changes no row, and fails if the user does not have the right.
+        self.rights = {
+            f"{table}_{name}": {
+                "SELECT": text(f"SELECT {column} FROM {quoted} WHERE 1 = 0"),
+                "INSERT": text(
+                    f"INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} WHERE 1 = 0"
+                ),
+                "UPDATE": text(f"UPDATE {quoted} SET {column} = {column} WHERE 1 = 0"),
+                "DELETE": text(f"DELETE FROM {quoted} WHERE 1 = 0"),
+            }
+            for name, quoted, column, columns in (
+                ("runs", self._runs, "owner", self._run_columns),
+                ("workers", self._workers, "nonce", ", ".join(map(quote, WORKER_COLUMNS))),
+                ("audit", self._audit, "action", self._audit_columns),
+            )
+        }
         inserted = [name for name in RUN_COLUMNS if name != "id"]
         # The driver repeats these statements for each record. PyMySQL combines the repetitions into
         # one statement, and psycopg sends them together.
@@ -122,6 +138,7 @@ class HistoryStatements:
             f" COALESCE(NULLIF({integer(':started')}, 0), {self._now}), {self._now},"
             f" CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END)"
         )
+        self.select_worker = text(f"SELECT {columns} FROM {self._workers} WHERE nonce = :nonce")
         self.select_workers = text(
             f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
         )

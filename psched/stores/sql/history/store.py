@@ -69,6 +69,13 @@ class HistoryStore(TableStore[S]):
         self._connector.read(self._check)
         return self._problem
 
+    @override
+    def try_rights(self) -> None:
+        super().try_rights()
+        if self._problem is None:
+            for table, tried in self._history.rights.items():
+                self._try_each(tried, table)
+
     @one_request
     def record(self, records: Sequence[RunRecord]) -> None:
         """Write records that belong to no settlement, as `KeepsHistory.record` describes."""
@@ -177,6 +184,11 @@ class HistoryStore(TableStore[S]):
         return [
             worker_record(c) for c in self._query(self._history.select_workers, {"since": since})
         ]
+
+    def _worker(self, nonce: str) -> WorkerRecord | None:
+        """The record of one worker; None if there is none."""
+        found = self._query(self._history.select_worker, {"nonce": nonce})
+        return worker_record(found[0]) if found else None
 
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Identity, Index, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
@@ -34,7 +34,8 @@ _OPTIONS: dict[str, Any] = {
 def _number() -> Column[int]:
     # On SQLite only an INTEGER PRIMARY KEY gets its values from the database.
     kind = BigInteger().with_variant(Integer(), "sqlite")
-    return Column("id", kind, primary_key=True, autoincrement=True)
+    # On PostgreSQL, a user needs no right on the sequence of an identity column.
+    return Column("id", kind, Identity(), primary_key=True)
 
 
 def _long() -> TypeEngine[str]:
