@@ -151,7 +151,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         alive_time=whole(alive_time),
         options=_payload(options),
         retain_until=whole(retain_until),
-        claimed_at=whole(claimed_at),
+        claimed_at=_claimed_at(claimed_at, fence),
     )
 
 
@@ -219,6 +219,12 @@ def _payload(stored: bytes | None) -> str | bytes | None:
         return None if stored is None else stored.decode()
     except UnicodeDecodeError:
         return stored
+
+
+def _claimed_at(stored: bytes | None, fence: bytes | None) -> int | None:
+    """When a lease was claimed; None if the field is that of another lease."""
+    time, _, of = (stored or b"").partition(b"#")
+    return whole(time) if of == (fence or b"0") else None
 
 
 def _time(score: bytes | None) -> int | None:

@@ -13,7 +13,7 @@ local types = {unpack(ARGV, 6)}
 -- The columns that must contain whole numbers, by their indexes in COLUMNS.
 local INTEGERS = {
   [5] = 'delay', [6] = 'next_time', [8] = 'fence', [10] = 'attempt', [13] = 'version',
-  [14] = 'created_at', [15] = 'alive_time', [17] = 'retain_until', [18] = 'claimed_at',
+  [14] = 'created_at', [15] = 'alive_time', [17] = 'retain_until',
 }
 
 -- Patterns that match the UTF-8 characters of more than one byte (RFC 3629).
@@ -68,14 +68,14 @@ for _, key in ipairs(keys) do
     set_due(key, false)
   else
     expired[#expired + 1] = row[7] or ''
-    claimed[#claimed + 1] = row[18] or ''
+    claimed[#claimed + 1] = claimed_at(row[18], row[8]) or ''
     local ends = lease_end(row[15], alive_time, shortest)
     local fell_due = redis.call('ZSCORE', DUE, key)
     redis.call('ZADD', DUE, ends, key)
     redis.call('ZADD', HELD, 0, held_member(owner, key))
-    redis.call('HSET', row_key(key), 'owner', owner, 'claimed_at', integer(now))
-    row[7], row[18] = owner, integer(now)
     row[8], row[10] = unpack(redis.call('HMGET', row_key(key), 'fence', 'attempt'))
+    row[7], row[18] = owner, integer(now)..'#'..row[8]
+    redis.call('HSET', row_key(key), 'owner', owner, 'claimed_at', row[18])
     rows[#rows + 1] = {key, fell_due, unpack(row, 1, #row)}
     size = size + #(row[2] or '') + #(row[16] or '')
   end

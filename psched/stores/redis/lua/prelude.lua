@@ -206,6 +206,14 @@ local function try_to_record(...)
   if not done then return type(problem) == 'table' and problem.err or tostring(problem) end
 end
 
+-- Returns when the lease with this fence was claimed, given the field claimed_at, which is this time, '#'
+-- and the fence. Returns nil if an older version of psched has claimed the lease: that one leaves the
+-- field of an earlier lease as it is.
+local function claimed_at(field, fence)
+  local time, of = (field or ''):match('^(%d+)#(%d+)$')
+  return of == (fence or '0') and time or nil
+end
+
 -- Returns the label in the options of a row; nil if there is none.
 local function label_of(options)
   if not options or not options:find('label', 1, true) then return nil end

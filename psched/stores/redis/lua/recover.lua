@@ -21,12 +21,13 @@ local function quoted(text) return text and cjson.encode(text) end
 
 -- Returns the record of a lost attempt. Numbers stay texts, because Lua's numbers have only 53 bits.
 local function lost_record(key, row, owner)
+  local started = claimed_at(row[7], row[2])
   local fields = {}
   for name, value in pairs({
     key = quoted(key), type = quoted(row[4] or 'default'), label = quoted(label_of(row[5])),
     scheduled_time = row[6], owner = quoted(owner), fence = whole(row[2]) or '0',
     attempt = whole(row[3]) or '0', ended = milliseconds, host = quoted(worker[1]),
-    generation = whole(worker[2]), started = whole(row[7]) and row[7]..'000',
+    generation = whole(worker[2]), started = started and started..'000',
     outcome = '"lost"', reason = '"its worker died"',
   }) do
     if value then fields[#fields + 1] = '"'..name..'":'..value end
