@@ -216,5 +216,7 @@ def _occupied(
         if record.started is not None:
             yield record.nonce, (record.started / 1000, record.ended / 1000)
     for row in leased:
-        if row.owner is not None and row.claimed_at is not None:
-            yield row.owner.rpartition(".")[0], (row.claimed_at, now + 1)
+        if row.owner is not None:
+            # The time of the claim is missing if a worker of an older version has claimed the row.
+            since = now - BEAT if row.claimed_at is None else row.claimed_at
+            yield row.owner.rpartition(".")[0], (since, now + 1)

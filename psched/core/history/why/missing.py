@@ -58,7 +58,7 @@ def answer_no_instant(case: Case) -> Answer:
 
 def answer_missing(case: Case) -> Answer:
     """The answer if an occurrence is over, but nothing is recorded about it."""
-    steps = (_purged_by_age, _before_creation, _at_rest_then, _steered, _off, _purged_by_number)
+    steps = (_before_creation, _purged_by_age, _at_rest_then, _steered, _off, _purged_by_number)
     for step in steps:
         if (found := step(case)) is not None:
             return found

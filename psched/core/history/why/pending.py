@@ -157,7 +157,7 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
 def _will_run(case: Case, run_at: int) -> Answer:
     later = run_at - case.instant
     delayed = f", {later} s after its scheduled time" if later > 0 else ""
-    text = f"will run at {case.time(run_at)}{delayed}"
+    text = f"will run at {case.time(run_at)}{delayed}" if later else "will run then"
     return case.answer(Code.WILL_RUN, State.WILL_RUN, text, run_at=run_at)
 
 
