@@ -29,17 +29,22 @@ _SUBCOMMANDS = {
         "cli.schedules.show:show",
         "Show everything about one schedule or task.",
     ),
-    "history": (
-        "cli.history.command:history",
-        "Show what ran, how it ended, and what did not run.",
-    ),
     "next": (
         "cli.schedules.next:next_",
         "Show the next times of a schedule or cron line.",
     ),
+    "history": (
+        "cli.history.command:history",
+        "Show what ran, how it ended, and what did not run.",
+    ),
     "why": (
         "cli.history.why:why",
         "Explain why a schedule ran, or did not run.",
+    ),
+    "audit": (
+        "cli.history.audit:audit",
+        "Show who changed which schedule.",
+    ),
     "verify": (
         "cli.history.verify:verify",
         "Check that every occurrence ran once or has a reason.",
@@ -55,10 +60,6 @@ _SUBCOMMANDS = {
     "delete": (
         "cli.schedules.change:delete",
         "Delete schedules or tasks.",
-    ),
-    "audit": (
-        "cli.history.audit:audit",
-        "Show who changed which schedule.",
     ),
     "apply": (
         "cli.schedules.apply:apply",

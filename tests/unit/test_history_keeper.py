@@ -258,6 +258,19 @@ def test_a_tick_trims_only_a_few_keys(store, clock):
     assert len(store.trimmed_keys) == 10
 
 
+def test_tables_that_are_created_later_are_used(store, clock, caplog):
+    store.problem = "the tables do not exist; run `psched init`"
+    keeper = make(store, clock)
+    keeper.work(0)
+    store.problem = None
+    keeper.work(0)
+    assert store.beats == []
+    clock.advance(BEAT_INTERVAL)
+    keeper.work(0)
+    assert len(store.beats) == 1
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.parametrize("capable", [True, False])
 def test_a_store_without_a_history_is_warned_of_once_in_a_generation(store, clock, caplog, capable):
     caplog.set_level(logging.WARNING)

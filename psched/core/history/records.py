@@ -72,10 +72,11 @@ FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 FAILED_FATES = frozenset(Fate) - SKIPPED - {Fate.FINISHED}
 """The fates that ``psched history --failed`` shows, even if nothing ran."""
 
-MOST_COUNTED = 100
+MOST_COUNTED = 30
 """A span's occurrences are counted up to this number; ``count`` is None if there are more.
 
-The number is small, because a worker counts them, and each costs a question to the trigger."""
+The number is small, because a worker counts them, and each costs a question to the trigger, which
+takes up to 0.2 ms. After an outage, a worker can have to count those of thousands of schedules."""
 
 LONGEST_ERROR = 8192
 """The most characters of an error with its traceback that a record keeps."""

@@ -162,29 +162,33 @@ class HistoryKeeper:
             self._try(partial(self._beat, self._store, 0, ended=0))
 
     def _work(self, busy: int) -> None:
-        if not self._begun:
-            self._begin()
+        now = self._clock.monotonic()
+        if not self._kept and now >= self._next_beat:
+            # The tables can be created later, and are found when the store connects again.
+            self._kept = self._find_out()
+            self._next_beat = now if self._kept else now + BEAT_INTERVAL
         if not self._kept or self._store is None:
             return
-        now = self._clock.monotonic()
         if now >= self._next_beat:
             self._beat(self._store, busy)
             self._next_beat = now + BEAT_INTERVAL
         self._write()
         self._trim(self._store, now)
 
-    def _begin(self) -> None:
-        """Find out whether the store keeps the run history; warn if it does not."""
+    def _find_out(self) -> bool:
+        """Whether the store keeps the run history; the first time, warn if it does not."""
         problem: str | None = "this kind of store cannot keep it"
         if self._store is not None:
             problem = self._gateway.request_aside(self._store.history_problem)
-        self._begun, self._kept = True, problem is None
+        first, self._begun = not self._begun, True
         # One worker of a generation warns, because all of them would say the same.
-        if problem is not None and self._number == 0 and self._settings.history != "none":
+        wanted = self._number == 0 and self._settings.history != "none"
+        if problem is not None and first and wanted:
             text = "no run history is kept: %s; to keep none, set history to none"
             _log.warning(text, problem)
-        if not self._kept:
+        if problem is not None:
             self._waiting.clear()
+        return problem is None
 
     def _beat(self, store: KeepsHistory, busy: int, *, ended: int | None = None) -> None:
         """Write the record of this worker."""
