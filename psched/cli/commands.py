@@ -11,7 +11,7 @@ from psched.memory import MEMORY
 _SUBCOMMANDS = {
     "init": (
         "cli.daemon.init:init",
-        "Create the table, or upgrade it to this version.",
+        "Create the tables, or upgrade them to this version.",
     ),
     "add": (
         "cli.schedules.add:add",

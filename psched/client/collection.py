@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -11,10 +10,8 @@ from psched.base.clock import Clock
 from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
 from psched.base.retry import retry_while_unavailable
-from psched.client.auditor import Auditor
 from psched.client.author import Author, this_process
-from psched.client.explain import explain_from_store
-from psched.client.history import HistoryReader
+from psched.client.collection_history import CollectionHistory
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -27,12 +24,9 @@ from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
-from psched.core.history.records import AuditRecord
-from psched.core.history.run import Run
-from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
-from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata, Since
+from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
 
@@ -42,7 +36,7 @@ _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
 
 
-class ScheduleCollection:
+class ScheduleCollection(CollectionHistory):
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
     A collection is a context manager: the end of a ``with`` block closes the connection to the
@@ -82,14 +76,13 @@ class ScheduleCollection:
         self._draw_nonce = draw_nonce
         self._tries = tries
         self._warns_without_type = warns_without_type
-        self.auditor = Auditor(store, author=author, clock=clock, send=self._send)
+        super().__init__(store, settings, clock=clock, author=author, send=self._send)
         self._writer = Writer(
             store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=self._send
         )
         self._poller = Poller(
             store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
         )
-        self._history = HistoryReader(store, send=self._send)
 
     def __enter__(self) -> Self:
         return self
@@ -380,58 +373,9 @@ class ScheduleCollection:
         row = self._read(key)
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
-    def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
-        """Explain what became of an occurrence, or what will; see `Schedule.why`."""
-        return explain_from_store(
-            self._store, self._settings, self._send, key, time=time, zone=zone
-        )
-
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
         return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
-
-    def runs(
-        self,
-        key: str | None = None,
-        *,
-        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
-        since: Since | None = None,
-        failed: bool = False,
-        outcome: str | Iterable[str] | None = None,
-        fate: str | Iterable[str] | None = None,
-        limit: int | None = None,
-    ) -> Iterator[Run]:
-        """Read the records of the run history that fulfil all conditions, the newest first.
-
-        Args:
-            key: the key of one schedule, which may have been deleted; None means every key.
-            type: one or several types; None means every type.
-            since: the earliest end of the runs: an age (``"1d"``, a `timedelta`, or a number of
-                seconds below 1e9), an aware datetime, or Unix seconds.
-            failed: True for only what failed: attempts that neither finished nor were released, and
-                occurrences that were given up, cancelled, expired or quarantined.
-            outcome: one or several values of `Run.outcome`; None means every record.
-            fate: one or several values of `Run.fate`; None means every record.
-            limit: the largest number of records; None means no limit.
-
-        Raises:
-            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
-            NotSupportedError: the store keeps no run history; the text names the fix.
-        """
-        return self._history.runs(
-            key, type=type, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
-        )
-
-    def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
-        """Find the last attempt that has ended of each of these keys, in a few round trips.
-
-        Keys that have never run are left out. ``error`` and ``result`` of the runs are None,
-        because they can be large; `runs` reads them.
-
-        Raises:
-            NotSupportedError: the store keeps no run history, or cannot find these runs.
-        """
-        return self._history.last_runs(keys)
 
     # --- changing ------------------------------------------------------------------------
 
@@ -504,26 +448,6 @@ class ScheduleCollection:
         self._writer.requeue(key, run_at)
 
     # --- the audit trail -----------------------------------------------------------------
-
-    def audited(self, note: str | None) -> AbstractContextManager[None]:
-        """Note in the audit trail why the changes in the ``with`` block are made."""
-        return self.auditor.noting(note)
-
-    def audit(
-        self, key: str | None = None, since: When | None = None, limit: int | None = None
-    ) -> Iterator[AuditRecord]:
-        """Read who has changed which schedule, the newest change first.
-
-        Args:
-            key: the schedule's key, also of a deleted one; None means every key.
-            since: the earliest change; None means the oldest that is kept.
-            limit: the largest number of changes; None means no limit.
-
-        Raises:
-            NotSupportedError: a store of this kind keeps no audit trail.
-            SchemaError: the table of the audit trail does not exist.
-        """
-        return self.auditor.records(key, since, limit)
 
     # --- leasing -------------------------------------------------------------------------
 
