@@ -1,11 +1,17 @@
 """Tests of workers of the version without a run history beside those with one, on one table."""
 
+import contextlib
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from psched.base.errors import SchemaError, StoreError
 from psched.core.history.records import Outcome, RunRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
+from psched.stores.sql.connector import LOCK_WAIT
+from support.waiting import PATIENCE
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
@@ -167,3 +173,21 @@ def test_init_names_what_it_may_not_create(store, age, database, open_at):
             query("DROP OWNED BY limited", **where)
         query("DROP USER limited")
     assert store.history_problem() is not None
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_init_waits_for_workers_that_write_to_the_file(store, age, database, open_at):
+    """Busy workers can hold the file's lock for longer than a worker waits for it."""
+    age()
+    path = database.url.removeprefix("sqlite:///")
+    with (
+        ThreadPoolExecutor(1) as thread,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer,
+    ):
+        writer.execute("BEGIN IMMEDIATE")
+        waiting = thread.submit(open_at(database.url).init)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=LOCK_WAIT + 1)
+        writer.execute("COMMIT")
+        assert waiting.result(timeout=PATIENCE)
+    assert store.history_problem() is None
