@@ -309,7 +309,8 @@ SQLITE = Dialect(
         "the write lock of the file, for a moment",
     )
     | {"index": "the write lock of the file while the index is built: workers wait"},
-    init_session=("PRAGMA journal_mode = WAL",),
+    # This wait for the lock is long, because busy workers can get the lock first for seconds.
+    init_session=("PRAGMA busy_timeout = 60000", "PRAGMA journal_mode = WAL"),
     classify=_classify,
     explain=_explain,
 )
