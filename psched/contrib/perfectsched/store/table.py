@@ -20,7 +20,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.history.tables import history_tables
-from psched.stores.sql.tables import complete
+from psched.stores.sql.tables import missing
 
 
 def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
@@ -52,7 +52,13 @@ def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequenc
 
 def create_history(connection: Connection, name: str) -> list[str]:
     """Create or complete the tables of the run history; return a line for each change."""
-    return [line for table in history_tables(name) for line in complete(connection, table)]
+    done = []
+    for table in history_tables(name):
+        for change in missing(connection, table):
+            change.apply(connection)
+            if change.line:
+                done.append(change.line)
+    return done
 
 
 def _table(name: str) -> Table:
