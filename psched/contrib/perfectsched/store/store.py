@@ -312,7 +312,8 @@ class PerfectSchedStore(HistoryStore[Statements]):
             if self._kind_of(error) is not ErrorKind.REFUSED:
                 raise
             # The user of PerfectSched's database may have no right to create tables.
-            return [*done, f"no run history: its tables cannot be created: {error.orig}"]
+            why = self._explain(error)
+            return [*done, f"no run history: its tables cannot be created: {why}"]
 
     def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
         return read_rows(self._connector, self._sql, keys)
@@ -352,11 +353,14 @@ class PerfectSchedStore(HistoryStore[Statements]):
                     )
                 if kind is ErrorKind.REFUSED:
                     return (
-                        f"the table {name!r} of the run history cannot be read: {error.orig}; grant"
-                        " SELECT, INSERT, UPDATE and DELETE on it"
+                        f"the table {name!r} of the run history cannot be read:"
+                        f" {self._explain(error)}; grant SELECT, INSERT, UPDATE and DELETE on it"
                     )
                 raise
         return None
+
+    def _explain(self, error: DBAPIError) -> str:
+        return self._connector.dialect.explain(error.orig or error)
 
     def _kind_of(self, error: DBAPIError) -> ErrorKind:
         return self._connector.dialect.classify(error.orig or error)
