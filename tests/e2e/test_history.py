@@ -272,7 +272,7 @@ def test_the_list_shows_the_last_attempt_in_batches(service, now):
             run_record(f"k{n:03}", started=now - 400_000, ended=now - 330_000)
             for n in range(0, 250, 2)
         ),
-        run_record("k001", outcome="released", fate=None, ended=now + 9000),
+        run_record("k001", outcome="released", fate=None, ended=now + 600_000),
         not_run("k002"),
     )
     lines = service.psched("list", "--sort", "key").stdout.splitlines()

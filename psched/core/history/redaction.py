@@ -7,7 +7,6 @@ little: to the next blank after ``name=``, and to the end of the line after ``na
 ``name = ``.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -64,19 +63,6 @@ class Redaction:
         if isinstance(value, list | tuple):
             return [self.value(each) for each in value]
         return self.text(value) if isinstance(value, str) else value
-
-    def json_text(self, text: str) -> str:
-        """A text without the values of matching fields; it may be JSON or any other text."""
-        if not self:
-            return text
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return self.text(text)
-        try:
-            return json.dumps(self.value(value), ensure_ascii=False)
-        except RecursionError:
-            return HIDDEN
 
     def text(self, text: str) -> str:
         """A text without the values of matching fields; it may have been cut anywhere."""
