@@ -120,7 +120,7 @@ def assert_state(simulation, answer, expected, context):
             assert seen in {cause, "waiting"}, context
 
 
-EXAMPLES = 60
+EXAMPLES = 150
 
 TENS = st.integers(0, 48).map(lambda ten: 10 * ten)
 
@@ -355,9 +355,10 @@ class TestSituations:
         answer = ask("02:30", row, audits=[cancelled])
         assert "cancelled at 02:29 CET by ann on desk (psched)" in answer.sentence
 
-    def test_what_was_cancelled_and_requeued_since(self):
+    @pytest.mark.parametrize("status", ["cancelled", "cancelling"])
+    def test_what_was_cancelled_and_requeued_since(self, status):
         audits = [
-            change("cancel", TODAY - 60, {"status": "waiting"}, {"status": "cancelled"}),
+            change("cancel", TODAY - 60, {"status": "waiting"}, {"status": status}),
             change("requeue", TODAY + 60, {"status": "cancelled"}, {"status": "waiting"}),
         ]
         row = schedule(created_at=TODAY + 60)

@@ -4,7 +4,7 @@ from psched.core.history.records import AuditRecord
 from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.case import Case
 from psched.core.history.why.facts import fires, last_before, time_of, values, who
-from psched.core.model import CANCELLED, FINISHED, PAUSED, QUARANTINED
+from psched.core.model import CANCELLED, FINISHED, MARKS, PAUSED, QUARANTINED
 
 _BY_ACTION = {
     "cancel": CANCELLED,
@@ -117,7 +117,8 @@ def _at_rest_then(case: Case) -> Answer | None:
     for each in case.facts.audits:
         if time_of(each) > case.instant:
             continue
-        status = values(each.after).get("status") or _BY_ACTION.get(each.action)
+        status = values(each.after).get("status")
+        status = MARKS.get(str(status), status) or _BY_ACTION.get(each.action)
         if status is None and each.action not in {"add", "requeue"}:
             continue
         code = _CODES.get(str(status))

@@ -20,6 +20,7 @@ from psched.core.model import (
     FAILED,
     FINISHED,
     FINISHING,
+    MARKS,
     MIGRATING,
     PAUSED,
     QUARANTINED,
@@ -127,7 +128,8 @@ def last_change_to(case: Case, status: str) -> AuditRecord | None:
     """The last recorded change that gave the schedule this status; None if there is none."""
     actions = {CANCELLED: {"cancel"}, FINISHED: {"force_finish"}}.get(status, set())
     for each in case.facts.audits:
-        if values(each.after).get("status") == status or each.action in actions:
+        given = values(each.after).get("status")
+        if MARKS.get(str(given), given) == status or each.action in actions:
             return each
         if "status" in values(each.after) or each.action == "requeue":
             return None
