@@ -16,11 +16,12 @@ from psched.base.errors import NotSupportedError, PschedError, UnknownOutcomeErr
 from psched.base.retry import Send
 from psched.base.texts import visible
 from psched.client.author import Author
+from psched.client.history import earliest
 from psched.core.columns import DECODER
 from psched.core.history.protocol import AuditSelection, KeepsHistory
 from psched.core.history.records import AuditRecord
 from psched.core.model import DELETING, Row
-from psched.core.shorthands import When, instant
+from psched.core.schedule import Since
 from psched.core.store_protocol import Store
 
 _log = logging.getLogger("psched.audit")
@@ -143,11 +144,11 @@ class Auditor:
             self.record(action, [(None, row) for row in found.values()])
 
     def records(
-        self, key: str | None, since: When | None, limit: int | None
+        self, key: str | None, since: Since | None, limit: int | None
     ) -> Iterator[AuditRecord]:
         """Read the audit trail; see `psched.client.collection.ScheduleCollection.audit`."""
         store = self._store
-        first = None if since is None else instant("since", since) * 1000
+        first = None if since is None else earliest(since, lambda: self._send(self._store.now))
         selection = AuditSelection(key=key, since=first, limit=limit)
         if not isinstance(store, KeepsHistory):
             raise NotSupportedError("this store keeps no audit trail")

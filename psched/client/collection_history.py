@@ -98,13 +98,13 @@ class CollectionHistory:
         return self.auditor.noting(note)
 
     def audit(
-        self, key: str | None = None, since: When | None = None, limit: int | None = None
+        self, key: str | None = None, since: Since | None = None, limit: int | None = None
     ) -> Iterator[AuditRecord]:
         """Read who has changed which schedule, the newest change first.
 
         Args:
             key: the schedule's key, also of a deleted one; None means every key.
-            since: the earliest change; None means the oldest that is kept.
+            since: the earliest change, as in `runs`; None means the oldest that is kept.
             limit: the largest number of changes; None means no limit.
 
         Raises:

@@ -1,6 +1,6 @@
 """Reads the run history of a store."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -70,7 +70,7 @@ class HistoryReader:
                 types=types,
                 outcomes=frozenset() if both else outcomes,
                 fates=fates,
-                since=None if since is None else self._since(since),
+                since=None if since is None else self._earliest(since),
                 limit=None if both else limit,
             ),
             outcomes if both else None,
@@ -102,6 +102,9 @@ class HistoryReader:
         while (record := self._send(lambda: next(found, None))) is not None:
             yield record
 
+    def _earliest(self, since: Since) -> int:
+        return earliest(since, lambda: self._send(self._store.now))
+
     def _history(self) -> KeepsHistory:
         """The store.
 
@@ -115,26 +118,35 @@ class HistoryReader:
             raise NotSupportedError(f"there is no run history: {problem}")
         return store
 
-    def _since(self, since: Since) -> int:
-        """The earliest time, in milliseconds; an age is counted from the store's present time."""
-        if isinstance(since, datetime):
-            if since.tzinfo is None:
-                raise InvalidError(
-                    "since",
-                    "is a datetime without a zone; give it one: tzinfo=ZoneInfo('Europe/Paris')",
-                )
-            return round(since.timestamp() * 1000)
-        seconds: Any = as_seconds(since)
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not number or not 0 <= seconds <= LATEST_TIME:
+
+def earliest(since: Since, now: Callable[[], float]) -> int:
+    """The earliest time that is meant by an argument ``since``, in Unix milliseconds.
+
+    Args:
+        since: an age, an aware datetime or Unix seconds.
+        now: returns the present time of the store's clock, from which an age is counted.
+
+    Raises:
+        InvalidError: the value is none of these.
+    """
+    if isinstance(since, datetime):
+        if since.tzinfo is None:
             raise InvalidError(
                 "since",
-                f"must be an age ({DURATIONS}, a timedelta, or a number of seconds), a datetime or"
-                f" Unix seconds, not {since!r}",
+                "is a datetime without a zone; give it one: tzinfo=ZoneInfo('Europe/Paris')",
             )
-        if isinstance(since, str | timedelta) or seconds < _LONGEST_AGE:
-            seconds = self._send(self._store.now) - seconds
-        return int(seconds * 1000)
+        return round(since.timestamp() * 1000)
+    seconds: Any = as_seconds(since)
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 <= seconds <= LATEST_TIME:
+        raise InvalidError(
+            "since",
+            f"must be an age ({DURATIONS}, a timedelta, or a number of seconds), a datetime or"
+            f" Unix seconds, not {since!r}",
+        )
+    if isinstance(since, str | timedelta) or seconds < _LONGEST_AGE:
+        seconds = now() - seconds
+    return int(seconds * 1000)
 
 
 def _known(

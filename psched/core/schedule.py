@@ -458,7 +458,7 @@ class Schedules(Protocol):
         ...
 
     def audit(
-        self, key: str | None = None, since: When | None = None, limit: int | None = None
+        self, key: str | None = None, since: Since | None = None, limit: int | None = None
     ) -> Iterator[AuditRecord]:
         """Read who has changed which schedule, the newest change first."""
         ...

@@ -15,6 +15,7 @@ from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.core.history.redaction import Redaction
 from psched.core.history.why.answer import GOOD
 
 _AGO = re.compile(r"-[0-9.]+[a-z]")
@@ -57,10 +58,13 @@ def why(
     The exit status is 0 if it ran, runs or will run, or if the schedule has no run at TIME. It is
     1 if it did not run, or if nobody knows. No master needs to run.
     """
-    with open_schedules(settings_to_read(location)) as schedules:
+    settings = settings_to_read(location)
+    redaction = Redaction(settings.redact)
+    with open_schedules(settings) as schedules:
         try:
             answer = schedules.why(key, " ".join(time) or None, zone)
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
-    click.echo(json.dumps(answer.to_json()) if as_json else answer.sentence)
+    shown = redaction.value(answer.to_json()) if as_json else redaction.text(answer.sentence)
+    click.echo(json.dumps(shown) if as_json else shown)
     sys.exit(0 if answer.state in GOOD else 1)
