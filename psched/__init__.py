@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from psched.client.collection import ScheduleCollection
+    from psched.core.history.run import Run
     from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
     from psched.service.embedded import Worker
     from psched.service.start import start
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "open": "psched.app:open_schedules",
+    "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
     "ScheduleMetadata": "psched.core.schedule",
@@ -62,6 +64,7 @@ __all__ = [
     "PreemptedError",
     "ProcessStopError",
     "PschedError",
+    "Run",
     "Schedule",
     "ScheduleCollection",
     "ScheduleError",

@@ -11,6 +11,7 @@ from typing import Any
 
 from psched import config, stores
 from psched.base.clock import SystemClock
+from psched.client.author import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
@@ -18,6 +19,9 @@ from psched.core.store_protocol import Store
 from psched.memory import MEMORY
 
 CLOCK = SystemClock()
+
+WORKER = "psched worker"
+"""The name in the audit trail of the program that runs tasks."""
 
 ConfigLike = Config | Mapping[str, object] | str | Path | None
 """The source of the settings: settings that were read already, a mapping of some settings, or the
@@ -53,7 +57,7 @@ def read_config(
 
 
 def open_schedules(
-    given: ConfigLike = None, *, environment: str | None = None
+    given: ConfigLike = None, *, environment: str | None = None, program: str | None = None
 ) -> ScheduleCollection:
     """Open the collection of schedules in a store; the collection is a context manager.
 
@@ -63,12 +67,13 @@ def open_schedules(
             If there is no such file, the store is an SQLite database in the user's state folder.
         environment: the section of the file to read; None means ``$PSCHED_ENV``, else
             ``development``.
+        program: the name of this program in the audit trail; None means the name of its script.
 
     Raises:
         ConfigError: the settings cannot be used.
     """
     settings = read_config(given, environment)
-    return _open(settings, warns_without_type=not settings.names_handlers)
+    return _open(settings, warns_without_type=not settings.names_handlers, program=program)
 
 
 def open_in_worker(settings: Config) -> ScheduleCollection:
@@ -79,16 +84,17 @@ def open_in_worker(settings: Config) -> ScheduleCollection:
     Raises:
         ConfigError: the settings cannot be used.
     """
-    return _open(settings, warns_without_type=False)
+    return _open(settings, warns_without_type=False, program=WORKER)
 
 
-def _open(settings: Config, *, warns_without_type: bool) -> ScheduleCollection:
+def _open(settings: Config, *, warns_without_type: bool, program: str | None) -> ScheduleCollection:
     return ScheduleCollection(
         make_store(settings),
         settings,
         clock=CLOCK,
         draw_nonce=new_nonce,
         warns_without_type=warns_without_type,
+        author=partial(this_process, program),
     )
 
 

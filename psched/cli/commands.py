@@ -11,7 +11,7 @@ from psched.memory import MEMORY
 _SUBCOMMANDS = {
     "init": (
         "cli.daemon.init:init",
-        "Create the table, or upgrade it to this version.",
+        "Create the tables, or upgrade them to this version.",
     ),
     "add": (
         "cli.schedules.add:add",
@@ -26,12 +26,24 @@ _SUBCOMMANDS = {
         "List schedules and tasks.",
     ),
     "show": (
-        "cli.schedules.listing:show",
+        "cli.schedules.show:show",
         "Show everything about one schedule or task.",
     ),
     "next": (
         "cli.schedules.next:next_",
         "Show the next times of a schedule or cron line.",
+    ),
+    "history": (
+        "cli.history.command:history",
+        "Show what ran, how it ended, and what did not run.",
+    ),
+    "why": (
+        "cli.history.why:why",
+        "Explain why a schedule ran, or did not run.",
+    ),
+    "audit": (
+        "cli.history.audit:audit",
+        "Show who changed which schedule.",
     ),
     "verify": (
         "cli.history.verify:verify",

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from psched.base.errors import InvalidError
+from psched.base.quantities import DURATIONS, as_seconds
 from psched.triggers.zone import find_zone
 
 _DATES_IN_DIGITS = (8, 12)
@@ -54,6 +55,36 @@ def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | 
     return (zone.instants(wall) or (zone.change(wall).instant,))[0]
 
 
+def parse_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
+    """Parse the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
+
+    Args:
+        text: the text that the user wrote.
+        utc: whether a time without an offset is in UTC; otherwise it is in the time zone of this
+            process, like the times that the commands show.
+
+    Returns:
+        A value for the argument ``since`` of `ScheduleCollection.runs`.
+
+    Raises:
+        InvalidError: the text is neither an age nor a time.
+    """
+    if text is None or not isinstance(as_seconds(text), str):
+        return text
+    if text.isdecimal() and text.isascii():
+        return parse_time("since", text, "UTC")
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidError(
+            "since",
+            f"{text!r} is neither an age ({DURATIONS}) nor a time, such as 2026-01-31T09:00",
+        ) from None
+    if instant.tzinfo is not None:
+        return instant
+    return instant.replace(tzinfo=UTC) if utc else instant.astimezone()
+
+
 def format_time(instant: int | None, *, local: bool = False) -> str:
     """Format an instant in Unix seconds as a date and time; None as a dash.
 
@@ -73,16 +104,17 @@ def format_both(instant: int | None) -> str:
     return utc if there == utc else f"{there} ({utc})"
 
 
-def short_time(instant: int, now: float, *, utc: bool) -> str:
+def short_time(instant: int, now: float, *, utc: bool, seconds: bool = False) -> str:
     """Format an instant in few characters: ``Mon 23 14:05``, or ``2026-12-24 14:05`` if it is far.
 
     Args:
         instant: the instant, in Unix seconds.
         now: the present time, in Unix seconds.
         utc: whether the time is in UTC; otherwise it is in the time zone of this process.
+        seconds: whether the seconds are shown, too.
     """
     form = "%a %d %H:%M" if abs(instant - now) < _NEAR else "%Y-%m-%d %H:%M"
-    return _format(instant, form, local=not utc)
+    return _format(instant, f"{form}:%S" if seconds else form, local=not utc)
 
 
 def format_span(seconds: int, *, most: int = 3) -> str:
@@ -119,6 +151,13 @@ def format_distance(seconds: float) -> str:
     if not span:
         return "now"
     return f"in {span}" if seconds > 0 else f"{span} ago"
+
+
+def format_took(seconds: float | None) -> str:
+    """Format how long a run took; empty if that is not known."""
+    if seconds is None:
+        return ""
+    return f"{seconds * 1000:.0f} ms" if abs(seconds) < 1 else format_duration(seconds)
 
 
 def format_duration(seconds: float) -> str:

@@ -7,14 +7,11 @@ from typing import Any, Self, TypeVar
 
 from psched.application.task import Task
 from psched.base.clock import Clock
-from psched.base.errors import (
-    InvalidError,
-    NotFoundError,
-    NotSupportedError,
-    TransientStoreError,
-)
+from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
 from psched.base.retry import retry_while_unavailable
+from psched.client.author import Author, this_process
+from psched.client.collection_history import CollectionHistory
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -22,11 +19,12 @@ from psched.client.push_arguments import (
     lacks_type,
     refuse_data_as_type,
 )
+from psched.client.waiting import wait_for_end
 from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
-from psched.core.model import DEFAULT_TYPE, ENDED, QUARANTINED, Row
+from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import Selection, selection_of
@@ -37,14 +35,8 @@ T = TypeVar("T")
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
 
-# `ScheduleCollection.wait` pauses between two reads; each pause is twice as long as the last.
-_FIRST_PAUSE = 0.05
-"""The first pause of `ScheduleCollection.wait`, in seconds."""
-_LONGEST_PAUSE = 1.0
-"""The longest pause of `ScheduleCollection.wait`, in seconds."""
 
-
-class ScheduleCollection:
+class ScheduleCollection(CollectionHistory):
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
     A collection is a context manager: the end of a ``with`` block closes the connection to the
@@ -61,6 +53,10 @@ class ScheduleCollection:
         tries: the largest number of times that a request is sent while the store is unavailable.
         warns_without_type: whether `push` and `push_many` issue a ``UserWarning`` if a task is
             given no type, because the settings name no handler for the type ``default``.
+        author: returns who makes the changes of this collection, for the audit trail.
+
+    Attributes:
+        auditor: records the changes that this collection makes.
     """
 
     def __init__(
@@ -72,6 +68,7 @@ class ScheduleCollection:
         draw_nonce: Callable[[], str],
         tries: int = _TRIES,
         warns_without_type: bool = False,
+        author: Callable[[], Author] = this_process,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -79,7 +76,10 @@ class ScheduleCollection:
         self._draw_nonce = draw_nonce
         self._tries = tries
         self._warns_without_type = warns_without_type
-        self._writer = Writer(store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send)
+        super().__init__(store, settings, clock=clock, author=author, send=self._send)
+        self._writer = Writer(
+            store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=self._send
+        )
         self._poller = Poller(
             store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
         )
@@ -215,8 +215,13 @@ class ScheduleCollection:
             InvalidError: a value is invalid, or a key is given twice; the error's ``field``
                 identifies the schedule and the value, such as ``schedules[17].cron``.
         """
+        return self._add_many(schedules, audited=True)
+
+    def _add_many(
+        self, schedules: Iterable[Mapping[str, Any]], *, audited: bool
+    ) -> Sequence[Schedule]:
         rows = declare_all(schedules, self._settings, self.now)
-        self._writer.insert(rows)
+        self._writer.insert(rows, audited=audited)
         return [self[row.key] for row in rows]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
@@ -276,7 +281,9 @@ class ScheduleCollection:
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
         fields = fields_of_push(given)
         if connection is None:
-            return self.add(key, **fields)
+            row = declare(key, fields, self._settings, self.now)
+            self._writer.insert([row], audited=False)
+            return self[key]
         if not isinstance(self._store, JoinsTransactions):
             raise NotSupportedError("connection: this store cannot join a transaction")
         transaction = self._store.join_transaction(connection)
@@ -301,7 +308,7 @@ class ScheduleCollection:
         given = [*tasks]
         if self._warns_without_type and any(map(lacks_type, given)):
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
-        return self.add_many(fields_of_push(task) for task in given)
+        return self._add_many((fields_of_push(task) for task in given), audited=False)
 
     # --- reading -------------------------------------------------------------------------
 
@@ -368,33 +375,7 @@ class ScheduleCollection:
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
-        give_up_at = None if timeout is None else self._clock.monotonic() + timeout
-        pause = _FIRST_PAUSE
-        row = self._read(key)
-        while True:
-            # A row with an owner has not ended, whatever its status: its task is still running, and
-            # somebody has set the status by plain SQL.
-            if row.status in {*ENDED, QUARANTINED} and row.owner is None:
-                return row.status
-            if row.cron is not None:
-                raise InvalidError(
-                    "key", f"{key!r} has a trigger, so it never ends and cannot be waited for"
-                )
-            if give_up_at is not None:
-                left = give_up_at - self._clock.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"{key!r} is still {row.state}")
-                pause = min(pause, left)
-            self._clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            try:
-                row = read_row(self._store, key)
-            except TransientStoreError:
-                continue  # the wait goes on, because the task can end while the store is down
-            except NotFoundError:
-                raise NotFoundError(
-                    f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
-                ) from None
+        return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
 
     # --- changing ------------------------------------------------------------------------
 
@@ -465,6 +446,8 @@ class ScheduleCollection:
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
         self._writer.requeue(key, run_at)
+
+    # --- the audit trail -----------------------------------------------------------------
 
     # --- leasing -------------------------------------------------------------------------
 

@@ -1,6 +1,10 @@
 """Leasing occurrences without a worker: the caller runs each task itself."""
 
+import os
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace as changed
 from functools import partial
 from typing import Any
 
@@ -9,12 +13,17 @@ from typing_extensions import override
 from psched.application.task import Holder, Task, assignment
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, PreemptedError
+from psched.base.errors import InvalidError, PreemptedError, StoreError
 from psched.base.retry import Send
 from psched.config import Config
 from psched.core.columns import encode, payload_text
+from psched.core.definition import history_setting
+from psched.core.history.protocol import KeepsHistory
+from psched.core.history.recording import Recorder
+from psched.core.history.records import Attempt, Outcome, RunRecord
+from psched.core.history.store_clock import StoreClock
 from psched.core.lost_answers import LostAnswers
-from psched.core.model import Decision, Row
+from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
 from psched.core.settling import Ending, Settler
@@ -50,12 +59,21 @@ class Poller:
         self.schedules = schedules
         self.shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._draw_nonce = draw_nonce
+        self.recorder = Recorder(
+            host=socket.gethostname(), generation=None, clock=StoreClock(clock)
+        )
 
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one; see `ScheduleCollection.poll`."""
         while True:
             sent = self.clock.boottime()
             claimed = self._claim()
+            if claimed.now is not None:
+                self.recorder.clock.read(claimed.now, sent, self.clock.boottime())
+            for row in claimed.rows:
+                if row.key in claimed.expired:
+                    lost = self.recorder.taken_over(row, claimed.expired[row.key])
+                    self.record(row, lost)
             for row in claimed.rows:
                 if task := self._task_of(row, claimed.now or 0, sent):
                     return task
@@ -67,6 +85,22 @@ class Poller:
     def lease_time(self, row: Row) -> int:
         """Return the length of a row's lease in seconds."""
         return lease_times.lease_time(row.alive_time, self.settings.alive_time, self.shortest)
+
+    def record(self, row: Row, record: RunRecord | None) -> None:
+        """Write a record that belongs to no settlement; a failure is ignored.
+
+        Args:
+            row: the row of the record, which can have a setting ``history`` of its own.
+            record: the record; None if there is none.
+        """
+        store: object = self.store
+        if record is None or not isinstance(store, KeepsHistory):
+            return
+        if history_setting(row, self.settings) == "none":
+            return
+        with suppress(StoreError):
+            if store.history_problem() is None:
+                store.record([record])
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
         """Return the task of a leased row; None if there is nothing to run, or the lease was lost.
@@ -86,6 +120,9 @@ class Poller:
                     return Task({**run, "data": text}, holder)
                 except InvalidError as error:
                     verdict = quarantine(row, str(error))
+            verdict = self.recorder.with_records(
+                verdict, row, None, history=history_setting(row, self.settings)
+            )
             results = self.send(partial(self.store.settle, [verdict]))
             if results[row.key] is not Settled.REDEFINED:
                 return None
@@ -108,10 +145,16 @@ class Poller:
             if lost:
                 # The answer to the first claim was lost. The claim is not repeated, because the
                 # store may have applied it. Instead, the rows that it has leased are read.
-                return Claimed(rows=self.store.held(owner, ()), now=self.store.now())
+                # It is not known when these rows fell due.
+                rows = [changed(row, next_run_time=None) for row in self.store.held(owner, ())]
+                return Claimed(rows=rows, now=self.store.now())
             return lost.send(owner, claim)
 
         return self.send(request)
+
+
+_OUTCOMES = {Finish: Outcome.FINISHED, Release: Outcome.RELEASED}
+"""The outcomes of attempts that the program has ended with these decisions."""
 
 
 class _CallersLease(Holder):
@@ -122,19 +165,36 @@ class _CallersLease(Holder):
         self._row = row
         self._deadline = deadline
         self._lost = False
-        self._settler = Settler(poller.settings, poller.clock)
+        self._started = poller.recorder.clock.milliseconds()
+        self._settler = Settler(poller.settings, poller.clock, recorder=poller.recorder)
 
     @override
     def decide(self, decision: Decision) -> None:
         # A worker settles a lease only after the task's processes have exited. Here the lease is
         # settled at once, because psched has started no processes for the task.
-        self._refuse_if_over()
-        ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
-        poller = self._poller
+        poller, row = self._poller, self._row
+        attempt = Attempt(
+            outcome=_OUTCOMES.get(type(decision), Outcome.FAILED),
+            pid=os.getpid(),
+            started=self._started,
+            ended=poller.recorder.clock.milliseconds(),
+            reason=decision.reason if isinstance(decision, Retry | Quarantine) else None,
+        )
+        self._refuse_if_over(attempt)
+        ending = Ending(
+            row,
+            decision,
+            0.0 if self._lost else self._deadline,
+            attempt=attempt,
+            history=history_setting(row, poller.settings),
+        )
         results = poller.send(lambda: self._settler.settle(poller.store, [ending]))
         # If the lease was lost before, the result DONE is not trusted: the store answers DONE for
         # every row that does not exist, as if this settlement had removed the row.
-        self._require(done=results[self._row.key] is Settled.DONE and not self._lost)
+        done = results[row.key] is Settled.DONE and not self._lost
+        if not done:
+            self._record_preempted(attempt)
+        self._require(done=done)
 
     @override
     def extend(self) -> None:
@@ -164,8 +224,18 @@ class _CallersLease(Holder):
     def schedules(self) -> Schedules:
         return self._poller.schedules
 
-    def _refuse_if_over(self) -> None:
-        self._require(done=self._poller.clock.boottime() < self._deadline)
+    def _refuse_if_over(self, attempt: Attempt | None = None) -> None:
+        """Refuse a request if the lease is over; record the attempt that has ended, if one has."""
+        over = self._poller.clock.boottime() >= self._deadline
+        if over and attempt is not None:
+            self._record_preempted(attempt)
+        self._require(done=not over)
+
+    def _record_preempted(self, attempt: Attempt) -> None:
+        ended = changed(attempt, outcome=Outcome.PREEMPTED, reason="its lease was lost")
+        time = self._row.next_time or 0
+        record = self._poller.recorder.record(self._row, ended, time)
+        self._poller.record(self._row, record)
 
     def _require(self, *, done: bool) -> None:
         if not done:

@@ -1,4 +1,7 @@
-"""Changes to schedules: each change is applied once, even if the answer to a write is lost."""
+"""Changes to schedules: each change is applied once, even if the answer to a write is lost.
+
+Each change is recorded in the audit trail after it was applied.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
@@ -16,6 +19,7 @@ from psched.base.errors import (
     StoreError,
 )
 from psched.base.retry import Send
+from psched.client.auditor import Auditor
 from psched.config import Config
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
@@ -49,6 +53,7 @@ class Writer:
     Args:
         store: the store that contains the schedules.
         settings: the installation's settings.
+        auditor: records the changes that were applied.
         clock: measures how long ago an insert was first sent.
         draw_nonce: returns a new random text at each call.
         send: sends a request to the store, again and again while the store is unavailable.
@@ -58,6 +63,7 @@ class Writer:
         self,
         store: Store,
         settings: Config,
+        auditor: Auditor,
         *,
         clock: Clock,
         draw_nonce: Callable[[], str],
@@ -65,12 +71,17 @@ class Writer:
     ) -> None:
         self._store = store
         self._settings = settings
+        self._auditor = auditor
         self._clock = clock
         self._draw_nonce = draw_nonce
         self._send = send
 
-    def insert(self, rows: Sequence[Row]) -> None:
+    def insert(self, rows: Sequence[Row], *, audited: bool = True) -> None:
         """Insert either all of the rows, or none.
+
+        Args:
+            rows: the rows of new schedules.
+            audited: False for tasks that are pushed, which are not in the audit trail.
 
         Raises:
             AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
@@ -91,20 +102,30 @@ class Writer:
                 raise AlreadyExistsError(_taken(keys)) from None
 
         self._send(request)
+        if audited:
+            self._auditor.record("add", [(None, row) for row in rows])
 
     def delete(self, key: str) -> bool:
         """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`."""
-        lost = LostAnswers[str]()
+        lost = LostAnswers[Row | None]()
+        seen: Row | None = None
 
         def request() -> bool:
+            nonlocal seen
             try:
-                return lost.send(key, partial(self._store.delete, stored_key(key)))
+                if self._auditor.is_able:
+                    seen = self._store.get(stored_key(key)) or seen
+                return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:
                     return True  # the row was deleted by an earlier try, whose answer was lost
                 raise
 
-        return self._send(request)
+        is_deleted = self._send(request)
+        before = seen or Row(key=key)
+        after = None if is_deleted else changed(before, status=DELETING)
+        self._auditor.record("delete", [(before, after)])
+        return is_deleted
 
     def modify(
         self,
@@ -125,7 +146,7 @@ class Writer:
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
             return row.status != DELETING and was_replaced(row, seen, written)
 
-        self._replace(key, change, was_applied)
+        self._replace("modify", key, change, was_applied)
 
     def try_to_modify(self, seen: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
         """Change rows that have not changed since; see `ScheduleCollection.try_to_modify`."""
@@ -135,11 +156,27 @@ class Writer:
         now = cache(store.now)
         try:
             changes = [(row, redeclare(row, new, self._settings, now)) for row, new in seen]
-            return self._send(lambda: store.replace_many(changes))
+            done = self._send(partial(self._replace_many, store, changes, LostAnswers()))
         except (InvalidError, StoreError):
             # One of the changes may be the cause. The caller tries each by itself, which succeeds,
             # or raises the error of that change. A change that was applied is not lost.
             return [False] * len(seen)
+        applied = [change for change, is_done in zip(changes, done, strict=True) if is_done]
+        self._auditor.record("modify", applied)
+        return done
+
+    def _replace_many(
+        self, store: ReplacesMany, changes: Sequence[tuple[Row, Row]], lost: LostAnswers[None]
+    ) -> Sequence[bool]:
+        if lost:
+            found = self._store.look([seen.key for seen, _ in changes])
+            applied = [
+                seen.key in found and was_replaced(found[seen.key], seen, new)
+                for seen, new in changes
+            ]
+            if any(applied):
+                return applied
+        return lost.send(None, lambda: store.replace_many(changes))
 
     def requeue(self, key: str, run_at: When | None) -> None:
         """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
@@ -156,18 +193,21 @@ class Writer:
                 new = redeclare(seen, times, self._settings, self._store.now)
             return changed(new, created_at=now)
 
-        self._replace(key, change, lambda row, _seen, written: was_requeued(row, written))
+        self._replace(
+            "requeue", key, change, lambda row, _seen, written: was_requeued(row, written)
+        )
 
     def cancel(self, key: str) -> bool:
         """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`."""
-        return self._end(key, CANCELLED, CANCELLING)
+        return self._end("cancel", key, CANCELLED, CANCELLING)
 
     def force_finish(self, key: str) -> bool:
         """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`."""
-        return self._end(key, FINISHED, FINISHING)
+        return self._end("force_finish", key, FINISHED, FINISHING)
 
     def _replace(
         self,
+        action: str,
         key: str,
         change: Callable[[Row], Row | None],
         was_applied: Callable[[Row, Row, Row], bool],
@@ -175,6 +215,7 @@ class Writer:
         """Replace a row by the result of ``change``.
 
         Args:
+            action: what is done, for the audit trail.
             key: the row's key.
             change: a function that returns the new row, given the row as it is stored now. It
                 returns None if nothing must be written.
@@ -183,26 +224,33 @@ class Writer:
                 replaced, and the row that was to be written; see `psched.core.lost_answers`.
         """
         lost = LostAnswers[tuple[Row, Row]]()
+        done: list[tuple[Row, Row]] = []
 
         def request() -> bool:
             seen = read_row(self._store, key)
-            if lost.any(lambda write: was_applied(seen, *write)):
+            if write := lost.applied(lambda write: was_applied(seen, *write)):
+                done.append(write)
                 return True
             new = change(seen)
             if new is None:
                 return True
-            return lost.send((seen, new), partial(self._store.replace, seen, new))
+            write = seen, new
+            is_replaced = lost.send(write, partial(self._store.replace, *write))
+            done.extend([write] if is_replaced else [])
+            return is_replaced
 
         while not self._send(request):
             continue  # begin again, because the row was claimed, settled or changed meanwhile
+        self._auditor.record(action, done)
 
-    def _end(self, key: str, status: str, mark: str) -> bool:
+    def _end(self, action: str, key: str, status: str, mark: str) -> bool:
         """End a schedule, so that it has no next run.
 
         If its row is leased, the row is only marked; the worker that holds the lease then stops the
         task and ends the schedule.
 
         Args:
+            action: what is done, for the audit trail.
             key: the schedule's key.
             status: the status of the schedule when it has ended.
             mark: the status that marks a leased row.
@@ -210,29 +258,38 @@ class Writer:
         Returns:
             True if the schedule has ended or its row was deleted; False if the row was marked.
         """
-        lost = LostAnswers[str]()
+        lost = LostAnswers[tuple[Row, Row | None]]()
+        done: list[tuple[Row, Row | None]] = []
 
         def request() -> bool | None:
             try:
                 seen = read_row(self._store, key)
             except NotFoundError:
                 if lost:
-                    return True  # the row was deleted by an earlier try, whose answer was lost
+                    # The row was deleted by an earlier try, whose answer was lost.
+                    done.append(lost.last)
+                    return True
                 raise
             if seen.status == DELETING:
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
             if seen.status == mark or (lost and seen.status == status):
+                done.extend([lost.last] if lost else [])
                 return seen.status == status
             if seen.status in ENDED:
                 raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
             new = self._ended(seen, status, mark)
+            write = seen, new
             if new is None:
-                return lost.send(key, partial(self._store.delete, key))
-            replaced = lost.send(key, partial(self._store.replace, seen, new))
+                rests = lost.send(write, partial(self._store.delete, key))
+                done.append((seen, None if rests else changed(seen, status=DELETING)))
+                return rests
+            replaced = lost.send(write, partial(self._store.replace, seen, new))
+            done.extend([write] if replaced else [])
             return new.status == status if replaced else None
 
         while (rests := self._send(request)) is None:
             continue  # begin again, because the row was claimed, settled or changed meanwhile
+        self._auditor.record(action, done)
         return rests
 
     def _ended(self, seen: Row, status: str, mark: str) -> Row | None:

@@ -306,6 +306,23 @@ class TypeNames(Kind):
         return tuple(self.text(item, context) for item in _items(value))
 
 
+class FieldNames(Kind):
+    """A list of patterns of field names, in which ``*`` stands for any characters."""
+
+    description = (
+        "the name of a field, in which * stands for any characters, or a list of such, as in"
+        ' [password, "*token*"]'
+    )
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        names = tuple(self.text(item, context).strip() for item in _items(value))
+        # Several names in one text are a mistake: nothing would be hidden.
+        if any(not name or set(name) & set(",;:=\"'[]{}") for name in names):
+            raise InvalidValueError(f"must be {self.description}")
+        return names
+
+
 class Programs(Kind):
     """The programs that tasks are allowed to run: any (on), none (off), or those in a list.
 

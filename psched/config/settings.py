@@ -20,6 +20,7 @@ from psched.config.kinds import (
     NO_OPTIONS,
     Choice,
     Command,
+    FieldNames,
     File,
     Flag,
     Folders,
@@ -215,9 +216,9 @@ class Config:
     """Number of records that the run history keeps of one schedule, the newest ones; 0 means no
     limit."""
 
-    redact: Annotated[tuple[str, ...], TypeNames()] = ()
-    """Names of fields, such as password or *token*, whose values are hidden wherever payloads,
-    results and errors are shown."""
+    redact: Annotated[tuple[str, ...], FieldNames()] = ()
+    """Names of fields, such as password or *token*, whose values are hidden wherever the command
+    psched shows payloads, results and errors."""
 
     types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
     """For single types of task: settings that override the settings of the installation."""

@@ -256,7 +256,7 @@ def decode(
             _refuse_many(field, text, values)
         # Deep nesting is safe to parse: the parser raises RecursionError long before the stack
         # overflows.
-        value = _decoder.decode(text)
+        value = DECODER.decode(text)
         # We search the text for the pattern only if it has escapes, which most texts do not have:
         # the search makes a runner copy memory pages.
         if "\\u" in text and _SURROGATE.search(text):
@@ -324,6 +324,7 @@ def _finite(digits: str) -> float:
     return number
 
 
-# The decoder is created once, because json.loads with these arguments would create one in each
-# call.
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+"""Parses JSON, and nothing that JSON does not contain.
+
+It is created once, because json.loads with these arguments would create one in each call."""

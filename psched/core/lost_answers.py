@@ -48,9 +48,14 @@ class LostAnswers(Generic[W]):
             self._writes.append(write)
             raise
 
-    def any(self, was_applied: Callable[[W], bool]) -> bool:
-        """Whether one of the writes was applied, as far as ``was_applied`` can tell."""
-        return any(was_applied(write) for write in self._writes)
+    def applied(self, was_applied: Callable[[W], bool]) -> W | None:
+        """The write that was applied, as far as ``was_applied`` can tell; None if none was."""
+        return next((write for write in self._writes if was_applied(write)), None)
+
+    @property
+    def last(self) -> W:
+        """The last of these writes; there must be one."""
+        return self._writes[-1]
 
 
 def were_inserted(

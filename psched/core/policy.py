@@ -124,7 +124,8 @@ def after_run(
         end = _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
         return changed(end, fate=Fate.FINISHED if over else None)
     except InvalidError as error:
-        return quarantine(current, str(error))
+        end = quarantine(current, str(error))
+        return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
     try:
         end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
@@ -164,11 +165,13 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
         return _keep_backlog(leased, current, definition, now)
     # We omit the new trigger's times before now, because they were never scheduled.
     following = _following(current, definition, since=math.ceil(now) - 1)
-    if (missed := _next_of(leased, definition.settings)) is None or missed > now:
+    # The new trigger can have an occurrence at this very instant, and that one runs.
+    until = min(int(now), (following.next_time or LATEST_TIME) - 1)
+    if (missed := _next_of(leased, definition.settings)) is None or missed > until:
         return following
     why = f"its trigger was changed: {iso(missed)} and later times of the old one are dropped"
     # The old trigger's later occurrences are not counted, because that could take long.
-    dropped = Skipped(fate=Fate.CANCELLED, first=missed, until=int(now), count=None, reason=why)
+    dropped = Skipped(fate=Fate.CANCELLED, first=missed, until=until, count=None, reason=why)
     return changed(following, reason=_plain(why), skipped=(dropped,))
 
 
@@ -318,11 +321,13 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     skipped = dropped_spans(
         trigger,
         cursor,
-        oldest,
+        int(now) + 1 if oldest is None else oldest,
         catchup=definition.settings.catchup,
         busy_until=due - definition.delay if waited else None,
         last_before=partial(last_occurrence, definition, trigger, cursor),
         reason=why,
+        # A user's trigger can take long for each answer, and must answer all questions in time.
+        counts=not triggers.is_custom(row.cron or ""),
     )
     return changed(settled, skipped=skipped)
 

@@ -6,7 +6,9 @@ not import `psched.client`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from psched.base.compression import LARGEST
@@ -14,8 +16,14 @@ from psched.base.errors import NotFoundError
 from psched.base.quantities import Duration
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
+from psched.core.history.records import AuditRecord
+from psched.core.history.run import Run
+from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
+
+Since = float | str | timedelta | datetime
+"""The beginning of a period that ends now, see `Schedules.runs`."""
 
 ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
@@ -167,6 +175,48 @@ class Schedule:
             NotFoundError: there is no such schedule.
         """
         return self._collection.next(self.key, number)
+
+    def runs(
+        self,
+        *,
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Read the records of the schedule in the run history, the newest first.
+
+        The records stay when the schedule is deleted.
+
+        The arguments are those of `psched.ScheduleCollection.runs`.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no run history; the text names the fix.
+        """
+        return self._collection.runs(
+            self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+        )
+
+    def why(self, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will.
+
+        The answer is based on the schedule, on the run history, and on the records of the workers.
+        It is also given if the schedule does not exist. No worker needs to run.
+
+        Args:
+            time: the scheduled time: Unix seconds, an aware datetime, or a text such as
+                ``"2026-11-22 02:30"``, ``"02:30"`` (the last one that is not in the future),
+                ``"yesterday 02:30"``, ``"-2h"`` (the last occurrence up to then), or ISO 8601 with
+                an offset. None means the last occurrence that was due.
+            zone: the time zone of a local time and of the times in the answer; None means that of
+                the schedule.
+
+        Raises:
+            InvalidError: the time or the zone is invalid.
+        """
+        return self._collection.why(self.key, time, zone)
 
     def delete(self) -> bool:
         """Delete the schedule.
@@ -348,6 +398,27 @@ class Schedules(Protocol):
         """The next occurrences of a schedule, beginning with the one that is due or running."""
         ...
 
+    def runs(
+        self,
+        key: str | None = None,
+        *,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Run]:
+        """Read the records of the run history that fulfil all conditions, the newest first."""
+        ...
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
+        """Find the last attempt that has ended of each of these keys."""
+
+    def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
+        """Explain what became of an occurrence, or what will."""
+        ...
+
     def now(self) -> float:
         """The time of the store's clock, in Unix seconds."""
         ...
@@ -380,4 +451,14 @@ class Schedules(Protocol):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
+        ...
+
+    def audited(self, note: str | None) -> AbstractContextManager[None]:
+        """Note in the audit trail why the changes in the ``with`` block are made."""
+        ...
+
+    def audit(
+        self, key: str | None = None, since: When | None = None, limit: int | None = None
+    ) -> Iterator[AuditRecord]:
+        """Read who has changed which schedule, the newest change first."""
         ...

@@ -90,7 +90,7 @@ def selection_of(
     Raises:
         InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
     """
-    statuses = _chosen("status", status)
+    statuses = chosen_texts("status", status)
     if unknown := statuses - STATES:
         raise InvalidError(
             "status", f"{min(unknown)!r} is unknown; choose from {', '.join(sorted(STATES))}"
@@ -103,8 +103,8 @@ def selection_of(
         raise InvalidError("order", f"must be next or key, not {order!r}")
     return Selection(
         statuses=statuses,
-        types=_chosen("type", type),
-        labels=_chosen("label", label),
+        types=chosen_texts("type", type),
+        labels=chosen_texts("label", label),
         prefix=prefix or "",
         due=bool(due),
         limit=limit,
@@ -155,7 +155,12 @@ class SelectedRows(Iterator[Row]):
         return row.next_run_time is None or row.next_run_time > now
 
 
-def _chosen(field: str, values: str | Iterable[str] | None) -> frozenset[str]:
+def chosen_texts(field: str, values: str | Iterable[str] | None) -> frozenset[str]:
+    """Check a condition that is one text or several; None gives an empty set.
+
+    Raises:
+        InvalidError: the condition is something else, or an empty list.
+    """
     if values is None:
         return frozenset()
     listed = [values] if isinstance(values, str) or not isinstance(values, Iterable) else [*values]

@@ -394,6 +394,18 @@ class JoinsTransactions(Protocol):
 
 
 @runtime_checkable
+class PlansInit(Protocol):
+    """A capability of a `Store`: it says in advance what `Store.init` would do."""
+
+    def plan_init(self) -> Sequence[tuple[str, str]]:
+        """The statements that `Store.init` would execute, and in words the lock that each takes.
+
+        Nothing is changed. The result is empty if there is nothing to do.
+        """
+        ...
+
+
+@runtime_checkable
 class CountsRows(Protocol):
     """A capability of a `Store`: it can count its rows without reading them.
 

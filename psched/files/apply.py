@@ -131,8 +131,9 @@ def apply_plan(
             if not is_done:
                 schedules.modify(item.key, partial(_remaining_changes, item, made, settings))
             report("changed", item.key)
-    for item in track(made.left if prune else (), "deleting"):
-        remove(item.key, made.label, schedules, report)
+    with schedules.auditor.together():
+        for item in track(made.left if prune else (), "deleting"):
+            remove(item.key, made.label, schedules, report)
 
 
 def _new_rows(

@@ -14,6 +14,7 @@ from psched.base.errors import CommandError, ProcessStopError
 from psched.base.exec_data import check_exec
 from psched.handlers.permissions import check_enabled, check_fields, find_listed
 from psched.process import kernel, tree
+from psched.runner.end_report import ProgramEnd
 
 _OK_EXIT = (0,)
 
@@ -82,7 +83,8 @@ class Program:
             # Ignore a broken pipe, because a program need not read its standard input.
             with suppress(BrokenPipeError), self._process.stdin as stream:
                 stream.write(self._input())
-        status = _wait(self._process)
+        status, peak_kb = _wait(self._process)
+        ProgramEnd.last = ProgramEnd.of_code(status, peak_kb)
         if status not in self._ok_exit:
             how = (
                 f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
@@ -158,13 +160,20 @@ class Exec(Program):
         )
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait until a program exits; reap its orphans, which become children of this process."""
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """Wait until a program exits; reap its orphans, which become children of this process.
+
+    Returns:
+        The program's return code as in `subprocess`, and the most memory in KiB that the program or
+        one of its orphans has used.
+    """
+    peak_kb = 0
     while process.returncode is None:
-        pid, status = os.waitpid(-1, 0)
+        pid, status, used = os.wait4(-1, 0)
+        peak_kb = max(peak_kb, used.ru_maxrss)
         if pid == process.pid:
             process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode
+    return process.returncode, peak_kb
 
 
 def _arguments(task: Task) -> list[str]:

@@ -73,7 +73,12 @@ FROM_WORKER = Shapes(
             "enough": line,
             **_LOAD,
         },
-        "report": {"report": record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100))},
+        "report": {
+            "report": extended(
+                record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100)),
+                lost_records=whole(),
+            )
+        },
     },
     # The most bytes of a message. A report of a thousand tasks with the longest keys is shorter.
     longest=16 * 2**20,
@@ -115,6 +120,7 @@ STATUS = Shapes(
                         tasks=listed(TASK, _MOST_TASKS),
                     ),
                     **_LOAD,
+                    lost_records=whole(),
                 ),
                 10_000,
             ),

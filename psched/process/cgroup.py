@@ -10,7 +10,11 @@
 A process cannot leave its cgroup by forking. The kernel kills all processes of a cgroup at once,
 including those that are being forked. No controllers are enabled, so the cgroups limit no resource.
 Creating a cgroup and moving a runner into it takes 0.2 ms (p50; p99 3 ms). Killing a cgroup takes
-0.4 ms (p50; p99 5 ms).
+0.4 ms (p50; p99 5 ms). Reading the CPU time of a cgroup takes 0.02 ms.
+
+There is no peak of memory for each task, because a cgroup has it only with the controller "memory".
+The kernel refuses this controller to cgroups below one that contains a process, and the master is
+such a process.
 """
 
 import errno
@@ -38,6 +42,8 @@ _KILL_TIMEOUT = 5.0
 
 _MASTERS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
 
+_OOM_KILLS = re.compile(rb"^oom_kill ([0-9]+)$", re.MULTILINE)
+
 _NONCE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """The form of a worker's nonce, the text that identifies the worker. It has at most 64 characters,
 because messages accept no longer nonce; see `psched.master.messages`."""
@@ -58,6 +64,7 @@ class Cgroup:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._cpu_taken = 0
 
     def below(self, name: str) -> "Cgroup":
         """Create a cgroup below this one.
@@ -132,6 +139,24 @@ class Cgroup:
     def pids(self) -> list[int]:
         """The pids in this cgroup and in all cgroups below; unreadable cgroups are skipped."""
         return [pid for folder in _tree(self.path) for pid in Cgroup(folder).members]
+
+    def take_cpu(self) -> int | None:
+        """The CPU time that has been used here since the last call of this method.
+
+        The first call returns the time since the cgroup was created. The time includes processes
+        that have ended, and the cgroups below.
+
+        Returns:
+            The time in microseconds; None if it cannot be read.
+        """
+        try:
+            # The file begins with "usage_usec" and the number. It exists without the controller
+            # "cpu", too.
+            total = int(tree.read(f"{self.path}/cpu.stat").split(maxsplit=2)[1])
+        except (OSError, ValueError, IndexError):
+            return None
+        used, self._cpu_taken = total - self._cpu_taken, total
+        return max(0, used)
 
     def remove(self) -> None:
         """Remove this cgroup and all cgroups below, if they are empty; ignore errors.
@@ -212,6 +237,34 @@ class RunnerCgroups:
                 self._free.append(cgroup)
                 return
         cgroup.remove()
+
+
+class OomCounter:
+    """Tells how many processes around this one the kernel has killed because memory ran out.
+
+    The kernel counts them for each cgroup that has the controller "memory". The cgroups that psched
+    creates do not have it, so the counter is that of the nearest cgroup above them: usually the one
+    of the service or the container.
+
+    Args:
+        path: the cgroup of this process; None means that it is searched for.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        path = own_path() if path is None else path
+        above = () if path is None else (path, *path.parents)
+        files = (folder / "memory.events" for folder in above)
+        self._file = next((str(file) for file in files if file.exists()), None)
+
+    def read(self) -> int | None:
+        """The number of killed processes; None if no cgroup counts them."""
+        if self._file is None:
+            return None
+        try:
+            found = _OOM_KILLS.search(tree.read(self._file))
+        except OSError:
+            return None
+        return None if found is None else int(found[1])
 
 
 class MasterCgroup(Cgroup):

@@ -32,11 +32,16 @@ class Exit:
         pid: the process's pid.
         status: the process's exit status; None if a signal killed the process.
         signal: the number of the signal that killed the process; None if the process exited.
+        cpu_us: the CPU time of the process and of those children for which it has waited, in
+            microseconds; None if it is not known.
+        peak_kb: the peak of memory of the largest of them, in KiB; None if it is not known.
     """
 
     pid: int
     status: int | None
     signal: int | None
+    cpu_us: int | None = None
+    peak_kb: int | None = None
 
     def __str__(self) -> str:
         if self.signal is not None:

@@ -266,12 +266,12 @@ class ForkServer:
         if "ended" in message:
             known = self._places.keys() | (self._answer or {"born": ()})["born"]
             known -= {each.pid for each in self._exits}
-            for pid, status, number in message["ended"]:
+            for pid, *how in message["ended"]:
                 if pid not in known:
                     self.channel.cut("the end of a process that it has not forked")
                     return
                 known.remove(pid)
-                self._exits.append(Exit(pid, status, number))
+                self._exits.append(Exit(pid, *how))
             return
         born = message["born"]
         if not self.owes or len(born) > len(self._ordered):

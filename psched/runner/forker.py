@@ -164,8 +164,8 @@ class Forker:
             if found is not None:
                 exited = found.si_code == os.CLD_EXITED
                 how = (found.si_status, None) if exited else (None, found.si_status)
-                ended.append((pid, *how))
-        self._alive.update((pid, False) for pid, _, _ in ended)
+                ended.append((pid, *how, *kernel.usage_of_zombie(pid)))
+        self._alive.update((pid, False) for pid, *_ in ended)
         if ended:
             self._say({"ended": ended})
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.process import tree
-from psched.process.cgroup import Cgroup, RunnerCgroups
+from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
@@ -91,6 +91,7 @@ class ForkingRunnerPool(RunnerPool):
             # belongs to the cgroup of its fork server until it enters its own cgroup.
             with suppress(OSError):
                 cgroup.add(0)
+        self._oom_counter = OomCounter()
         # The children that exist now are recorded and never killed, because they do not belong to a
         # task: the handlers' modules have started them on import.
         self._spared = frozenset(tree.children(os.getpid()))
@@ -150,6 +151,8 @@ class ForkingRunnerPool(RunnerPool):
             # The cgroup is checked, because the task can have made the runner stop adopting orphans
             # (prctl(2)). Such orphans are not below the runner, but they are in its cgroup.
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
+            if clean:
+                runner.cpu_us = runner.cgroup.take_cpu()
         return clean
 
     @override
@@ -194,6 +197,10 @@ class ForkingRunnerPool(RunnerPool):
         return ended
 
     @override
+    def oom_kills(self) -> int | None:
+        return self._oom_counter.read()
+
+    @override
     def late(self) -> list[tuple[RunnerChild, str]]:
         late, self._reaper.late = self._reaper.late, []
         return late
@@ -226,11 +233,12 @@ class ForkingRunnerPool(RunnerPool):
         self._idle = [runner for runner in self._idle if not runner.link.closed]
 
     def _reuse_cgroup(self, runner: RunnerChild) -> None:
-        """Release the cgroup of a runner that has no process left.
+        """Release the cgroup of a runner that has no process left, and note its CPU time.
 
         The cgroup is reused for another runner unless the runner was killed by a signal.
         """
         if self._cgroups is not None and runner.cgroup is not None and runner.exit is not None:
+            runner.cpu_us = runner.cgroup.take_cpu()
             self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
 
     def _lose(self, server: ForkServer, how: str = "it has ended") -> None:

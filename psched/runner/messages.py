@@ -2,6 +2,7 @@
 
 from psched.application.task import LONGEST_WAIT
 from psched.core.definition import LONGEST_CRON
+from psched.core.history.records import LONGEST_ERROR
 from psched.process.message_shapes import (
     Shapes,
     any_whole,
@@ -22,7 +23,14 @@ from psched.process.message_shapes import (
 
 FROM_RUNNER = Shapes(
     {
-        "done": {"done": maybe(brief_text), "last": flag, "store": flag},
+        "done": {
+            "done": maybe(brief_text),
+            "error": maybe(text(LONGEST_ERROR)),
+            "exit": each(maybe(whole(0, 255)), maybe(whole(1, 64))),
+            "used": maybe(each(whole(), maybe(whole()))),
+            "last": flag,
+            "store": flag,
+        },
         # Sent instead of "done" if the payload could not be read, so that the task was not run.
         "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
@@ -79,7 +87,14 @@ TO_RUNNER = Shapes(
 FROM_FORK_SERVER = Shapes(
     {
         "born": {"born": listed(pid, 64), "error": maybe(whole(1, 4095)), "threads": whole()},
-        "ended": {"ended": listed(each(pid, maybe(whole(0, 255)), maybe(whole(1, 64))), 100_000)},
+        "ended": {
+            "ended": listed(
+                each(
+                    pid, maybe(whole(0, 255)), maybe(whole(1, 64)), maybe(whole()), maybe(whole())
+                ),
+                100_000,
+            )
+        },
     },
     longest=2**17,
 )

@@ -7,6 +7,7 @@ processes of the task have ended.
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -34,23 +35,43 @@ from psched.base.log import Log
 from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
 from psched.core.schedule import Schedules
+from psched.process import kernel
 from psched.process.child import reap
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
 from psched.process.titles import set_title
+from psched.runner.end_report import ProgramEnd
+from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
+from psched.runner.usage import Usage
 
 _log = logging.getLogger("psched.task")
 
 _OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
 """Errors that are logged without a traceback, because it would show only psched's own code."""
 
-_USUAL = {"done": None, "last": True, "store": False}
-"""The message that reports the usual end of a task: it has succeeded, and the runner exits."""
+_STATUS = 0xFF
+"""The bits of a number that become an exit status."""
 
-_USUAL_PACKED = packed(_USUAL)
+_NO_PROGRAM = ProgramEnd(None, None)
+
+_USUAL: list[dict[str, object]] = [
+    {
+        "done": None,
+        "error": None,
+        "exit": (status, None),
+        "used": None,
+        "last": True,
+        "store": False,
+    }
+    for status in (None, 0)
+]
+"""The messages that report the usual end of a task: it has succeeded, and the runner exits. The
+second one is that of a program."""
+
+_USUAL_PACKED = [packed(message) for message in _USUAL]
 """`_USUAL` in packed form. It is packed before the fork, because packing it in each runner would
 copy 15 memory pages."""
 
@@ -170,6 +191,9 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
+        # If each task has a process of its own, the fork server reads what the process has used.
+        # Measuring it here, too, would copy 30 memory pages.
+        self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
         """Run tasks in this process until it must exit; return the exit status.
@@ -202,10 +226,13 @@ class Runner:
                     pass
             if "run" not in message:
                 break  # exit, because the message answers a request of an earlier task
+            ProgramEnd.last = None
+            if self._usage is not None:
+                self._usage.begin(first=left == self._tasks)
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
-            link.deliver(_USUAL_PACKED if end == _USUAL else end)
+            link.deliver(_USUAL_PACKED[_USUAL.index(end)] if end in _USUAL else end)
             if left:
                 set_title("runner: idle")
         return 0
@@ -223,7 +250,7 @@ class Runner:
         # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence
-        failure = None
+        failure = text = None
         try:
             try:
                 self._stop.begin()
@@ -234,6 +261,8 @@ class Runner:
             if os.getpid() != self._process:
                 raise  # in a child that the handler has forked, which ends with a traceback
             failure = _told(error)
+            text = None if isinstance(error, _OWN_ERRORS) else error_text(error)
+            ProgramEnd.last = ProgramEnd.last or _program_end(error)
             _report(task, error, failure)
         if os.getpid() != self._process:
             # This process is a child that the handler has forked. It exits, because it must not
@@ -242,7 +271,15 @@ class Runner:
         flush_output()
         holder.close()
         self._log.subject = ""
-        return {"done": failure, "last": True, "store": holder.has_opened}
+        program = ProgramEnd.last or _NO_PROGRAM
+        return {
+            "done": failure,
+            "error": text,
+            "exit": (program.status, program.signal),
+            "used": None if self._usage is None else self._usage.end(program.peak_kb),
+            "last": True,
+            "store": holder.has_opened,
+        }
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
         """Answer what to do with a row whose trigger a user has written.
@@ -283,6 +320,22 @@ class Runner:
         must_finish = on_return == "retry" and not getattr(handler, "finishes_by_returning", False)
         if must_finish and not task.settled:
             raise UnfinishedError("returned without finish(), and on_return is retry")
+
+
+def _program_end(error: BaseException) -> ProgramEnd | None:
+    """The exit status that an exception of the handler tells; None if it tells none."""
+    if isinstance(error, SystemExit):
+        # The status is what Python would exit with: 0 for None, 1 for a text.
+        code = error.code
+        status = code & _STATUS if isinstance(code, int) else int(code is not None)
+        return ProgramEnd(status, None)
+    # `subprocess` is not imported here, because only handlers that run programs need it.
+    subprocess = sys.modules.get("subprocess")
+    if subprocess is not None and isinstance(error, subprocess.CalledProcessError):
+        code = error.returncode
+        if type(code) is int and -signal.NSIG < code <= _STATUS:
+            return ProgramEnd.of_code(code)
+    return None
 
 
 def _told(error: BaseException) -> str:

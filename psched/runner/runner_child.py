@@ -29,6 +29,10 @@ class RunnerChild(Child):
         cgroup: the runner's own cgroup; None if the runner has no cgroup of its own.
         lost_server: whether the runner's fork server died while the runner was alive.
         used: whether the runner has run a task.
+        killed: whether this process has sent SIGKILL to the runner.
+        cpu_us: the CPU time of the cgroup during the last task that has ended, in microseconds;
+            None if it is not known.
+        oom_kills: the value of `RunnerPool.oom_kills` when the task of the runner was started.
     """
 
     def __init__(self, pid: int, link: Link, now: float, stop_flags: StopFlags) -> None:
@@ -38,11 +42,20 @@ class RunnerChild(Child):
         self.cgroup: Cgroup | None = None
         self.lost_server = False
         self.used = False
+        self.killed = False
+        self.cpu_us: int | None = None
+        self.oom_kills: int | None = None
 
     @property
     def died_with_server(self) -> bool:
         """Whether the kernel has killed the runner because its fork server had died."""
         return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
+
+    @override
+    def send(self, number: signal.Signals) -> None:
+        super().send(number)
+        if number is signal.SIGKILL and self.exit is None:
+            self.killed = True
 
     @override
     def reaped(self, how: Exit) -> None:

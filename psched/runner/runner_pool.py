@@ -58,6 +58,7 @@ class RunnerPool(ABC):
         # The flags are reset, because they might still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
+        runner.oom_kills = self.oom_kills()
         return runner
 
     def give_back(self, runner: RunnerChild) -> bool:
@@ -96,6 +97,13 @@ class RunnerPool(ABC):
         """Return the ended runners whose last process has died since the last call."""
         cleared, self._cleared = self._cleared, []
         return cleared
+
+    def oom_kills(self) -> int | None:
+        """How many processes of this service the kernel has killed because memory ran out.
+
+        None if it is not known.
+        """
+        return None
 
     @abstractmethod
     def late(self) -> Sequence[tuple[RunnerChild, str]]:

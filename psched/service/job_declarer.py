@@ -6,6 +6,7 @@ Worker 0 of each generation declares the jobs before it claims tasks.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -17,6 +18,7 @@ from psched.base.errors import (
     NotFoundError,
     NotSupportedError,
 )
+from psched.client.author import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config.urls import file_of
 from psched.core.definition import parse_row
@@ -60,7 +62,12 @@ class JobDeclarer:
         # Do not repeat a failed request (tries=1), because a worker that waits for the store
         # neither extends leases nor reads its master's messages.
         schedules = ScheduleCollection(
-            store, self._settings, clock=CLOCK, draw_nonce=new_nonce, tries=1
+            store,
+            self._settings,
+            clock=CLOCK,
+            draw_nonce=new_nonce,
+            tries=1,
+            author=partial(this_process, self._jobs.program),
         )
         file = file_of(self._settings.url)
         if self._settings.type == "rdb" and file is not None and not file.exists():

@@ -29,6 +29,7 @@ class Jobs:
         settings: contains the default values of the schedules' fields.
 
     Attributes:
+        program: the program's name.
         routes: the handler of each type.
         schedules: the key and the fields of each schedule. A job without a schedule has no item.
     """
@@ -36,7 +37,7 @@ class Jobs:
     def __init__(self, program: str, label: str, settings: Config) -> None:
         self.label = label
         self.settings = settings
-        self._program = program
+        self.program = program
         self._keys: set[str] = set()
         self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
@@ -131,7 +132,7 @@ class Jobs:
             InvalidError: the object's attributes are not the arguments of its class.
         """
         kind = type(run)
-        module = self._program if kind.__module__ == "__main__" else kind.__module__
+        module = self.program if kind.__module__ == "__main__" else kind.__module__
         if dataclasses.is_dataclass(run):
             names = [field.name for field in dataclasses.fields(run) if field.init]
             parameters = {name: getattr(run, name) for name in names}

@@ -1,11 +1,14 @@
 """The settings that psched's own stores need, as one value."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from psched.config import Config
 from psched.config.tls import Tls
+from psched.core.definition import history_setting
+from psched.core.model import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class StoreParameters:
         only: the types of tasks that the store claims; empty means all types.
         claim_strategy: how a relational database claims due rows; ``auto`` means the best way that
             the server supports.
+        history: returns the setting ``history`` that applies to a row.
         wait_replicas: the number of Redis replicas that must have received a write before the write
             counts as done; 0 means that psched does not wait for replicas.
     """
@@ -37,6 +41,9 @@ class StoreParameters:
     only: Sequence[str] = ()
     claim_strategy: str = "auto"
     wait_replicas: int = 0
+    history_keep: int = 0
+    history_keep_per_key: int = 0
+    history: Callable[[Row], str] = lambda _row: "all"
 
     @classmethod
     def of(cls, settings: Config) -> Self:
@@ -50,4 +57,7 @@ class StoreParameters:
             only=settings.only,
             claim_strategy=settings.claim_strategy,
             wait_replicas=settings.wait_replicas,
+            history_keep=settings.history_keep,
+            history_keep_per_key=settings.history_keep_per_key,
+            history=partial(history_setting, settings=settings),
         )

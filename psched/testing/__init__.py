@@ -31,15 +31,15 @@ compared values.
 
 For a store that cannot store every column of a row, subclass `CoreContract` and the test classes of
 the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKeys`, `Marks`,
-`Retention`, `Recovery`. Five more classes test capabilities that the protocol does not require. Add
+`Retention`, `Recovery`. Six more classes test capabilities that the protocol does not require. Add
 `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert rows
 in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one transaction,
-`TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any client is
-allowed to set the status of a row.
+`HistoryContract` if it keeps the run history, `TableContract` if clients are allowed to write rows
+by SQL, and `StatusContract` if any client is allowed to set the status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
 `settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
-`records`, `overrides`, `retention`, `recovery`, `capabilities`, `table`.
+`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
@@ -57,6 +57,7 @@ from psched.testing.store_contract.contention import Contention
 from psched.testing.store_contract.definitions import Definitions, Replacements
 from psched.testing.store_contract.deletion import Deletion, Marks
 from psched.testing.store_contract.fencing import Fencing
+from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.leases import Leases
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
@@ -73,6 +74,7 @@ __all__ = [
     "BacklogContract",
     "CoreContract",
     "ExactKeys",
+    "HistoryContract",
     "ManualChild",
     "ManualClock",
     "ManualDeadMan",

@@ -15,6 +15,7 @@ from psched.core.model import Occurrence
 from psched.process.child import Exit
 from psched.process.link import Link
 from psched.process.signals import Waitable
+from psched.runner.end_report import EndReport
 from psched.runner.messages import TO_RUNNER
 from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
@@ -23,6 +24,8 @@ from psched.testing.manual_clock import ManualClock
 
 _FIRST_PID = 2**22 + 1
 """The pid of the first runner; larger than the pid of any process, see PID_MAX_LIMIT in proc(5)."""
+
+_REPORT = EndReport()
 
 _LONGEST_PAYLOAD = 2**24
 """The largest number of bytes of a payload that a runner accepts."""
@@ -76,15 +79,31 @@ class ManualRunner(RunnerChild):
         reason = self.stop_flags.read()
         return "" if reason is Reason.NONE else reason.name.lower()
 
-    def finish(self, failure: str | None = None, *, last: bool = False) -> None:
+    def finish(
+        self,
+        failure: str | None = None,
+        *,
+        last: bool = False,
+        report: EndReport = _REPORT,
+    ) -> None:
         """Report to the worker that the handler has returned, or has raised an exception.
 
         Args:
             failure: the exception, in one line; None if the handler has returned.
             last: whether the runner exits instead of accepting further tasks.
+            report: what else the runner tells about the task.
         """
         self.assignment = None
-        self._peer.send({"done": failure, "last": last, "store": False})
+        self._peer.send(
+            {
+                "done": failure,
+                "error": report.error,
+                "exit": (report.exit_status, report.exit_signal),
+                "used": (report.cpu_us or 0, report.peak_kb),
+                "last": last,
+                "store": False,
+            }
+        )
         if last:
             self.exit_with(0)
 
@@ -122,8 +141,10 @@ class ManualRunner(RunnerChild):
     def send(self, number: signal.Signals) -> None:
         if self.exit is None and self.pending_exit is None:
             self.signals.append((self._clock.monotonic(), number))
-            if number is signal.SIGKILL and not self.unkillable:
-                self.exit_with(None, number)
+            if number is signal.SIGKILL:
+                self.killed = True
+                if not self.unkillable:
+                    self.exit_with(None, number)
 
     @override
     def reaped(self, how: Exit) -> None:

@@ -78,6 +78,15 @@ class Zone:
         shown = datetime.fromtimestamp(instant, self._info)
         return int(shown.replace(tzinfo=UTC).timestamp())
 
+    def shown(self, instant: int) -> tuple[str, str]:
+        """Return the date and the time of day at an instant, such as 2026-11-22 and 02:30 CET.
+
+        Seconds are omitted if they are 0.
+        """
+        local = datetime.fromtimestamp(instant, self._info)
+        clock = local.strftime("%H:%M:%S" if local.second else "%H:%M")
+        return local.strftime("%Y-%m-%d"), f"{clock} {local.tzname()}"
+
     def instants(self, wall: int) -> tuple[int, ...]:
         """Return the instants at which a wall time is shown, in order: no instant, one or two."""
         old, new = self._readings(wall)

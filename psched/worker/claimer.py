@@ -19,6 +19,7 @@ from psched.core.history.recording import Recorder
 from psched.core.model import Row, Settlement
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
 from psched.worker.store_gateway import StoreGateway, debug_requests
@@ -99,6 +100,7 @@ class Claimer:
         clock: measures when to claim.
         rng: the source of the random pauses between claims.
         recorder: creates the records of rows for which there is nothing to run.
+        history: records the attempts whose leases have ended without a settle.
 
     Attributes:
         has_polled: whether the store has answered at least one claim.
@@ -118,6 +120,7 @@ class Claimer:
         clock: Clock,
         rng: random.Random,
         recorder: Recorder,
+        history: HistoryKeeper,
     ) -> None:
         self._store = store
         self._gateway = gateway
@@ -130,6 +133,7 @@ class Claimer:
         self._clock = clock
         self._rng = rng
         self._recorder = recorder
+        self._history = history
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._unknown: list[_UnknownClaim] = []
@@ -286,6 +290,10 @@ class Claimer:
         # Older leases that are due are extended first, because this takes time, and the ages of the
         # new leases must be checked after it.
         self._gateway.keep_leases()
+        for row in claimed.rows:
+            if row.key in claimed.expired:
+                _log.warning("%s: taken over, its last lease ended without a settle", row.key)
+                self._history.taken_over(row, claimed.expired[row.key])
         granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
         for place, lease in enumerate(granted):
@@ -301,8 +309,6 @@ class Claimer:
                 # with late occurrences.
                 self._unstarted.release(row)
                 continue
-            if row.key in claimed.expired:
-                _log.warning("%s: taken over, its last lease ended without a settle", row.key)
             verdict = self._triggers.open(row, claimed.now or 0)
             if isinstance(verdict, Question):
                 self._unstarted.wait(row, lease.deadlines, verdict)

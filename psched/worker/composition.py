@@ -14,7 +14,9 @@ from psched.master.generation_spec import WorkerIdentity
 from psched.process.link import Link
 from psched.process.titles import set_title
 from psched.runner.runner_pool import RunnerPool
-from psched.worker.chores import BacklogWatch, Janitor
+from psched.worker.chores.backlog_watch import BacklogWatch
+from psched.worker.chores.history_keeper import HistoryKeeper
+from psched.worker.chores.janitor import Janitor
 from psched.worker.claimer import Claimer
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
@@ -82,6 +84,7 @@ def make_worker(
         rng=rng,
         startup=startup,
         recorder=recorder,
+        number=place.number,
     )
     return Worker(
         link,
@@ -117,11 +120,13 @@ def make_lease_loop(
     rng: random.Random,
     startup: Callable[[], Iterator[None]] | None = None,
     recorder: Recorder,
+    number: int = 0,
 ) -> LeaseLoop:
     """Create a worker's lease loop with its parts.
 
-    ``nonce`` is the random text that identifies the worker in its leases, and ``tasks`` is the
-    result of `make_task_table`. `make_worker` describes the other arguments.
+    ``nonce`` is the random text that identifies the worker in its leases, ``tasks`` is the result
+    of `make_task_table`, and ``number`` is the worker's number. `make_worker` describes the other
+    arguments.
     """
     slowness = Slowness(settings, clock)
     backoff = StoreBackoff(
@@ -133,6 +138,16 @@ def make_lease_loop(
     unstarted = UnstartedLeases()
     gateway = StoreGateway(store, backoff, settings, clock=clock, tasks=tasks, unstarted=unstarted)
     triggers = TriggerHelpers(tasks, pool, settings, clock)
+    history = HistoryKeeper(
+        store,
+        gateway,
+        settings,
+        nonce=nonce,
+        number=number,
+        recorder=recorder,
+        clock=clock,
+        rng=rng,
+    )
     claimer = Claimer(
         store,
         gateway,
@@ -145,6 +160,7 @@ def make_lease_loop(
         clock=clock,
         rng=rng,
         recorder=recorder,
+        history=history,
     )
     return LeaseLoop(
         store,
@@ -157,6 +173,7 @@ def make_lease_loop(
         claimer=claimer,
         startup=StartupSteps(startup, gateway),
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
+        history=history,
         backlog=BacklogWatch(store, gateway, settings, clock=clock),
         recorder=recorder,
         clock=clock,

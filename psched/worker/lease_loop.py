@@ -21,7 +21,9 @@ from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
 from psched.master.reports.load import Load
 from psched.runner.stop_flags import Reason
-from psched.worker.chores import BacklogWatch, Janitor
+from psched.worker.chores.backlog_watch import BacklogWatch
+from psched.worker.chores.history_keeper import HistoryKeeper
+from psched.worker.chores.janitor import Janitor
 from psched.worker.claimer import Claimer
 from psched.worker.running_task import RunningTask
 from psched.worker.startup_steps import StartupSteps
@@ -53,6 +55,7 @@ class LeaseLoop:
         janitor: purges tasks that ended long ago.
         backlog: counts the due rows that wait while no slot is free.
         recorder: creates the records of the run history.
+        history: writes what the run history contains besides the settlements' records.
         clock: measures what is due.
     """
 
@@ -71,6 +74,7 @@ class LeaseLoop:
         janitor: Janitor,
         backlog: BacklogWatch,
         recorder: Recorder,
+        history: HistoryKeeper,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -84,6 +88,7 @@ class LeaseLoop:
         self._startup = startup
         self._janitor = janitor
         self._backlog = backlog
+        self._history = history
         self._clock = clock
         self._settler = Settler(settings, clock, triggers.conclude, gateway.request, recorder)
         self._dead: list[str] = []
@@ -146,6 +151,19 @@ class LeaseLoop:
         return Load(self._settings.concurrency, self._claimer.free, waiting.due, waiting.late)
 
     @property
+    def lost_records(self) -> int:
+        """How many records of the run history could not be written so far."""
+        return self._history.lost_records
+
+    def leave(self) -> None:
+        """Note in the store that this worker ends; call this when no lease is left.
+
+        If the store has not answered the last request, this does nothing.
+        """
+        if self._backoff.ready and self._backoff.away is None:
+            self._history.leave()
+
+    @property
     def away(self) -> str | None:
         """Why the store does not answer; None if it answers."""
         return self._backoff.away
@@ -173,6 +191,8 @@ class LeaseLoop:
                 self._backlog.count(full=self._claimer.is_full)
                 self._janitor.purge()
                 self._backoff.all_answered()
+                if self._claimer.has_polled:
+                    self._history.work(len(self._tasks))
             except TransientStoreError:
                 # The failure has been logged. A claim is sent as soon as the pause has passed,
                 # because only the answer to a request can show that the outage has ended.
@@ -226,7 +246,10 @@ class LeaseLoop:
             # was lost (``unsure``).
             if result is Settled.DONE and (unsure or not task.lost):
                 task.log_end()
-            elif unsure:
+                self._history.wrote(key)
+                continue
+            self._history.preempted(task)
+            if unsure:
                 text = "the store did not confirm its end before its lease ended or was taken over"
                 text += ": nobody knows whether what it did counts"
                 task.log(text, level=logging.ERROR)
@@ -252,6 +275,8 @@ class LeaseLoop:
                 row = self._gateway.request(partial(self._store.get, key))
                 if row is not None and row.token == settlement.token:
                     self._unstarted.release(row)
+            if result is Settled.DONE and settlement.records:
+                self._history.wrote(key)
             self._unstarted.settled(key)
         self._claimer.poll_now()
 
@@ -285,7 +310,7 @@ class LeaseLoop:
         """When to send the next request or stop the tasks, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         wakes = min(mono + self._gateway.next_extension - boot, self._claimer.wakes)
-        wakes = min(wakes, self._backlog.wakes)
+        wakes = min(wakes, self._backlog.wakes, self._history.wakes)
         if self._tasks:
             wakes = min(wakes, self._next_marks)
         if self._has_requests():

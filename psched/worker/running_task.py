@@ -11,11 +11,22 @@ from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.settling import Ending
 from psched.process.kill_ladder import KillLadder
+from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
 from psched.runner.stop_flags import Reason
 from psched.worker.lease import Lease
 
 _log = logging.getLogger("psched.worker")
+
+_NOTHING_TOLD = EndReport()
+
+
+_INTERRUPTED = {
+    Reason.CANCELLED: Outcome.CANCELLED,
+    Reason.DELETED: Outcome.CANCELLED,
+    Reason.LEASE: Outcome.PREEMPTED,
+}
+"""The outcomes of attempts that were stopped for these reasons."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +50,10 @@ class RunningTask(Lease):
         over: whether the run has ended: the handler has returned or raised, or its process has
             ended.
         ended: when the run ended, seconds of the monotonic clock; 0 until then.
+        told: what the runner has told about the end of the run, or what its exit has told.
+        out_of_memory: whether the run was probably ended because memory ran out.
+        cpu_us: the CPU time in microseconds; None if it is not known.
+        peak_kb: the most memory that one of its processes has used, in KiB; None if not known.
         empty: whether no process belongs to the task any more. The runner can then run another
             task.
         begun: whether `TaskGuard` has checked that the runner has begun the task. `TaskGuard`
@@ -60,6 +75,10 @@ class RunningTask(Lease):
     failure: str | None = None
     over: bool = False
     ended: float = 0.0
+    told: EndReport = _NOTHING_TOLD
+    out_of_memory: bool = False
+    cpu_us: int | None = None
+    peak_kb: int | None = None
     empty: bool = False
     begun: bool = False
     lost_server: bool = False
@@ -87,26 +106,55 @@ class RunningTask(Lease):
             self.stopping = reason
             self.runner.stop_flags.write(reason)
 
-    def run_over(self, failure: str | None, now: float) -> None:
+    def run_over(self, failure: str | None, now: float, told: EndReport = _NOTHING_TOLD) -> None:
         """Note that the run has ended; only the first call has an effect.
 
         Args:
             failure: what went wrong, in one line; None if the handler has returned.
             now: the current time, seconds of the monotonic clock.
+            told: what the runner has told about the end, or what its exit has told.
         """
         if not self.over:
-            self.over, self.failure, self.ended = True, failure, now
+            self.over, self.failure, self.ended, self.told = True, failure, now, told
             self.ended_at = self.store_clock.milliseconds()
+
+    def judge_memory(self, oom_kills: int | None) -> None:
+        """Find out whether the run, which has ended, was probably ended because memory ran out.
+
+        This is so if SIGKILL has ended its process or its program, psched has not sent this signal,
+        and the kernel's counter does not contradict. The counter contradicts if it has not grown
+        since the task was started: then a person or a program has sent the signal. If no counter
+        can be read, the signal alone decides, because such signals are rarely sent by people.
+
+        A grown counter alone does not decide: it counts the processes of all tasks of the service.
+
+        Args:
+            oom_kills: the present value of `RunnerPool.oom_kills`.
+        """
+        runner = self.runner
+        if self.told.was_killed and not (runner.killed or runner.lost_server):
+            before = runner.oom_kills
+            self.out_of_memory = before is None or oom_kills is None or oom_kills > before
 
     def server_died(self, now: float) -> None:
         """Note that the runner died with its fork server; no effect if the run ended before."""
         if not self.over:
             self.lost_server = True
-            self.run_over("its fork server died", now)
+            self.run_over("its fork server died", now, EndReport.of_exit(self.runner.exit))
 
     def tree_gone(self) -> None:
         """Note that no process belongs to the task any more."""
         self.empty = True
+        # The figures are copied, because the runner can run another task before this lease ends.
+        runner = self.runner
+        self.cpu_us, self.peak_kb = self.told.cpu_us, self.told.peak_kb
+        if runner.exit is not None and not runner.used and runner.exit.cpu_us is not None:
+            # The process has run only this task, so that all that it has used belongs to the task.
+            self.cpu_us, self.peak_kb = runner.exit.cpu_us, runner.exit.peak_kb
+        if runner.cpu_us is not None:
+            # The figure of the cgroup is preferred, because it contains processes that have
+            # outlived the handler.
+            self.cpu_us = runner.cpu_us
 
     @property
     def conclusion(self) -> Decision:
@@ -151,8 +199,7 @@ class RunningTask(Lease):
         if isinstance(decision, Finish):
             outcome = Outcome.FINISHED
         elif isinstance(decision, Release):
-            stopped = self.stopping in {Reason.CANCELLED, Reason.DELETED}
-            outcome = Outcome.CANCELLED if stopped else Outcome.RELEASED
+            outcome = _INTERRUPTED.get(self.stopping, Outcome.RELEASED)
         elif self.stopping is Reason.TIMEOUT:
             outcome = Outcome.TIMED_OUT
         else:
@@ -163,6 +210,12 @@ class RunningTask(Lease):
             started=self.started_at,
             ended=self.ended_at,
             reason=None if isinstance(decision, Finish | Release) else decision.reason,
+            exit_status=self.told.exit_status,
+            exit_signal=self.told.exit_signal,
+            cpu_ms=None if self.cpu_us is None else round(self.cpu_us / 1000),
+            peak_kb=self.peak_kb,
+            out_of_memory=self.out_of_memory,
+            error=self.told.error,
         )
 
     def report(self, mono: float, boot: float) -> dict[str, Any]:
@@ -190,6 +243,7 @@ class RunningTask(Lease):
     def log_end(self) -> None:
         """Log how the task has ended."""
         took = self.ended - self.started
+        memory = "; memory has probably run out" if self.out_of_memory else ""
         match self.conclusion:
             case Finish():
                 self.log("finished in %.3f s", took)
@@ -199,11 +253,12 @@ class RunningTask(Lease):
                 self.log("released after %.3f s", took, level=logging.WARNING)
             case Retry(_, reason) if attempts.is_exhausted(self.row, self.definition):
                 text = "failed after %.3f s, for the last time (attempt %d): %s"
-                self.log(text, took, self.row.attempt, reason, level=logging.ERROR)
+                why = f"{reason}{memory}"
+                self.log(text, took, self.row.attempt, why, level=logging.ERROR)
             case Retry(wait, reason):
                 if wait is None:
                     wait = attempts.retry_delay(self.row, self.definition)
                 what = "released" if self.lost_server else "failed"
                 when = f"again in {wait:.3g} s" if wait else "again at once"
                 text = "%s after %.3f s, %s: %s"
-                self.log(text, what, took, when, reason, level=logging.WARNING)
+                self.log(text, what, took, when, f"{reason}{memory}", level=logging.WARNING)

@@ -13,7 +13,7 @@ from math import ceil
 from typing import TypeVar
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError, TransientStoreError
+from psched.base.errors import StoreBusyError, StoreUnavailableError, TransientStoreError
 from psched.base.texts import cut
 from psched.config import Config
 from psched.core.store_protocol import Store
@@ -76,6 +76,21 @@ class StoreGateway:
         if self._backoff.ready:
             self.keep_leases()
         return self._backoff.ask(send)
+
+    def request_aside(self, send: Callable[[], T]) -> T:
+        """Send a request about which only its sender cares, such as one about the run history.
+
+        It is sent like `request`, but its failure does not count as an outage of the store, so the
+        requests about leases go on.
+
+        Raises:
+            StoreError: the request failed; or it was not sent, because a request about leases
+                failed a short time ago.
+        """
+        if not self._backoff.ready:
+            raise StoreUnavailableError("the store is away")
+        self.keep_leases()
+        return send()
 
     def keep_leases(self) -> None:
         """Guard the tasks (see `TaskTable.guard`), and extend the leases that are due.

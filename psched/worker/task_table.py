@@ -14,6 +14,7 @@ from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
 from psched.process.signals import Waitable
+from psched.runner.end_report import EndReport
 from psched.runner.runner_pool import RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask
@@ -159,7 +160,7 @@ class TaskTable:
                 self._handle(task, runner.last_words, writer)
                 if runner.died_with_server:
                     task.server_died(self._clock.monotonic())
-                task.run_over(f"its process {runner.exit}", self._clock.monotonic())
+                self._end(task, f"its process {runner.exit}", EndReport.of_exit(runner.exit))
         for runner in self._pool.cleared():
             if runner in by_runner:
                 by_runner[runner].tree_gone()
@@ -190,6 +191,13 @@ class TaskTable:
         for task in self:
             self._guard.stop(task, reason, limit)
 
+    def _end(self, task: RunningTask, failure: str | None, told: EndReport) -> None:
+        """Note that a run has ended; no effect if it had ended before."""
+        if not task.over:
+            task.run_over(failure, self._clock.monotonic(), told)
+            if told.was_killed:
+                task.judge_memory(self._pool.oom_kills())
+
     def _handle(
         self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
     ) -> None:
@@ -207,7 +215,8 @@ class TaskTable:
         if "done" in message or "quarantine" in message:
             if "quarantine" in message:
                 task.decided(Quarantine(message["quarantine"]))
-            task.run_over(message.get("done"), self._clock.monotonic())
+            told = EndReport.of_message(message) if "done" in message else EndReport()
+            self._end(task, message.get("done"), told)
             if message.get("store"):
                 self._pool.renew()
             if not message["last"] and self._pool.give_back(task.runner):

@@ -237,6 +237,7 @@ class Worker:
     def _see_whether_it_is_done(self, now: float) -> None:
         """Set the exit status if no lease is left, or the store has not answered for too long."""
         if self._lease_loop.idle:
+            self._lease_loop.leave()
             self.exit_status = DRAINED
         elif self._tasks.alive or self._lease_loop.asks:
             self._give_up_at = now + _LONGEST_SETTLING
@@ -272,7 +273,8 @@ class Worker:
         """This worker's tasks and recent errors, for ``psched status``."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         tasks = [task.report(mono, boot) for task in self._tasks]
-        return {"tasks": tasks, "errors": [*self._log.recent]}
+        lost = self._lease_loop.lost_records
+        return {"tasks": tasks, "errors": [*self._log.recent], "lost_records": lost}
 
 
 def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:

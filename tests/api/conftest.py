@@ -37,6 +37,9 @@ class Host:
         self.suspended = 0.0
         self.slept = []
 
+    def wall(self):
+        return self._clock.wall()
+
     def boottime(self):
         return self._clock.boottime() + self.suspended
 

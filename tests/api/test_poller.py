@@ -1,5 +1,8 @@
 """Leasing occurrences without a worker: poll, and the methods of a task."""
 
+import os
+import socket
+
 import pytest
 
 import psched
@@ -11,6 +14,7 @@ from psched import (
     StoreUnavailableError,
     Task,
 )
+from psched.core.history.protocol import RunSelection
 from psched.core.model import Occurrence
 from support.stores import make_store
 
@@ -388,3 +392,56 @@ def test_a_payload_that_is_none_is_quarantined_by_who_polls_it(schedules, sql):
     assert schedules.poll() is None
     bad = schedules["bad"].metadata()
     assert (bad.status, bad.reason) == ("quarantined", "data: must be a JSON object, not list")
+
+
+class TestRecords:
+    """Tests of what the run history says about tasks that programs run themselves."""
+
+    @pytest.fixture
+    def records(self, schedules, sql):  # noqa: ARG002  # not on Redis
+        return lambda: [*schedules._store.runs(RunSelection(key="k"))][::-1]
+
+    @pytest.mark.parametrize(
+        ("end", "expected"),
+        [
+            ("finish", ("finished", "finished")),
+            ("release", ("released", None)),
+            ("retry", ("failed", None)),
+        ],
+    )
+    def test_an_attempt_is_recorded(self, add, schedules, records, end, expected):
+        add(cron=None)
+        getattr(schedules.poll(), end)()
+        [record] = records()
+        assert (record.outcome, record.fate) == expected
+        assert (record.pid, record.host) == (os.getpid(), socket.gethostname())
+        assert (record.generation, record.attempt) == (None, 1)
+        assert HOUR * 1000 == record.due <= record.started <= record.ended
+        assert abs(record.ended - schedules._store.now() * 1000) < 60_000
+
+    def test_what_was_dropped_is_recorded(self, add, schedules, records):
+        add()
+        schedules.poll().finish()
+        dropped, finished = records()
+        assert (dropped.fate, dropped.outcome, dropped.scheduled_time) == ("coalesced", None, HOUR)
+        assert dropped.until < finished.scheduled_time
+
+    def test_an_attempt_that_is_taken_over_is_recorded_by_whoever_knows_most(
+        self, add, schedules, records, take_over
+    ):
+        add(cron=None)
+        task = schedules.poll()
+        second = take_over()
+        [lost] = records()
+        assert (lost.outcome, lost.attempt, lost.fence) == ("lost", 1, 1)
+        assert (second.attempt, second.fence) == (2, 2)
+        with pytest.raises(PreemptedError):
+            task.finish()
+        [preempted] = records()
+        assert (preempted.outcome, preempted.fate, preempted.fence) == ("preempted", None, 1)
+        assert preempted.pid == os.getpid()
+
+    def test_no_history_means_no_records(self, add, schedules, records):
+        add(cron=None, history="none")
+        schedules.poll().finish()
+        assert records() == []

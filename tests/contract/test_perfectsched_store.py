@@ -3,13 +3,15 @@
 import pytest
 
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
-from psched.core.store_protocol import Store
-from psched.testing import BacklogContract, CoreContract
+from psched.core.store_protocol import Settled, Store
+from psched.testing import BacklogContract, CoreContract, HistoryContract
+from psched.testing.store_contract.bench import leased
+from psched.testing.store_contract.history.bench import ending_with, recorded, runs
 from support.compat import compat_factory
 from support.stores import Sql
 
 
-class TestPerfectSchedStore(CoreContract, BacklogContract):
+class TestPerfectSchedStore(CoreContract, BacklogContract, HistoryContract):
     @pytest.fixture
     def backend_factory(self, database):
         if database.kind == "mariadb":
@@ -18,6 +20,15 @@ class TestPerfectSchedStore(CoreContract, BacklogContract):
         with compat_factory(database.url) as open_store:
             open_store().init()
             yield open_store
+
+    def test_a_repeated_settlement_is_recorded_once(self, backend_factory):
+        """Unlike in the contract, no other store repeats it: the table holds no token."""
+        store = backend_factory()
+        held = leased(store, "k")
+        record = recorded(held)
+        for _ in range(2):
+            assert store.settle([ending_with(held, record)]) == {"k": Settled.DONE}
+        assert runs(store) == [record]
 
 
 def test_every_method_of_the_protocol_is_written_anew():

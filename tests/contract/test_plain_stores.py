@@ -9,7 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from psched.base.clock import SystemClock
+from psched.core.history.protocol import KeepsHistory
+from psched.core.store_protocol import Settled
 from psched.testing import BackendContract, BacklogContract, StatusContract
+from psched.testing.store_contract.bench import leased
+from psched.testing.store_contract.history.bench import ending_with, recorded
 from support.stores import SOME, takes_some_types
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"
@@ -42,6 +46,12 @@ class TestFileStore(BackendContract, BacklogContract, StatusContract):
                 rows[key] = replace(rows[key], status=status)
 
         return set_status
+
+    def test_a_settlement_with_records_is_applied_without_a_history(self, backend_factory):
+        store = backend_factory()
+        held = leased(store, "k")
+        assert store.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
+        assert not isinstance(store, KeepsHistory)
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(self, backend_factory):
         some = backend_factory()

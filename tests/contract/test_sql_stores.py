@@ -6,6 +6,7 @@ from sqlalchemy import create_engine
 from psched.testing import (
     BackendContract,
     BacklogContract,
+    HistoryContract,
     ReplaceManyContract,
     StatusContract,
     TableContract,
@@ -74,3 +75,11 @@ class TestSqlStore(
     @pytest.fixture
     def execute(self, database, backend_factory):  # noqa: ARG002  # the table is there
         return Sql(database.url)
+
+
+class TestSqlHistory(HistoryContract):
+    @pytest.fixture
+    def backend_factory(self, database):
+        with store_factory(database.url) as open_store:
+            open_store().init()
+            yield open_store

@@ -70,7 +70,9 @@ SQL = ("mariadb", "postgresql")
 
 ANY = tuple(FAULTS)
 
-SETTLING = dict.fromkeys(SQL, b"SET owner = NULL") | {"redis": scripts.SETTLE.digest.encode()}
+SETTLING = dict.fromkeys(SQL, b"SET owner = NULL") | {
+    "redis": scripts.SETTLE_AND_RECORD.digest.encode()
+}
 CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": scripts.CLAIM.digest.encode()}
 """What is in the requests that do so."""
 

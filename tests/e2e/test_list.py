@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from psched.cli.schedules.table import FIRST_ROWS
+from psched.cli.text_table import FIRST_ROWS
 from support.waiting import wait_until
 
 
@@ -46,11 +46,11 @@ def test_the_table_has_status_schedule_and_next_run_and_no_payload(service, list
     service.add("ended", next_time=1893456000)
     service.invoke("cancel", "ended")
     assert listed("--utc", "--sort", "key") == [
-        "KEY    STATUS     SCHEDULE              NEXT              REASON",
-        "cron   waiting    0 9 * * * Asia/Tokyo  2030-01-01 00:00",
-        "ended  cancelled  once                  -",
-        "every  waiting    every 1h30m           2030-01-01 00:00",
-        "once   waiting    once                  2030-01-01 00:00",
+        "KEY    STATUS     SCHEDULE              NEXT              LAST  REASON",
+        "cron   waiting    0 9 * * * Asia/Tokyo  2030-01-01 00:00  -",
+        "ended  cancelled  once                  -                 -",
+        "every  waiting    every 1h30m           2030-01-01 00:00  -",
+        "once   waiting    once                  2030-01-01 00:00  -",
         "4 schedules",
     ]
 
@@ -64,12 +64,12 @@ def test_what_is_due_and_what_runs_is_seen(service, listed):
             " next_time = unixepoch() + 3 WHERE id = 'runs'"
         )
     _, due, runs, _ = listed("--utc")
-    assert re.fullmatch(r"due +due +once +\d+d\d+h late", due)
+    assert re.fullmatch(r"due +due +once +\d+d\d+h late +-", due)
     with service.sql() as connection:
         connection.execute("INSERT INTO psched (id) VALUES ('sql')")
-    assert re.fullmatch(r"sql +due +once +now", listed("sql")[1])
+    assert re.fullmatch(r"sql +due +once +now +-", listed("sql")[1])
     service.invoke("delete", "sql")
-    assert re.fullmatch(r"runs +running +once +\w{3} \d\d \d\d:\d\d", runs)
+    assert re.fullmatch(r"runs +running +once +\w{3} \d\d \d\d:\d\d +-", runs)
     for options, expected in {
         ("--due",): ["due"],
         ("--status", "due"): ["due"],

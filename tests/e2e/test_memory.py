@@ -11,6 +11,7 @@ import pytest
 import psched
 from psched.memory import MemoryFolder
 from support.processes import kill
+from support.stores import store_factory
 from support.waiting import HANG_TIMEOUT, wait_until
 
 
@@ -114,6 +115,18 @@ def test_they_go_with_a_master_that_is_killed_before_its_program_asks_for_them(s
     service.open_gate("gate")
     master.wait_until_nothing_is_left()
     assert not folders(service)
+
+
+def test_what_has_run_is_in_the_run_history(service, own):
+    _, folder = own
+    with opened(service) as shared:
+        shared.push("k", "recorder")
+        assert shared["k"].wait(timeout=HANG_TIMEOUT) == "finished"
+    with store_factory(f"sqlite:///{folder}/psched.db") as open_store:
+        store = open_store()
+        assert store.history_problem() is None
+        [run] = store.runs()
+    assert (run.key, run.type, run.outcome, run.fate) == ("k", "recorder", "finished", "finished")
 
 
 def test_what_a_whole_host_left_behind_is_removed_by_the_next(service, own):

@@ -104,6 +104,22 @@ def test_a_database_that_is_away_is_told(service):
     assert master.stop() == 0
 
 
+def test_records_of_the_run_history_that_are_lost_are_told(service):
+    master = service.start()
+    assert "lost_records" not in asked(service)["workers"][0]
+    assert "run history" not in service.psched("status").stdout
+    with service.sql() as database:
+        database.execute("drop table psched_runs")
+    for key in "s1", "s2":
+        service.add(key)
+        service.wait_for_finish(key)
+
+    assert asked(service)["workers"][0]["lost_records"] == 2
+    said = service.psched("status").stdout
+    assert "    2 records of the run history could not be written\n" in said
+    assert master.stop() == 0
+
+
 def test_a_worker_that_hangs_does_not_keep_the_master_from_telling(service):
     master = service.start()
     [worker] = master.workers()

@@ -26,7 +26,25 @@ def said(**message):
     return framed(json.dumps(message).encode())
 
 
-DONE = said(done=None, last=True, store=False)
+END = {
+    "done": None,
+    "error": None,
+    "exit": [None, None],
+    "used": [0, None],
+    "last": True,
+    "store": False,
+}
+
+
+def ended(**changes):
+    return said(**{**END, **changes})
+
+
+def ended_without(field):
+    return said(**{name: value for name, value in END.items() if name != field})
+
+
+DONE = said(**END)
 EXTEND = said(extend=True)
 
 GARBAGE = {
@@ -45,15 +63,32 @@ GARBAGE = {
     "deep in a field": framed(b'{"done":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "no kind": said(),
     "unknown kind": said(hello=1),
-    "done without last": said(done=None, store=False),
-    "done without store": said(done=None, last=True),
-    "done with a number": said(done=1, last=True, store=False),
-    "done with a list": said(done=[], last=True, store=False),
-    "last as a text": said(done=None, last="no", store=False),
-    "last as a number": said(done=None, last=1, store=False),
-    "long failure": said(done="x" * 100_000, last=True, store=False),
-    "NUL in a failure": said(done="\0", last=True, store=False),
-    "half a character": said(done="\ud800", last=True, store=False),
+    **{f"done without {field}": ended_without(field) for field in END if field != "done"},
+    "done with a number": ended(done=1),
+    "done with a list": ended(done=[]),
+    "last as a text": ended(last="no"),
+    "last as a number": ended(last=1),
+    "long failure": ended(done="x" * 100_000),
+    "NUL in a failure": ended(done="\0"),
+    "half a character": ended(done="\ud800"),
+    "error as a list": ended(error=["x"]),
+    "long error": ended(error="x" * 8193),
+    "NUL in an error": ended(error="\0"),
+    "half a character in an error": ended(error="\ud800"),
+    "exit as a number": ended(exit=0),
+    "exit without signal": ended(exit=[0]),
+    "negative exit status": ended(exit=[-9, None]),
+    "large exit status": ended(exit=[256, None]),
+    "exit status as a flag": ended(exit=[True, None]),
+    "signal 0": ended(exit=[None, 0]),
+    "signal 65": ended(exit=[None, 65]),
+    "no processor time": ended(used=[None, None]),
+    "usage as a number": ended(used=1),
+    "negative processor time": ended(used=[-1, None]),
+    "processor time of ages": ended(used=[2**63, None]),
+    "processor time as a fraction": ended(used=[0.5, None]),
+    "peak as a text": ended(used=[0, "1"]),
+    "peak of ages": ended(used=[0, 2**63]),
     "unknown decision": said(decide="explode"),
     "decision as a list": said(decide=["finish"]),
     "retry without wait": said(retry=None),
@@ -193,9 +228,9 @@ FORK_SERVERS_GARBAGE = [
     b"hello",
     b"{}",
     b"[" * 100_000,
-    b'{"ended":[[1,0,null]]}',
-    b'{"ended":[[99999,0,null]]}',
-    b'{"ended":[["1",0,null]]}',
+    b'{"ended":[[1,0,null,0,0]]}',
+    b'{"ended":[[99999,0,null,0,0]]}',
+    b'{"ended":[["1",0,null,0,0]]}',
     b'{"ended":1}',
     b'{"born":[],"error":null,"threads":1}',
     b'{"born":[99999],"error":null,"threads":1}',

@@ -313,6 +313,12 @@ def preempted_before_its_end(own):
     scene.store.faults = {"settle": ["after"]}
     Path("gate").touch()
     scene.until(lambda: not len(scene.bench.tasks))
+    scene.until(lambda: scene.store.requests["record"])
+    [record] = other.runs()
+    other.disconnect()
+    assert (record.outcome, record.fate, record.pid) == ("preempted", None, task.runner.pid)
+    assert (record.owner, record.fence) == (task.row.owner, 1)
+    assert 60_000 == record.due < record.started <= record.ended
     return scene.store.requests["settle"], [*scene.bench.log.recent]
 
 

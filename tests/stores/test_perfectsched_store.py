@@ -166,7 +166,7 @@ def test_the_table_is_made_as_perfectsched_makes_it(store, sql):
     assert store.init() == []
     columns = sql(
         "SELECT column_name, column_type, is_nullable FROM information_schema.columns"
-        " WHERE table_schema = DATABASE() ORDER BY ordinal_position"
+        " WHERE table_schema = DATABASE() AND table_name = 'psched' ORDER BY ordinal_position"
     )
     assert [tuple(column) for column in columns] == [
         ("id", "varchar(255)", "NO"),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,11 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
 from psched.client.collection import ScheduleCollection
+from psched.core.history.protocol import RunSelection
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis import scripts
+from psched.testing.store_contract.history.bench import made
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
 
@@ -146,6 +149,17 @@ class TestLease:
         assert (row.next_time, row.next_run_time, row.owner) == (7, 4_000_000_000, None)
         assert row.settled_by == str(held.token)
 
+    @pytest.mark.parametrize("fault", [*LOST, Fault.HOLD_REPLY])
+    def test_a_settlement_that_is_repeated_is_recorded_once(self, fault, far, held, store, proxy):
+        end = replace(finish(held), records=(made("k", owner=held.owner),))
+        with (
+            proxy.fault(fault, sent(scripts.SETTLE_AND_RECORD)),
+            pytest.raises(UnknownOutcomeError),
+        ):
+            far.settle([end])
+        assert far.settle([end]) == {"k": Settled.DONE}
+        assert len([*store.runs()]) == len([*store.runs(RunSelection(key="k"))]) == 1
+
     def test_a_settlement_that_comes_twice_is_applied_once(self, far, held, store, proxy):
         """The first request is delayed, so the second request arrives before it."""
         late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.SETTLE))
@@ -167,7 +181,10 @@ class TestLease:
 
     @pytest.mark.parametrize("fault", LOST)
     def test_recovering_is_repeated(self, fault, far, held, store, proxy):
-        with proxy.fault(fault, sent(scripts.RECOVER)), pytest.raises(UnknownOutcomeError):
+        with (
+            proxy.fault(fault, sent(scripts.RECOVER_AND_RECORD)),
+            pytest.raises(UnknownOutcomeError),
+        ):
             far.recover("far", alive_time=60, retry_wait=300)
         far.recover("far", alive_time=60, retry_wait=300)
         (row,) = store.claim("near.1", **CLAIM).rows

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,46 @@ def own_cgroup(name: str) -> Iterator[Path]:
         wait_until(lambda: not populated(group), what="the end of all in the test's cgroup")
         for folder, _, _ in os.walk(group, topdown=False):
             Path(folder).rmdir()
+
+
+@contextlib.contextmanager
+def limited_memory(name: str, mebibytes: int) -> Iterator[list[str]]:
+    """Make a cgroup whose processes can use so much memory together; it is removed at the end.
+
+    If no such cgroup can be made, the test is skipped.
+
+    Returns:
+        The beginning of a command that runs its further arguments in the cgroup.
+    """
+    group, limit = _memory_cgroup(f"psched-tests.{os.getpid()}.{name}")
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(mebibytes << 20))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no cgroup with limited memory can be made: {error}")
+    try:
+        yield ["/bin/sh", "-c", f'echo 0 >{group}/cgroup.procs && exec "$@"', "sh"]
+    finally:
+        for pid in members(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not members(group), what="the end of all in the test's cgroup")
+        group.rmdir()
+
+
+def _memory_cgroup(name: str) -> tuple[Path, str]:
+    """The path for a cgroup with the memory controller, of version 1 or 2; the limit's file."""
+    mounts = Path("/proc/self/mounts").read_text()
+    own = Path("/proc/self/cgroup").read_text()
+    first = re.search(r"^\S+ (\S+) cgroup \S*\bmemory\b", mounts, re.MULTILINE)
+    if first is not None and (inside := re.search("^[0-9]+:memory:/(.*)$", own, re.MULTILINE)):
+        return Path(first[1], inside[1], name), "memory.limit_in_bytes"
+    mounted = _mounted()
+    if mounted is None:
+        pytest.skip("no cgroup2 is mounted")
+    return _own(mounted) / name, "memory.max"
 
 
 def populated(group: Path) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.testing import ManualClock
-from psched.worker.chores import Janitor
+from psched.worker.chores.janitor import Janitor
 
 
 class Store:

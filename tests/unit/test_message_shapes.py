@@ -50,9 +50,13 @@ MASTER = {
     "programs": "rows may", "triggers": "rows may",
 }  # fmt: skip
 
+END = {"error": None, "exit": [None, None], "used": [1, None], "last": False, "store": True}
+
 GOOD = [
-    (FROM_RUNNER, {"done": None, "last": True, "store": False}),
-    (FROM_RUNNER, {"done": "ValueError: é", "last": False, "store": True}),
+    (FROM_RUNNER, {"done": None, **END, "last": True, "store": False}),
+    (FROM_RUNNER, {"done": None, **END, "exit": [0, None], "used": [0, 1]}),
+    (FROM_RUNNER, {"done": None, **END, "used": None}),
+    (FROM_RUNNER, {"done": "ValueError: é", **END, "error": "a\nb\té" * 1000, "exit": [None, 9]}),
     (FROM_RUNNER, {"decide": "finish"}),
     (FROM_RUNNER, {"retry": None, "wait": 0.5}),
     (FROM_RUNNER, {"retry": "asked for", "wait": None}),
@@ -77,7 +81,7 @@ GOOD = [
     (messages.FROM_MASTER, {"report": True}),
     (FROM_FORK_SERVER, {"born": [100], "error": None, "threads": 1}),
     (FROM_FORK_SERVER, {"born": [], "error": 11, "threads": 0}),
-    (FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
+    (FROM_FORK_SERVER, {"ended": [[100, 0, None, 1, 2], [101, None, 9, None, None]]}),
     (TO_FORK_SERVER, {"fork": [0, 1]}),
     (TO_FORK_SERVER, {"bury": [100]}),
 ]

@@ -20,7 +20,7 @@ ERRORS = {
 
 PATHS = {
     "psched": ERRORS
-    | {"Schedule", "ScheduleCollection", "ScheduleMetadata", "Schedules", "Task", "Worker"}
+    | {"Run", "Schedule", "ScheduleCollection", "ScheduleMetadata", "Schedules", "Task", "Worker"}
     | {"open", "start"},
     "psched.application": {"Base", "Dispatch"},
     "psched.backends.plain": {"PlainStore"},

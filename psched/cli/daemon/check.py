@@ -23,6 +23,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
 from psched.config.urls import MEMORY, file_of
+from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers
 from psched.handlers.permissions import (
@@ -168,6 +169,8 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         for name, value in facts:
             click.echo(f"  {name}: {value}")
         with problems.collected():
+            click.echo(f"  history: {_describe_history(store, settings)}")
+        with problems.collected():
             store.try_rights()
             click.echo("  rights: may be read and written: ok")
         with problems.collected():
@@ -175,6 +178,15 @@ def _check_database(settings: Config, problems: _Problems) -> None:
                 click.echo(f"  {line}")
     finally:
         store.disconnect()
+
+
+def _describe_history(store: Store, settings: Config) -> str:
+    """Whether a run history is kept, and if not, why."""
+    if not isinstance(store, KeepsHistory):
+        return "not kept: this store cannot keep one"
+    if (problem := store.history_problem()) is not None:
+        return f"not kept: {problem}"
+    return "none (the setting history)" if settings.history == "none" else "kept"
 
 
 def _measure(store: Store, settings: Config) -> Iterator[str]:

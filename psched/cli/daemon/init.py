@@ -7,11 +7,13 @@ from contextlib import contextmanager
 import click
 
 from psched.app import make_store
+from psched.base.errors import NotSupportedError
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.progress import quiet_option
+from psched.core.store_protocol import PlansInit, Store
 
 _PATIENCE = 1.0
 """Seconds of work after which the command says what it does."""
@@ -20,20 +22,46 @@ _PATIENCE = 1.0
 @click.command()
 @quiet_option
 @options.database
+@click.option(
+    "--plan", is_flag=True, help="Print the SQL and the locks that it takes; change nothing."
+)
 @click.pass_obj
 @report_errors
-def init(location: ConfigLocation, *, quiet: bool) -> None:
-    """Create the table, or upgrade it to this version.
+def init(location: ConfigLocation, *, quiet: bool, plan: bool) -> None:
+    """Create the tables, or upgrade them to this version.
 
-    A table that already has this version is not changed.
+    Tables that already have this version are not changed.
     """
     settings = settings_to_write(location)
+    if plan:
+        _print_plan(make_store(settings), f"{settings.table} on {settings.safe_url}")
+        return
     text = f"working on {settings.table}; a column or an index for millions of rows takes minutes"
     with say_if_slow(text, quiet=quiet):
         lines = make_store(settings).init()
     for line in lines:
         click.echo(line)
     click.echo(f"{settings.table} on {settings.safe_url} is ready")
+
+
+def _print_plan(store: Store, name: str) -> None:
+    """Print the statements that `init` would execute.
+
+    Raises:
+        NotSupportedError: the store has no statements.
+    """
+    if not isinstance(store, PlansInit):
+        raise NotSupportedError(
+            "this store has no SQL to plan; `psched init` creates what it needs"
+        )
+    try:
+        statements = store.plan_init()
+    finally:
+        store.disconnect()
+    for statement, lock in statements:
+        click.echo(f"-- locks: {lock}\n{statement};")
+    if not statements:
+        click.echo(f"{name} is ready; there is nothing to do")
 
 
 @contextmanager

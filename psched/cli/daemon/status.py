@@ -14,6 +14,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.time_format import format_duration
 from psched.config import Config
+from psched.core.history.redaction import Redaction
 from psched.master.reports.load import Load
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
@@ -42,6 +43,7 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
     except ConfigError as error:
         click.echo(f"{error}; showing every master", err=True)
         wanted = None
+    redaction = Redaction(() if wanted is None else wanted.redact)
     folders = socket_folders(os.environ)
     found, silent, others = 0, [], []
     for pid, answer in ask_all(folders):
@@ -53,7 +55,8 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
             others.append(f"; {pid} serves {served}")
             continue
         found += 1
-        lines = [json.dumps(answer)] if as_json else _lines(answer)
+        shown = {**answer, "errors": [redaction.text(line) for line in answer["errors"]]}
+        lines = [json.dumps(shown)] if as_json else _lines(shown)
         for line in lines:
             click.echo(visible(line))
     for line in silent:
@@ -116,6 +119,8 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
     yield line
     if worker["store_away"]:
         yield f"    {worker['store_away']}"
+    if lost := worker.get("lost_records", 0):
+        yield f"    {lost} records of the run history could not be written"
     for task in tasks:
         yield (
             f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"

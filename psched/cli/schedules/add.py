@@ -2,9 +2,9 @@
 
 import click
 
-from psched.app import open_schedules
 from psched.base.errors import InvalidError
-from psched.cli import options
+from psched.cli import changes, options
+from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
@@ -76,6 +76,7 @@ _OPTIONS = {"next_time": "start", "next_run_time": "at"}
     " once; wallclock loses a skipped time, and runs a repeated time twice. Default: the setting"
     " dst_policy.",
 )
+@changes.message
 @options.database
 @click.pass_obj
 @report_errors
@@ -93,6 +94,7 @@ def add(
     jitter: int | None,
     catchup: str | None,
     dst_policy: str | None,
+    message: str | None,
 ) -> None:
     """Add a schedule.
 
@@ -117,7 +119,7 @@ def add(
     zone = settings.timezone if timezone is None else timezone
     find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
     more = {"every": every, "jitter": jitter, "catchup": catchup, "dst_policy": dst_policy}
-    with open_schedules(settings) as schedules:
+    with open_to_change(settings, message) as schedules:
         try:
             added = schedules.add(
                 key,

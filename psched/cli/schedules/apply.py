@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from psched.app import open_schedules
 from psched.base.errors import AlreadyExistsError
 from psched.base.loader import gc_paused
-from psched.cli import options
+from psched.cli import changes, options
+from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
@@ -20,6 +20,7 @@ from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
+from psched.core.history.redaction import Redaction
 from psched.core.model import WAITING
 from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
@@ -64,6 +65,7 @@ _STANDARD_INPUT = Path("-")
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show all fields and the next runs.")
 @quiet_option
+@changes.message
 @options.database
 @click.pass_obj
 @report_errors
@@ -71,6 +73,7 @@ def apply(
     location: ConfigLocation,
     paths: tuple[Path, ...],
     label: str | None,
+    message: str | None,
     *,
     dry_run: bool,
     prune: bool,
@@ -94,7 +97,7 @@ def apply(
         if _STANDARD_INPUT in paths:
             reader.read_text(sys.stdin.read(), Path("standard input"))
         documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
-        with open_schedules(settings) as schedules:
+        with open_to_change(settings, message) as schedules:
             apply_documents(
                 documents,
                 schedules,
@@ -199,6 +202,7 @@ class _Shown:
         self._now = now
         self._prune = prune
         self._verbose = verbose
+        self._redact = Redaction(settings.redact).value
 
     def lines(self, made: Plan) -> Iterator[str]:
         """Yield the lines of a plan; the first is a summary."""
@@ -208,12 +212,13 @@ class _Shown:
             yield f"+ {item.key}: {self._in_short(item)}"
             if self._verbose and item.wanted is not None:
                 for name, value in non_defaults(item.wanted, self._settings).items():
-                    yield f"    {name}: {_value(value)}"
+                    yield f"    {name}: {_value(self._redact(value))}"
                 yield from self._next(item)
         for item in made.changed:
             yield f"~ {item.key}"
             for change in item.changes:
-                yield f"    {change.field}: {_value(change.old)} -> {_value(change.new)}"
+                old, new = _value(self._redact(change.old)), _value(self._redact(change.new))
+                yield f"    {change.field}: {old} -> {new}"
             if self._verbose:
                 yield from self._next(item)
         for item in made.left:
@@ -229,7 +234,8 @@ class _Shown:
             return ""
         when = "once" if row.cron is None else row.cron
         zone = row.timezone or self._settings.timezone
-        return f"{when} {zone}, {row.type}{_payload(item.fields.get('data'))}"
+        data = self._redact(item.fields.get("data"))
+        return f"{self._redact(when)} {zone}, {row.type}{_payload(data)}"
 
     def _next(self, item: Item) -> Iterator[str]:
         was = preview.before(item, self._settings)
@@ -267,10 +273,11 @@ def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
 
 def _object(made: Plan, settings: Config, now: float, *, prune: bool) -> dict[str, Any]:
     """Convert a plan to a dictionary that can be written as JSON."""
+    redact = Redaction(settings.redact).value
 
     def shown(item: Item) -> dict[str, Any]:
         was, will = preview.before(item, settings), preview.after(item, settings, now)
-        changes = {c.field: {"old": c.old, "new": c.new} for c in item.changes}
+        changes = {c.field: {"old": redact(c.old), "new": redact(c.new)} for c in item.changes}
         return {
             "key": item.key,
             **({"changes": changes} if changes else {}),

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from psched.app import open_schedules
 from psched.base.errors import InvalidError, ScheduleError
-from psched.cli import options
+from psched.cli import changes, options
+from psched.cli.changes import open_to_change
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
@@ -17,16 +17,17 @@ from psched.cli.time_format import parse_time
 
 @click.command()
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
+@changes.message
 @options.database
 @click.pass_obj
 @report_errors
-def cancel(location: ConfigLocation, keys: tuple[str, ...]) -> None:
+def cancel(location: ConfigLocation, keys: tuple[str, ...], message: str | None) -> None:
     """Cancel tasks or schedules: they never run again.
 
     If a task is running, its worker stops the task. A task that finishes before it is stopped gets
     the status finished, not cancelled.
     """
-    with open_schedules(settings_to_write(location)) as schedules:
+    with open_to_change(settings_to_write(location), message) as schedules:
 
         def cancel_one(key: str) -> str:
             is_cancelled = schedules[key].cancel()
@@ -38,10 +39,13 @@ def cancel(location: ConfigLocation, keys: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
+@changes.message
 @options.database
 @click.pass_obj
 @report_errors
-def requeue(location: ConfigLocation, keys: tuple[str, ...], at: str | None) -> None:
+def requeue(
+    location: ConfigLocation, keys: tuple[str, ...], at: str | None, message: str | None
+) -> None:
     """Run again what ended, was quarantined or is paused.
 
     Attempts are counted from 1 again. A TIME is Unix seconds or ISO 8601, such as
@@ -49,7 +53,7 @@ def requeue(location: ConfigLocation, keys: tuple[str, ...], at: str | None) -> 
     """
     settings = settings_to_write(location)
     run_at = parse_time("at", at, settings.timezone)
-    with open_schedules(settings) as schedules:
+    with open_to_change(settings, message) as schedules:
 
         def requeue_one(key: str) -> str:
             schedules[key].requeue(run_at)
@@ -60,16 +64,17 @@ def requeue(location: ConfigLocation, keys: tuple[str, ...], at: str | None) -> 
 
 @click.command()
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
+@changes.message
 @options.database
 @click.pass_obj
 @report_errors
-def delete(location: ConfigLocation, keys: tuple[str, ...]) -> None:
+def delete(location: ConfigLocation, keys: tuple[str, ...], message: str | None) -> None:
     """Delete schedules or tasks.
 
     If a task is running, its worker stops the task, and then deletes the row. The command ends at
     the first KEY that does not exist.
     """
-    with open_schedules(settings_to_write(location)) as schedules:
+    with open_to_change(settings_to_write(location), message) as schedules:
         for key in keys:
             is_deleted = schedules[key].delete()
             result = "deleted" if is_deleted else "will be deleted when its task has stopped"

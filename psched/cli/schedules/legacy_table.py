@@ -6,8 +6,9 @@ import click
 
 from psched.base.texts import cut
 from psched.cli.output import one_line
-from psched.cli.schedules.table import LONGEST_CELL, LONGEST_DATA, payload_beginning
+from psched.cli.schedules.columns import LONGEST_CELL, LONGEST_DATA, payload_beginning
 from psched.cli.time_format import format_time
+from psched.core.history.redaction import Redaction
 from psched.core.model import WAITING, Row
 
 _HEADINGS = (
@@ -17,30 +18,30 @@ _WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
 """The widths of all columns but the last, in characters; they are the same as in PerfectSched."""
 
 
-def print_legacy_table(rows: Iterable[Row]) -> None:
+def print_legacy_table(rows: Iterable[Row], redaction: Redaction) -> None:
     """Print rows while they are read, and then their number."""
     number = 0
     for number, row in enumerate(rows, start=1):
         if number == 1:  # no headings before, because reading the first row can fail
             click.echo(_line(_HEADINGS))
-        click.echo(_line(_cells(row)))
+        click.echo(_line(_cells(row, redaction)))
     if not number:
         click.echo(_line(_HEADINGS))
     click.echo(f"{number} entries.")
 
 
-def _cells(row: Row) -> Iterable[str]:
+def _cells(row: Row, redaction: Redaction) -> Iterable[str]:
     resting = row.next_run_time is None or row.status != WAITING
     yield row.key
     yield row.type
-    yield row.cron or ""
+    yield redaction.text(row.cron or "")
     yield str(row.delay)
     yield row.timezone or ""
     yield format_time(row.next_time)
     yield row.status if resting else format_time(row.next_run_time)
     yield format_time(row.created_at)
-    data = payload_beginning(row.data, LONGEST_DATA) or "{}"
-    yield f"{data}  # {row.reason}" if row.reason else data
+    data = payload_beginning(row.data, LONGEST_DATA, redaction) or "{}"
+    yield f"{data}  # {redaction.text(row.reason)}" if row.reason else data
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The commands list and show."""
+"""The command list."""
 
 import heapq
 import json
@@ -11,31 +11,35 @@ from typing import Any
 import click
 
 from psched.app import open_schedules
-from psched.base.errors import InvalidError
+from psched.base.errors import NotSupportedError
 from psched.cli import options
-from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
+from psched.cli.history.run_text import run_object
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.cli.schedules.columns import (
+    CELLS,
+    COLOURS,
+    COLUMNS,
+    LAST,
+    FindLast,
+    table_rows,
+    with_last_runs,
+)
 from psched.cli.schedules.legacy_table import print_legacy_table
+from psched.cli.schedules.row_object import row_object
 from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.schedules.table import CELLS, COLUMNS, payload_beginning, print_table
-from psched.cli.time_format import format_both
-from psched.core.columns import decode
+from psched.cli.text_table import print_table
+from psched.client.collection import ScheduleCollection
+from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, RUNNING, STATUSES, WAITING, Row
 from psched.core.schedule import ListOrder, ScheduleMetadata, Schedules
 from psched.core.selection import selection_of
-
-_LONGEST_SHOWN = 100_000
-"""The maximum length of a column in the command show, and of invalid JSON in the output of --json,
-in bytes or characters; this depends on how the column is stored."""
 
 _STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
 _STORED = {DUE: (WAITING, RUNNING)}
 """The values of `Row.state` of rows with a shown status, if they differ from it."""
-
-_INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
 
 
 def _split_columns(
@@ -120,7 +124,9 @@ def list_(
 
     The list is in the order of the next runs. Those that have no next run are last. NEXT shows the
     time of the next run; for a running task, the scheduled time of this run; for a task that is
-    due, how late it is. Times are in your time zone: the variable TZ, else that of the system.
+    due, how late it is. LAST says how the last attempt ended, how long ago, and how long it took;
+    without a run history, the column is left out. Times are in your time zone: the variable TZ,
+    else that of the system.
     """
     if (columns is not None or utc) and (legacy or as_json):
         raise click.UsageError("--columns and --utc are for the table, not for --legacy or --json")
@@ -128,7 +134,8 @@ def list_(
     shown = {*states, DUE} if WAITING in states else {*states}
     stored = {each for state in states for each in _STORED.get(state, (state,))}
     due = due or shown == {DUE}
-    with open_schedules(settings_to_read(location)) as schedules:
+    settings = settings_to_read(location)
+    with open_schedules(settings) as schedules:
         now = schedules.now()
         conditions = {
             "status": stored if stored and shown != {DUE} else None,
@@ -143,44 +150,52 @@ def list_(
             keeps_data = as_json or legacy or "DATA" in (columns or ())
             rows = _sorted_by(sort, rows, now, keeps_data=keeps_data)
         limited = islice(rows, limit)
+        redaction = Redaction(settings.redact)
         if as_json:
-            for row in limited:
-                click.echo(json.dumps(_object(row, now)))
+            for row, last in with_last_runs(limited, _last_runs_of(schedules)):
+                made = row_object(row, now, redaction)
+                made["last"] = None if last is None else run_object(last, redaction, large=False)
+                click.echo(json.dumps(made))
         elif legacy:
-            print_legacy_table(limited)
+            print_legacy_table(limited, redaction)
         else:
-            number = print_table(limited, columns or COLUMNS, now, utc=utc)
+            number = _print_table(schedules, limited, columns, now, utc=utc, redaction=redaction)
             more = number == limit and next(rows, None) is not None
             is_all = not (keys or states or types or labels or due)
             click.echo(_closing(number, more=more, is_all=is_all))
 
 
-@click.command()
-@click.argument("key", shell_complete=complete_key)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, with every column.")
-@options.database
-@click.pass_obj
-@report_errors
-def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
-    """Show everything about one schedule or task.
+def _print_table(
+    schedules: ScheduleCollection,
+    rows: Iterable[Row],
+    columns: Sequence[str] | None,
+    now: float,
+    *,
+    utc: bool,
+    redaction: Redaction,
+) -> int:
+    """Print the table; return the number of rows.
 
-    Each field is on a line of its own; fields without a value are left out. Times are in your time
-    zone (that of the variable TZ, else of the system) and, if that differs, in UTC.
+    Raises:
+        NotSupportedError: the user wants the column LAST, but there is no run history.
     """
-    with open_schedules(settings_to_read(location)) as schedules:
-        metadata = schedules[key].metadata()
-        now = schedules.now()
-    row = metadata.row
-    if as_json:
-        click.echo(json.dumps(_object(row, now)))
-        return
-    known = {name: getattr(row, name) for name in Row.__slots__}
-    known |= {"status": shown_status(row, now)}
-    known |= {"label": metadata.label, "note": metadata.note}
-    known = {name: value for name, value in known.items() if value is not None}
-    width = max(map(len, known)) + 1
-    for name, value in known.items():
-        click.echo(f"{name + ':':{width}} {_shown(name, value)}")
+    find_last: FindLast | None
+    if columns is not None:
+        find_last = schedules.last_runs if LAST in columns else None
+    else:
+        find_last = _last_runs_of(schedules)
+        columns = [column for column in COLUMNS if column != LAST or find_last is not None]
+    shown = table_rows(rows, columns, now, utc=utc, redaction=redaction, find_last=find_last)
+    return print_table(columns, shown, COLOURS)
+
+
+def _last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
+    """The function that finds the last runs; None if there is no run history."""
+    try:
+        schedules.last_runs([])
+    except NotSupportedError:
+        return None
+    return schedules.last_runs
 
 
 def _find(
@@ -235,23 +250,3 @@ def _closing(number: int, *, more: bool, is_all: bool) -> str:
         return "no schedule matches"
     count = f"{number} schedule" if number == 1 else f"{number} schedules"
     return f"{count}; --limit omits the others" if more else count
-
-
-def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # a column of any type
-    if name in _INSTANTS:
-        return format_both(value)
-    if isinstance(value, (str, bytes)):
-        return payload_beginning(value, _LONGEST_SHOWN)
-    return str(value)
-
-
-def _object(row: Row, now: float) -> dict[str, Any]:
-    """Return every column of a row; ``status``, also as ``state``, is the one that people see."""
-    columns = {name: getattr(row, name) for name in Row.__slots__}
-    columns["status"] = columns["state"] = shown_status(row, now)
-    for name in ("data", "options"):
-        try:
-            columns[name] = decode(name, columns[name]) if columns[name] else {}
-        except InvalidError:
-            columns[name] = payload_beginning(columns[name], _LONGEST_SHOWN)
-    return columns

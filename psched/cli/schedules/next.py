@@ -18,6 +18,7 @@ from psched.cli.output import one_line
 from psched.cli.time_format import format_distance, format_time, parse_time
 from psched.config import Config
 from psched.core.definition import parse_row
+from psched.core.history.redaction import Redaction
 from psched.core.model import WAITING, Row
 from psched.core.preview import UpcomingTime, clock_change_effects, upcoming_times
 from psched.core.shorthands import instant
@@ -124,16 +125,18 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
         "status": row.state,
         "jitter": own.jitter if row.cron is not None else 0,
     }
+    redaction = Redaction(settings.redact)
+    cron, reason = redaction.text(row.cron or ""), redaction.text(row.reason or "")
     if as_json:
-        _print_object(about, listed)
+        _print_object(about | {"cron": cron or None, "reason": reason or None}, listed)
         return
     parts = [
         row.state,
-        one_line(row.cron) or "once",
+        one_line(cron) or "once",
         f"in {one_line(row.timezone) or settings.timezone}",
     ]
     parts += [f"{name} {about[name]} s" for name in ("delay", "jitter") if about[name]]
-    click.echo(f"{key}: {', '.join(parts)}" + (f"  # {one_line(row.reason)}" if row.reason else ""))
+    click.echo(f"{key}: {', '.join(parts)}" + (f"  # {one_line(reason)}" if reason else ""))
     _print_lines(listed, now)
 
 

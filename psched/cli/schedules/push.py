@@ -19,6 +19,7 @@ from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
 from psched.cli.time_format import parse_time
 from psched.core.columns import decode
+from psched.core.history.redaction import Redaction
 from psched.core.model import DEFAULT_TYPE, FINISHED
 from psched.core.schedule import Schedule
 
@@ -151,7 +152,7 @@ def push(
         if wait is None:
             click.echo(f"{key}: pushed")
         else:
-            _wait_for(task, wait)
+            _wait_for(task, wait, Redaction(settings.redact))
 
 
 def _without_type(key: str) -> str:
@@ -196,7 +197,7 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
         raise InvalidError("data", f"{error.problem}; {_FIX}") from None
 
 
-def _wait_for(task: Schedule, seconds: float) -> None:
+def _wait_for(task: Schedule, seconds: float, redaction: Redaction) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
@@ -211,7 +212,7 @@ def _wait_for(task: Schedule, seconds: float) -> None:
     except StoreError as error:
         raise _UnfinishedError(f"{task.key}: pushed, but its result is unknown: {error}") from None
     if status != FINISHED:
-        why = task.metadata().reason
+        why = redaction.text(task.metadata().reason or "")
         raise click.ClickException(f"{task.key}: {status}" + (f": {one_line(why)}" if why else ""))
     click.echo(f"{task.key}: {status}")
 

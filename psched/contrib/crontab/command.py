@@ -11,6 +11,7 @@ import click
 from psched.app import open_schedules, read_config
 from psched.base.errors import AlreadyExistsError, ConfigError, MissingTableError, StoreError
 from psched.cli import options
+from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
@@ -157,7 +158,7 @@ def import_crontab(
     if not (prune or keep or dry_run):
         prune = _ask(made)
     if at_once:
-        with open_schedules(settings) as schedules:
+        with open_to_change(settings) as schedules:
             apply_documents(
                 [document], schedules, settings, dry_run=dry_run, prune=prune, track=track
             )

@@ -1,6 +1,6 @@
 """The capability of a store to keep the run history."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -105,14 +105,14 @@ class KeepsHistory(Protocol):
         ...
 
     def trim_key(self, key: str, keep: int) -> int:
-        """Delete the records of one key except the newest ones.
+        """Delete the records of one key except the newest ones; a store may leave some for later.
 
         Args:
             key: the key of the schedule.
             keep: how many records are kept.
 
         Returns:
-            The number of deleted records.
+            The number of deleted records; 0 if no more are left to delete.
         """
         ...
 
@@ -133,4 +133,22 @@ class KeepsHistory(Protocol):
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, the newest first."""
+        ...
+
+
+@runtime_checkable
+class FindsLastRuns(Protocol):
+    """A capability of a store with the capability `KeepsHistory`: it finds the last run of keys.
+
+    Without it, ``psched list`` has no column LAST.
+    """
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
+        """The newest record of an attempt (one with an outcome) of each key, in a few requests.
+
+        ``error`` and ``result`` of these records are None, because they can be large.
+
+        Returns:
+            The records by key. Keys that no such record has are left out.
+        """
         ...

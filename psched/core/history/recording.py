@@ -5,9 +5,19 @@ from dataclasses import replace as changed
 from typing import Any
 
 from psched.core.columns import annotation
-from psched.core.history.records import FAILURES, Attempt, Fate, RunRecord
+from psched.core.history.records import (
+    FAILURES,
+    FOREVER,
+    Attempt,
+    Fate,
+    Outcome,
+    RunRecord,
+    Skipped,
+    WorkerRecord,
+)
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row, Settlement
+from psched.core.store_protocol import ExpiredLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,7 @@ class Recorder:
         records += (
             changed(
                 self.record(leased, None, skipped.first, settlement),
-                until=None if skipped.until == skipped.first else skipped.until,
+                until=_until(skipped),
                 count=skipped.count,
                 fate=skipped.fate,
                 reason=skipped.reason,
@@ -111,6 +121,74 @@ class Recorder:
             error=attempt.error,
             result=attempt.result,
         )
+
+    def taken_over(self, row: Row, expired: ExpiredLease) -> RunRecord | None:
+        """Create the record of an attempt whose lease has ended without a settle.
+
+        The host is not known here.
+
+        Args:
+            row: the row as it was claimed again.
+            expired: the lease that has ended.
+
+        Returns:
+            The record; None if the row has no scheduled time.
+        """
+        if row.next_time is None:
+            return None
+        # The row fell due again when the lease had ended. Nothing of the attempt was alive then.
+        end = row.next_run_time
+        return lost_record(
+            changed(row, owner=expired.token.owner, fence=expired.token.fence),
+            attempt=row.attempt - 1,
+            claimed_at=expired.claimed_at,
+            ended=self.clock.milliseconds() if end is None else end * 1000,
+            reason="its lease ended without a settle",
+        )
+
+
+def lost_record(
+    row: Row,
+    *,
+    attempt: int,
+    claimed_at: int | None,
+    ended: int,
+    reason: str,
+    worker: WorkerRecord | None = None,
+) -> RunRecord:
+    """Create the record of an attempt whose end nobody has seen.
+
+    Args:
+        row: the row with the token of the attempt's lease, and with a scheduled time.
+        attempt: the number of the attempt.
+        claimed_at: when the lease was claimed, in Unix seconds; None if it is not known.
+        ended: when the attempt was over at the latest, in milliseconds.
+        reason: why nobody has seen its end.
+        worker: the worker that held the lease; None if it is not known.
+    """
+    return RunRecord(
+        key=row.key,
+        type=row.type,
+        label=annotation(row, "label"),
+        scheduled_time=row.next_time or 0,
+        attempt=max(attempt, 1),
+        owner=row.owner or "",
+        fence=row.fence,
+        host=None if worker is None else worker.host,
+        generation=None if worker is None else worker.generation,
+        # The claim's time is stored in whole seconds. The attempt was started soon after it.
+        started=None if claimed_at is None else min(claimed_at * 1000, ended),
+        ended=ended,
+        outcome=Outcome.LOST,
+        reason=reason,
+    )
+
+
+def _until(skipped: Skipped) -> int | None:
+    """The end of a span as a record contains it."""
+    if skipped.until is None:
+        return FOREVER
+    return None if skipped.count == 1 else skipped.until
 
 
 def _is_failure(record: RunRecord) -> bool:

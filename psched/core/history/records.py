@@ -69,10 +69,14 @@ SKIPPED = frozenset(
 FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 """The outcomes that ``psched history --failed`` shows."""
 
-MOST_COUNTED = 100
+FAILED_FATES = frozenset(Fate) - SKIPPED - {Fate.FINISHED}
+"""The fates that ``psched history --failed`` shows, even if nothing ran."""
+
+MOST_COUNTED = 30
 """A span's occurrences are counted up to this number; ``count`` is None if there are more.
 
-The number is small, because a worker counts them, and each costs a question to the trigger."""
+The number is small, because a worker counts them, and each costs a question to the trigger, which
+takes up to 0.2 ms. After an outage, a worker can have to count those of thousands of schedules."""
 
 LONGEST_ERROR = 8192
 """The most characters of an error with its traceback that a record keeps."""
@@ -85,9 +89,9 @@ class Skipped:
     Attributes:
         fate: what became of them.
         first: the scheduled time of the first one, in Unix seconds.
-        until: the scheduled time of the last one, in Unix seconds; None if there is no later
-            occurrence, so that the span has no end.
-        count: how many they are; None if they are more than `MOST_COUNTED`.
+        until: the scheduled time of the last one, or, if that is not known, an instant between it
+            and the next occurrence, in Unix seconds. None means that the span has no end.
+        count: how many they are; None if they are more than `MOST_COUNTED`, or were not counted.
         reason: why they were dropped, for people.
     """
 
@@ -147,8 +151,8 @@ class RunRecord:
         type: the type of the schedule when it was claimed.
         label: the label of the schedule; None if it has none.
         scheduled_time: the scheduled time of the occurrence, or of the first one of a span.
-        until: the scheduled time of the last occurrence of a span; None if the record is about one
-            occurrence. It equals `FOREVER` for a span without an end.
+        until: the end of a span, see `Skipped`; None if the record is about one occurrence. It
+            equals `FOREVER` for a span without an end.
         count: the number of occurrences of a span, see `Skipped`; 1 if it is no span.
         attempt: the number of the attempt, from 1; 0 if nothing ran.
         owner: the owner of the lease, see `psched.core.model.Token`.

@@ -3,63 +3,70 @@
 from collections.abc import Callable
 from functools import partial
 
-from psched.core.history.records import FOREVER, MOST_COUNTED, Fate, Skipped
+from psched.core.history.records import MOST_COUNTED, Fate, Skipped
 from psched.triggers.trigger import Trigger
 
 
 def dropped_spans(
     trigger: Trigger,
     cursor: int,
-    oldest: int | None,
+    end: int,
     *,
     catchup: str,
     busy_until: int | None,
     last_before: Callable[[int], int],
     reason: str,
+    counts: bool,
 ) -> tuple[Skipped, ...]:
-    """Describe the occurrences that were dropped: from the cursor to before the oldest kept one.
+    """Describe the occurrences that were dropped: from the cursor to before an instant.
 
     Args:
         trigger: the schedule's trigger.
         cursor: the scheduled time of the first dropped occurrence.
-        oldest: the oldest occurrence that is kept; None if none is.
+        end: the scheduled time of the first occurrence that is kept, or an instant after all
+            occurrences if none is kept.
         catchup: the setting of this name.
         busy_until: the last scheduled time that fell due while an earlier occurrence ran; None if
             none did.
         last_before: returns the last occurrence from the cursor to before an instant.
         reason: the reason for all of them.
+        counts: whether the trigger is asked for the dropped occurrences, to count them. If not, a
+            span ends right before the next occurrence that it does not contain, because to find
+            its last occurrence also takes many questions.
     """
-    span = partial(_span, trigger, last_before=last_before, reason=reason)
+    most = MOST_COUNTED if counts else 0
+    span = partial(_span, trigger, most=most, last_before=last_before, reason=reason)
     if catchup != "skip":
         fate = Fate.COALESCED if catchup == "latest" else Fate.SKIPPED_CATCHUP
-        return (span(cursor, oldest, fate),)
+        return (span(cursor, end, fate),)
     if busy_until is None or busy_until < cursor:
-        return (span(cursor, oldest, Fate.SKIPPED_CATCHUP),)
+        return (span(cursor, end, Fate.SKIPPED_CATCHUP),)
     missed = trigger.next_after(busy_until)
-    if missed is None or (oldest is not None and missed >= oldest):
-        return (span(cursor, oldest, Fate.SKIPPED_OVERLAP),)
+    if missed is None or missed >= end:
+        return (span(cursor, end, Fate.SKIPPED_OVERLAP),)
     return (
         span(cursor, missed, Fate.SKIPPED_OVERLAP),
-        span(missed, oldest, Fate.SKIPPED_CATCHUP),
+        span(missed, end, Fate.SKIPPED_CATCHUP),
     )
 
 
 def _span(
     trigger: Trigger,
     first: int,
-    end: int | None,
+    end: int,
     fate: Fate,
     *,
+    most: int,
     last_before: Callable[[int], int],
     reason: str,
 ) -> Skipped:
     """Describe the occurrences from ``first`` to before ``end``, which are at least one."""
     count, last = 1, first
-    while count <= MOST_COUNTED:
+    while count <= most:
         following = trigger.next_after(last)
-        if following is None or (end is not None and following >= end):
+        if following is None or following >= end:
             return Skipped(fate=fate, first=first, until=last, count=count, reason=reason)
         last = following
         count += 1
-    until = FOREVER if end is None else last_before(end)
+    until = last_before(end) if most else max(first, end - 1)
     return Skipped(fate=fate, first=first, until=until, count=None, reason=reason)

@@ -277,6 +277,12 @@ def _load_of(workers: Workers) -> Load:
     return total(worker.load for worker in workers if not worker.draining)
 
 
+def _lost_records(worker: WorkerChild) -> Mapping[str, int]:
+    """How many records of the run history the worker could not write; empty if there are none."""
+    lost = worker.report.get("lost_records", 0)
+    return {"lost_records": lost} if lost else {}
+
+
 def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
     state = "leaving" if worker.draining else "ready" if worker.ready else "starting"
     age = now - worker.reported
@@ -289,6 +295,7 @@ def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
         "silent_for": now - worker.heard,
         "store_away": worker.store_fault,
         **worker.load._asdict(),
+        **_lost_records(worker),
         "tasks": [
             {
                 **task,

@@ -22,8 +22,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 19
-"""The number of elements of a row in an answer: the key, next_run_time and 17 columns.
+_COMPLETE = 20
+"""The number of elements of a row in an answer: the key, next_run_time and 18 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -113,6 +113,14 @@ def optional_number(value: int | None) -> Argument:
     return "" if value is None else value
 
 
+def whole(stored: bytes | None) -> int | None:
+    """The whole number in a text; None if there is none."""
+    try:
+        return None if stored is None else int(stored)
+    except ValueError:
+        return None
+
+
 def row_of(answer: Sequence[Any]) -> Row:
     """Convert a row of a script's answer; a number that cannot be read becomes 0 or None."""
     key, due, *columns = answer
@@ -121,7 +129,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         return Row(_text(key), next_run_time=_time(due), status=QUARANTINED, reason=reason)
     (
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
-        reason, version, created_at, alive_time, options, retain_until,
+        reason, version, created_at, alive_time, options, retain_until, claimed_at,
     ) = columns  # fmt: skip
     return Row(
         key=_text(key),
@@ -129,20 +137,21 @@ def row_of(answer: Sequence[Any]) -> Row:
         data=_payload(data),
         cron=_optional_text(cron),
         timezone=_optional_text(timezone),
-        delay=_whole(delay) or 0,
-        next_time=_whole(next_time),
+        delay=whole(delay) or 0,
+        next_time=whole(next_time),
         next_run_time=_time(due),
         owner=_optional_text(owner),
-        fence=_whole(fence) or 0,
+        fence=whole(fence) or 0,
         settled_by=_optional_text(settled_by),
-        attempt=_whole(attempt) or 0,
+        attempt=whole(attempt) or 0,
         status=WAITING if status is None else _text(status),
         reason=_optional_text(reason),
-        version=1 if version is None else _whole(version) or 0,
-        created_at=_whole(created_at),
-        alive_time=_whole(alive_time),
+        version=1 if version is None else whole(version) or 0,
+        created_at=whole(created_at),
+        alive_time=whole(alive_time),
         options=_payload(options),
-        retain_until=_whole(retain_until),
+        retain_until=whole(retain_until),
+        claimed_at=_claimed_at(claimed_at, fence),
     )
 
 
@@ -212,11 +221,10 @@ def _payload(stored: bytes | None) -> str | bytes | None:
         return stored
 
 
-def _whole(stored: bytes | None) -> int | None:
-    try:
-        return None if stored is None else int(stored)
-    except ValueError:
-        return None
+def _claimed_at(stored: bytes | None, fence: bytes | None) -> int | None:
+    """When a lease was claimed; None if the field is that of another lease."""
+    time, _, of = (stored or b"").partition(b"#")
+    return whole(time) if of == (fence or b"0") else None
 
 
 def _time(score: bytes | None) -> int | None:

@@ -17,6 +17,11 @@ from redis.exceptions import (
 
 from psched.base.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
+
+class MemoryFullError(StoreUnavailableError):
+    """The server has refused a script because its memory is full; nothing was applied."""
+
+
 _LOST = (ReadOnlyError, MasterDownError)
 """Errors of a server that is not the primary.
 
@@ -84,7 +89,7 @@ def exception_of(error: RedisError, *, writing: bool) -> StoreError:
     code = _code(error)
     if code in _PASSING:
         text = f"the database is unavailable: {_PASSING[code]}: {explain(error)}"
-        return StoreUnavailableError(text)
+        return MemoryFullError(text) if code == "OOM" else StoreUnavailableError(text)
     if isinstance(error, AuthenticationError):
         return StoreError(f"the database refused: {explain(error)}")
     if isinstance(error, _CLUSTER):
@@ -101,9 +106,14 @@ def exception_of(error: RedisError, *, writing: bool) -> StoreError:
 
 def explain(error: BaseException) -> str:
     """Describe an error in one line of text, without the arguments of the request."""
-    text = _DETAILS.sub("", " ".join(str(error).split()))
+    text = shortened(str(error))
     code = _code(error)
     return text if code is None or text.startswith(code) else f"{code} {text}"
+
+
+def shortened(text: str) -> str:
+    """The text of an error in one line, without the arguments of the request."""
+    return _DETAILS.sub("", " ".join(text.split()))
 
 
 def connecting_fix(error: BaseException) -> str | None:

@@ -30,10 +30,11 @@ class Script:
     digest: str
 
 
-def _script(name: str) -> Script:
+def _script(name: str, *, flagged: bool = True) -> Script:
     # The flags must stay on the first line, where Redis reads them. Because of the flags, a replica
     # refuses to run a script that does not have the flag ``no-writes``.
     flags, _, body = (_FOLDER / f"{name}.lua").read_text().partition("\n")
+    flags = flags if flagged else "#!lua"
     text = f"{flags}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(text, digest)
@@ -42,19 +43,30 @@ def _script(name: str) -> Script:
 _PRELUDE = (_FOLDER / "prelude.lua").read_text()
 
 ADD = _script("add")
+AUDIT = _script("audit")
 BACKLOG = _script("backlog")
+BEAT = _script("beat")
 CLAIM = _script("claim")
 COUNT = _script("count")
 DELETE = _script("delete")
 EXTEND = _script("extend")
 HELD = _script("held")
+HISTORY_PAGE = _script("history_page")
 INIT = _script("init")
+LAST_RUNS = _script("last_runs")
 MARKED = _script("marked")
 PAGE = _script("page")
 PURGE = _script("purge")
+RECORD = _script("record")
 RECOVER = _script("recover")
+RECOVER_AND_RECORD = _script("recover", flagged=False)
 REPLACE = _script("replace")
 ROWS = _script("rows")
 SETTLE = _script("settle")
+SETTLE_AND_RECORD = _script("settle", flagged=False)
+TRIM = _script("trim")
+TRIM_KEY = _script("trim_key")
 TRY_COMMANDS = _script("try_commands")
+TRY_HISTORY = _script("try_history")
 UPDATE_DATA = _script("update_data")
+WORKERS = _script("workers")

@@ -26,15 +26,16 @@ from psched.core.store_protocol import (
     ClaimUnknownError,
     ExpiredLease,
     Settled,
-    Store,
 )
 from psched.stores.parameters import StoreParameters
-from psched.stores.redis import diagnostics, encoding, scripts
+from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
+from psched.stores.redis.history_store import HistoryStore, batches, size_of_record
 from psched.stores.redis.scripts import Script
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 BATCH = 200
 """The most rows that one run of a script claims, changes or looks up, except in `add`.
@@ -56,7 +57,7 @@ The limit is necessary because a server closes a connection that sends 1 GB in o
 """
 
 
-class RedisStore(Store):
+class RedisStore(HistoryStore):
     """Schedules in one database of a Redis server.
 
     Args:
@@ -73,6 +74,7 @@ class RedisStore(Store):
             tls=parameters.tls,
             replicas=parameters.wait_replicas,
         )
+        super().__init__(parameters)
         self._connector = self._connect()
         self._pack = partial(compress, above=parameters.compress_above, form=bytes)
         self._clock = clock
@@ -165,13 +167,15 @@ class RedisStore(Store):
             raise ClaimUnknownError(owner, ()) from error
         if answer is None:
             self._connector.check(None)
-        seconds, microseconds, found, expired, next_due, more = answer
+        seconds, microseconds, found, expired, claimed, next_due, more = answer
         leased = [encoding.row_of(each) for each in found]
         return Claimed(
             rows=leased,
             expired={
-                row.key: ExpiredLease(Token(was.decode(errors="replace"), row.fence - 1))
-                for row, was in zip(leased, expired, strict=True)
+                row.key: ExpiredLease(
+                    Token(was.decode(errors="replace"), row.fence - 1), encoding.whole(since)
+                )
+                for row, was, since in zip(leased, expired, claimed, strict=True)
                 if was
             },
             now=_seconds(seconds, microseconds),
@@ -207,19 +211,19 @@ class RedisStore(Store):
             held = self._connector.run(scripts.EXTEND, alive_time, shortest, *_flat(tokens))
             return dict(zip(batch, held, strict=True))
 
-        return frozenset(key for key, held in _in_batches([*leases], extend).items() if held)
+        held = _in_batches(extend, batches([*leases], lambda _key: 0))
+        return frozenset(key for key, is_held in held.items() if is_held)
 
     @override
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
 
         def settle(batch: Sequence[Settlement]) -> Mapping[str, Settled]:
-            results = self._connector.run(
-                scripts.SETTLE, *_flat(map(encoding.settle_arguments, batch))
-            )
-            pairs = zip(batch, results, strict=True)
-            return {end.key: Settled(result.decode()) for end, result in pairs}
+            found = self._settle(batch)
+            return {
+                end.key: Settled(result.decode()) for end, result in zip(batch, found, strict=True)
+            }
 
-        return _in_batches(settlements, settle)
+        return _in_batches(settle, batches(settlements, _size_of_records))
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
@@ -262,9 +266,13 @@ class RedisStore(Store):
         released: list[str] = []
         after: Any = b""
         while True:
-            keys, after = self._connector.run(
-                scripts.RECOVER, encoding.text(nonce), alive_time, wait, after, BATCH
-            )
+            dead = (encoding.text(nonce), alive_time, wait, after, BATCH)
+            plain = (scripts.RECOVER, dead)
+            if self._records_lost_attempts:
+                recording = (scripts.RECOVER_AND_RECORD, (*dead, *self._limits))
+                keys, after = self._run_recording(recording, plain, lambda found: len(found[0]))
+            else:
+                keys, after, _, _ = self._connector.run(plain[0], *dead)
             released += (key.decode(errors="replace") for key in keys)
             if not after:
                 return released
@@ -277,12 +285,38 @@ class RedisStore(Store):
     def disconnect(self) -> None:
         self._connector.disconnect()
 
+    def _settle(self, batch: Sequence[Settlement]) -> Sequence[bytes]:
+        """Run the script that ends leases; return its result for each settlement."""
+
+        def lost(answer: Sequence[Sequence[bytes]]) -> int:
+            pairs = zip(batch, answer[0], strict=True)
+            return sum(len(end.records) for end, result in pairs if result == b"done")
+
+        plain = (scripts.SETTLE, self._settle_arguments(batch, recording=False))
+        if any(end.records for end in batch):
+            recording = (scripts.SETTLE_AND_RECORD, self._settle_arguments(batch, recording=True))
+            (results,) = self._run_recording(recording, plain, lost)
+        else:
+            results, _, _ = self._connector.run(plain[0], *plain[1])
+        found: Sequence[bytes] = results
+        return found
+
+    def _settle_arguments(
+        self, batch: Sequence[Settlement], *, recording: bool
+    ) -> Iterator[Argument]:
+        yield from self._limits
+        for end in batch:
+            yield from encoding.settle_arguments(end)
+            records = end.records if recording else ()
+            yield len(records)
+            yield from map(history_encoding.encode_run, records)
+
     def _read(self, script: Script, *arguments: Argument) -> Any:  # noqa: ANN401
         return self._connector.run(script, *arguments, writing=False)
 
 
 def _in_batches(
-    items: Sequence[Any], write: Callable[[Sequence[Any]], Mapping[str, T]]
+    write: Callable[[Sequence[R]], Mapping[str, T]], parts: Iterable[Sequence[R]]
 ) -> dict[str, T]:
     """Write items a batch at a time; return the result of each item by the item's key.
 
@@ -290,15 +324,19 @@ def _in_batches(
         UnknownOutcomeError: the store became unavailable after some batches were written.
     """
     answered: dict[str, T] = {}
-    for start in range(0, len(items), BATCH):
+    for batch in parts:
         try:
-            answered |= write(items[start : start + BATCH])
+            answered |= write(batch)
         except StoreUnavailableError as error:
             if not answered:
                 raise
             # The batches before this one were written, so the outcome of the whole call is unknown.
             raise UnknownOutcomeError(str(error)) from None
     return answered
+
+
+def _size_of_records(end: Settlement) -> int:
+    return sum(map(size_of_record, end.records))
 
 
 def _flat(groups: Iterable[Sequence[Argument]]) -> Iterator[Argument]:

@@ -44,6 +44,11 @@ T = TypeVar("T")
 LOCK_WAIT = 1.0
 """The most seconds for which psched repeats work that fails because of another session's lock."""
 
+_BREAKING = frozenset(
+    {ErrorKind.UNAVAILABLE, ErrorKind.NO_ROOM, ErrorKind.READ_ONLY, ErrorKind.UNKNOWN}
+)
+"""The kinds of errors after which the connection is closed."""
+
 _PAUSES = (0.0005, 0.003)
 """Shortest and longest pause, in seconds, before the next try to get SQLite's write lock.
 
@@ -187,7 +192,7 @@ class Connector:
         while True:
             try:
                 connection = self._connected()
-                self._step()
+                self.step()
                 if self.is_replica and (writing or len(self._engines) > 1):
                     self._update_replica(connection)  # the replica may have been promoted
                     self.refuse_read_only(self.is_replica)
@@ -218,8 +223,14 @@ class Connector:
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
 
-    def transact(self, work: Callable[[Connection], T]) -> T:
+    def transact(self, work: Callable[[Connection], T], *, patient: bool = True) -> T:
         """Run work in a transaction: all of its writes are applied, or none.
+
+        Args:
+            work: a function of the connection.
+            patient: whether the COMMIT may take a full timeout, however long the work has taken. If
+                not, the request takes at most two timeouts, as long as the work calls `step`, not
+                `renew`, before each statement. Workers need this.
 
         Raises:
             StoreError: one of the errors of `run`; nothing was applied.
@@ -230,13 +241,13 @@ class Connector:
             connection.exec_driver_sql(self.dialect.begin)
             try:
                 result = work(connection)
+                (self.renew if patient else self.step)()
             except BaseException as error:
                 self._roll_back(connection, error)
                 if isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN:
                     # Although the connection broke, the outcome is known: nothing was committed.
                     raise self._failure(ErrorKind.UNAVAILABLE, error) from None
                 raise
-            self.renew()
             try:
                 connection.exec_driver_sql("COMMIT")
             except DBAPIError as error:
@@ -249,6 +260,18 @@ class Connector:
     def renew(self) -> None:
         """Allow the next statement of the current work a full timeout."""
         self._budget.renew()
+
+    def step(self, *, answers: bool = False) -> None:
+        """Begin a step of the current request; see `Budget.step`.
+
+        Raises:
+            StoreSlowError: the request has already taken too long.
+        """
+        try:
+            self._budget.step(answers=answers)
+        except TimeoutError as error:
+            # Nothing was sent, so the connection stays usable and open.
+            raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     def catch_up(self) -> None:
         """Wait until the server has applied all writes that other sessions have committed so far.
@@ -332,7 +355,7 @@ class Connector:
             self._connection = self._open()
         steps = self._begin_session, self._greet_caught_up
         while self._prepared < len(steps):
-            self._step(answers=True)
+            self.step(answers=True)
             try:
                 steps[self._prepared](self._connection)
             except BaseException as error:
@@ -348,7 +371,7 @@ class Connector:
         return self.dialect.is_astray is not None and self.dialect.is_astray(connection)
 
     def _open(self) -> Connection:
-        self._step(answers=True)
+        self.step(answers=True)
         with self._connecting():
             try:
                 return self._engines[0].connect()
@@ -365,18 +388,6 @@ class Connector:
             galera.read_caught_up(connection, self.dialect, self._greet)
         else:
             self._greet(connection)
-
-    def _step(self, *, answers: bool = False) -> None:
-        """Begin a step of the current request; see `Budget.step`.
-
-        Raises:
-            StoreSlowError: the request has already taken too long.
-        """
-        try:
-            self._budget.step(answers=answers)
-        except TimeoutError as error:
-            # Nothing was sent, so the connection stays usable and open.
-            raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -455,7 +466,7 @@ class Connector:
 
     def _failure(self, kind: ErrorKind, error: DBAPIError) -> StoreError | ScheduleError:
         """Return the exception for an error; close the connection if the error made it unusable."""
-        if kind in (ErrorKind.UNAVAILABLE, ErrorKind.READ_ONLY, ErrorKind.UNKNOWN):
+        if kind in _BREAKING:
             self.disconnect()
         # If a Galera node did not answer a write, the node might be blocking writes for a backup
         # (BACKUP STAGE BLOCK_COMMIT), although it still answers queries. So the next connection is

@@ -29,6 +29,12 @@ class ErrorKind(Enum):
     UNAVAILABLE = "unavailable"
     """The request was not applied: close the unusable connection, and try again later."""
 
+    NO_ROOM = "no room"
+    """The request was not applied, because the server lacks disk, memory or space in a table.
+
+    The connection is closed as after `UNAVAILABLE`.
+    """
+
     READ_ONLY = "read-only"
     """The request was not applied, because the server is not a primary: connect to the primary."""
 
@@ -68,9 +74,14 @@ class InvalidValueError(StoreError):
     """A value does not fit its column, so its row cannot be written; other rows can."""
 
 
+class NoRoomError(StoreUnavailableError):
+    """The request was not applied, because the server's disk, memory or table is full."""
+
+
 _EXCEPTIONS: dict[ErrorKind, tuple[type[StoreError | ScheduleError], str]] = {
     ErrorKind.TRANSIENT: (StoreBusyError, "the database is busy"),
     ErrorKind.UNAVAILABLE: (StoreUnavailableError, "the database is unavailable"),
+    ErrorKind.NO_ROOM: (NoRoomError, "the database is unavailable"),
     ErrorKind.READ_ONLY: (StoreUnavailableError, "the database is read-only"),
     ErrorKind.UNKNOWN: (UnknownOutcomeError, "the connection to the database broke"),
     ErrorKind.SCHEMA: (SchemaError, "the table is not as psched needs it, run `psched init`"),

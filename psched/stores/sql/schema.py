@@ -6,8 +6,9 @@ run, and an upgrade only has to add the missing columns and indexes. A second ta
 ``<table>_info``, stores the version of the schema, which is checked on every new connection.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
@@ -16,6 +17,9 @@ from psched.base.errors import MissingTableError, SchemaError, StoreError
 from psched.stores.sql import raw_execute
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
+
+if TYPE_CHECKING:
+    from psched.stores.sql.tables import Change
 
 VERSION = 2
 """The version of the schema; psched refuses a table with a larger version.
@@ -80,7 +84,10 @@ class Schema:
         self._refuse_newer(found)
         history = self._version(versions or {}, "history_version")
         if history is None:
-            return f"the tables of the run history ({name}_runs) do not exist; run `psched init`"
+            return (
+                f"the tables of the run history ({name}_runs, {name}_workers, {name}_audit) are"
+                " missing or not complete; run `psched init`"
+            )
         if history > HISTORY_VERSION:
             return (
                 f"the run history has version {history}, this psched knows {HISTORY_VERSION};"
@@ -102,6 +109,40 @@ class Schema:
         """
         for statement in self._dialect.init_session:
             connection.execute(text(statement))
+        done = []
+        for change in self._changes(connection):
+            try:
+                change.apply(connection)
+            except DBAPIError as error:
+                cause = error.orig or error
+                kind = self._dialect.classify(cause)
+                if kind is ErrorKind.DUPLICATE and change.kind == "row":
+                    continue  # another process has stored the version at the same time
+                if kind is ErrorKind.REFUSED:
+                    raise StoreError(
+                        f"cannot execute {change.sql(connection)[:60]!r}…:"
+                        f" {self._dialect.explain(cause)}; run `psched init` as a user who may"
+                        f" create tables and indexes and alter {self._name}"
+                    ) from None
+                raise
+            if change.line:
+                done.append(change.line)
+        return done
+
+    def plan(self, connection: Connection) -> Sequence[tuple[str, str]]:
+        """Return the statements that `init` would execute, each with the lock that it takes.
+
+        Raises:
+            SchemaError: a newer version of psched created the table.
+            StoreError: the database is unsuitable.
+        """
+        return [
+            (change.sql(connection), self._dialect.locks[change.kind])
+            for change in self._changes(connection)
+        ]
+
+    def _changes(self, connection: Connection) -> "Iterator[Change]":
+        """Yield what creates the tables, or adds what they lack, and stores the versions."""
         if (query := self._dialect.unsuitable) is not None:
             for problem in connection.execute(text(query)).scalars():
                 raise StoreError(f"the database cannot be used: {problem}")
@@ -109,23 +150,25 @@ class Schema:
         self._refuse_newer(self._schema_version(versions) or 0)
         # Imported here, so that workers do not load the module `tables`, which takes memory.
         from psched.stores.sql.history.tables import history_tables  # noqa: PLC0415
-        from psched.stores.sql.tables import complete, info_table, schedules_table  # noqa: PLC0415
+        from psched.stores.sql.tables import (  # noqa: PLC0415
+            Change,
+            info_table,
+            missing,
+            schedules_table,
+        )
 
         info = info_table(self._name)
         tables = (schedules_table(self._name), *history_tables(self._name), info)
-        done = [line for table in tables for line in complete(connection, table)]
+        for table in tables:
+            yield from missing(connection, table)
         for name, version in ("schema_version", VERSION), ("history_version", HISTORY_VERSION):
             if (versions or {}).get(name) == str(version):
                 continue
             # The version is deleted and inserted again instead of updated, so that exactly one row
             # exists after two simultaneous calls of `init`.
-            connection.execute(info.delete().where(info.c.name == name))
-            try:
-                connection.execute(info.insert().values(name=name, value=str(version)))
-            except DBAPIError as error:
-                if self._dialect.classify(error.orig or error) is not ErrorKind.DUPLICATE:
-                    raise
-        return done
+            yield Change("row", info, None, info.delete().where(info.c.name == name), "")
+            insert = info.insert().values(name=name, value=str(version))
+            yield Change("row", info, None, insert, "")
 
     def _versions(self, connection: Connection) -> Mapping[str, str] | None:
         """The versions of the schema and its parts, by name; None if the table does not exist."""

@@ -7,6 +7,7 @@ from functools import partial
 from math import ceil, floor
 from typing import Any
 
+import sqlalchemy
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
@@ -14,15 +15,17 @@ from psched.base.clock import Clock
 from psched.base.compression import compress
 from psched.base.errors import (
     InvalidError,
+    MissingDatabaseError,
     NotFoundError,
     StoreBusyError,
-    StoreError,
     StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
+from psched.core.history.recording import lost_record
+from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
@@ -32,7 +35,7 @@ from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claims import Strategy, choose, rows_held_by
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
-from psched.stores.sql.history.store import HistoryStore
+from psched.stores.sql.history.store import HistoryStore, InsertRecords
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
@@ -89,14 +92,23 @@ class SqlStore(HistoryStore[Statements]):
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
         self._statements = partial(Statements, quoted, dialect, parameters.only)
-        self._inserting = self._statements()
+        # The statements that are the same whatever the table's version; and all, once it is known.
+        self._plain_sql = self._statements()
+        self._known_sql: Statements | None = None
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
+        self._history_of = parameters.history
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
         # The strategy of each server, with and without a run history. They are stored so that
         # psched need not probe a server again after it has reconnected.
         self._known_strategies: dict[Hashable, Strategy] = {}
+
+    @property  # type: ignore[misc]  # set by `_check`
+    def _sql(self) -> Statements:
+        if self._known_sql is None:
+            self._connector.read(lambda _connection: None)  # opens a connection, which is checked
+        return self._known_sql or self._plain_sql
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
@@ -114,7 +126,7 @@ class SqlStore(HistoryStore[Statements]):
                 f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
                 " Session is session.connection()",
             )
-        return _CallersTransaction(connection, self._connector, self._inserting.now, self._inserts)
+        return _CallersTransaction(connection, self._connector, self._plain_sql.now, self._inserts)
 
     @override
     def get(self, key: str) -> Row | None:
@@ -213,21 +225,18 @@ class SqlStore(HistoryStore[Statements]):
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         def write(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
-            if self._problem is None and any(end.records for end in ends):
-                settled = self._settle_and_record(ends, build(ends))
+            records = self._problem is None and any(end.records for end in ends)
+            if records and not self._refusals.paused:
+                try:
+                    settled = self._settle_and_record(ends, build(ends))
+                except _PartlyRemovedError:
+                    return {key: done for end in ends for key, done in write([end]).items()}
                 if settled is not None:
                     return settled
-            written = self._write(*build(ends))
-            if written == len(ends):
-                return {end.key: Settled.DONE for end in ends}
-            try:
-                rows = self.look([end.key for end in ends])
-            except StoreUnavailableError as error:
-                locked = isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError)
-                if locked or not written:
-                    raise
-                raise UnknownOutcomeError(str(error)) from None
-            return {end.key: _result_of(end, rows.get(end.key)) for end in ends}
+            settled = self._settle(ends, build(ends))
+            if records:
+                self.lost_records += len(_records_of(ends, settled))
+            return settled
 
         results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)
         for remove in (False, True):
@@ -235,46 +244,55 @@ class SqlStore(HistoryStore[Statements]):
             results |= self._in_batches(ends, write)
         return results
 
+    def _settle(self, ends: Sequence[Settlement], request: Request) -> Mapping[str, Settled]:
+        """Apply settlements, and return the results."""
+        written = self._write(*request)
+        if written == len(ends):
+            return {end.key: Settled.DONE for end in ends}
+        try:
+            rows = self.look([end.key for end in ends])
+        except StoreUnavailableError as error:
+            locked = isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError)
+            if locked or not written:
+                raise
+            raise UnknownOutcomeError(str(error)) from None
+        return {end.key: _result_of(end, rows.get(end.key)) for end in ends}
+
     def _settle_and_record(
         self, ends: Sequence[Settlement], request: Request
     ) -> Mapping[str, Settled] | None:
         """Apply settlements and write their records, in one transaction.
 
         Returns:
-            The results; None if the records cannot be written, so that nothing was applied.
-        """
-        recording = False
+            The results; None if the records were refused, so that nothing was applied.
 
-        def work(connection: Connection) -> Mapping[str, Settled]:
-            nonlocal recording
-            recording = False
-            self._connector.renew()
-            if raw_execute.count(connection, *request) == len(ends):
+        Raises:
+            InvalidValueError: a value of a record, or of a settlement, does not fit.
+            _PartlyRemovedError: some of the rows to be removed had been removed before, so that it
+                is not known which ones; nothing was applied.
+        """
+
+        def work(connection: Connection, insert: InsertRecords) -> Mapping[str, Settled]:
+            written = raw_execute.count(connection, *request)
+            if written == len(ends):
                 results = {end.key: Settled.DONE for end in ends}
+            elif written and ends[0].remove:
+                # A row that does not exist does not tell who has removed it.
+                raise _PartlyRemovedError
             else:
                 select = self._sql.select([end.key for end in ends])
+                self._connector.step()
                 found = [Row(*columns) for columns in raw_execute.rows(connection, *select)]
                 rows = {row.key: row for row in found}
                 results = {end.key: _result_of(end, rows.get(end.key)) for end in ends}
-            recording = True
-            self._insert_records(
-                connection,
-                [r for end in ends if results[end.key] is Settled.DONE for r in end.records],
-            )
+            # If a row had been removed before, its record was written then, or somebody else has
+            # removed it, perhaps after this lease had been lost.
+            if written or not ends[0].remove:
+                insert(connection, _records_of(ends, results))
             return results
 
-        try:
-            return self._connector.transact(work)
-        except UnknownOutcomeError:
-            raise
-        except StoreError as error:
-            if not recording:
-                raise
-            # Nothing was applied, because the records were refused, for example for want of a right
-            # or of space on the disk. A task's end is worth more than its record.
-            self.lost_records += sum(len(end.records) for end in ends)
-            self._records_refused(error)
-            return None
+        # If one of several rows cannot be recorded, the caller tries each row by itself.
+        return self._write_and_record(work, of_many=len(ends) > 1)
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
@@ -318,22 +336,57 @@ class SqlStore(HistoryStore[Statements]):
             )
             for row in dead
         ]
-        results = self.settle(ends)
+        recorded = bool(dead) and self._problem is None
+        results = self.settle(self._with_lost_records(nonce, dead, ends) if recorded else ends)
         released = [key for key, result in results.items() if result is Settled.DONE]
         if Settled.REDEFINED in results.values():
             released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
         return released
 
+    def _with_lost_records(
+        self, nonce: str, dead: Sequence[Row], ends: Sequence[Settlement]
+    ) -> Sequence[Settlement]:
+        """Add to the settlements of a dead worker's leases the records of its lost attempts."""
+        worker, now = self._worker(nonce), floor(self.now())
+        records = [
+            lost_record(
+                row,
+                attempt=row.attempt,
+                claimed_at=row.claimed_at,
+                ended=now * 1000,
+                reason="its worker died",
+                worker=worker,
+            )
+            if row.next_time is not None and self._history_of(row) != "none"
+            else None
+            for row in dead
+        ]
+        return [
+            end if record is None else changed(end, records=(record,))
+            for end, record in zip(ends, records, strict=True)
+        ]
+
     @override
     def _check(self, connection: Connection) -> None:
-        self._problem = self._schema.check(connection)
-        self._sql = self._statements(history=self._problem is None)
+        before, self._problem = self._problem, self._schema.check(connection)
+        if (before is None) is not (self._problem is None):
+            self._known_strategies.clear()  # they contain the statements
+        self._known_sql = self._statements(history=self._problem is None)
         # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get((self._connector.server, self._problem is None))
 
     @override
     def _make(self, connection: Connection) -> Sequence[str]:
         return self._schema.init(connection)
+
+    def plan_init(self) -> Sequence[tuple[str, str]]:
+        """The statements of `init`, as `PlansInit.plan_init` describes."""
+        try:
+            return self._unchecked(self._schema.plan)
+        except MissingDatabaseError:
+            # SQLite: the plan for an empty database is the same.
+            with sqlalchemy.create_engine("sqlite://").connect() as empty:
+                return self._schema.plan(empty)
 
     @override
     def _describe_claims(self) -> str:
@@ -353,7 +406,7 @@ class SqlStore(HistoryStore[Statements]):
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
         """Return the statements that insert rows; each row stores the nonce."""
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
-        return [self._inserting.insert(batch, nonce) for batch in insert_batches(stored)]
+        return [self._plain_sql.insert(batch, nonce) for batch in insert_batches(stored)]
 
     def _insert(self, connection: Connection, inserts: Sequence[Request]) -> None:
         for insert in inserts:
@@ -362,6 +415,15 @@ class SqlStore(HistoryStore[Statements]):
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]
+
+
+def _records_of(ends: Sequence[Settlement], results: Mapping[str, Settled]) -> Sequence[RunRecord]:
+    """The records of those settlements that were applied."""
+    return [each for end in ends if results[end.key] is Settled.DONE for each in end.records]
+
+
+class _PartlyRemovedError(Exception):
+    """Some rows of a batch had been removed before; a missing row does not tell who removed it."""
 
 
 def _result_of(end: Settlement, row: Row | None) -> Settled:

@@ -99,14 +99,19 @@ class TableStore(Store, Generic[S]):
 
     @override
     def init(self) -> Sequence[str]:
-        # `init` opens another connection. On this connection, the table is not checked, because it
-        # might not exist yet, and the timeout is long, because upgrading a large table takes long.
         self._prepare()
+        return self._unchecked(self._make)
+
+    def _unchecked(self, work: Callable[[Connection], R]) -> R:
+        """Run work on another connection, whose timeout is long and which is not checked.
+
+        The table might not exist yet, and upgrading a large table takes long.
+        """
         connector = self._connect(
             timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
         )
         try:
-            return connector.run(self._make)
+            return connector.run(work)
         finally:
             connector.disconnect()
 
@@ -120,8 +125,20 @@ class TableStore(Store, Generic[S]):
 
     @override
     def try_rights(self) -> None:
+        self._try_each(self._sql.rights, self._table)
+
+    def _try_each(self, tried: Mapping[str, TextClause], table: str) -> None:
+        """Send statements that change nothing.
+
+        Args:
+            tried: for each right the statement that needs it.
+            table: the name of the table.
+
+        Raises:
+            StoreError: the user does not have all the rights.
+        """
         refused: dict[str, str] = {}
-        for right, statement in self._sql.rights.items():
+        for right, statement in tried.items():
             try:
                 self._write(statement, {})
             except (SchemaError, TransientStoreError):
@@ -130,7 +147,7 @@ class TableStore(Store, Generic[S]):
                 refused[right] = str(error)
         if refused:
             rights, reason = ", ".join(refused), next(iter(refused.values()))
-            raise StoreError(f"cannot {rights} in the table {self._table!r}: {reason}")
+            raise StoreError(f"cannot {rights} in the table {table!r}: {reason}")
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:

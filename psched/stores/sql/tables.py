@@ -4,7 +4,9 @@ Only `psched init`, migrations and checks of their result need this module. Work
 because it imports SQLAlchemy's modules for every kind of database, which take memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -225,33 +227,72 @@ def info_table(name: str) -> Table:
     )
 
 
-def complete(connection: Connection, table: Table) -> Sequence[str]:
-    """Create the table or add its missing columns and indexes; return a line for each change."""
-    if not inspect(connection).has_table(table.name):
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One statement of `psched init`.
+
+    Attributes:
+        kind: a key of `psched.stores.sql.dialects.dialect.Dialect.locks`.
+        table: the table that it creates or changes.
+        part: the name of the column or index that it adds; None if it adds none.
+        statement: the statement.
+        line: what it does, for people; empty if another change says it.
+    """
+
+    kind: str
+    table: Table
+    part: str | None
+    statement: Executable
+    line: str
+
+    def sql(self, connection: Connection) -> str:
+        """The statement as text."""
+        compiled: Any = self.statement
+        literal = compiled.compile(dialect=connection.dialect, compile_kwargs=_LITERAL)
+        return " ".join(str(literal).split())
+
+    def apply(self, connection: Connection) -> None:
+        """Execute the statement; do nothing if another process has done so in the meantime."""
+        # If two processes run `init` at once, the second gets an error, because MySQL has no IF NOT
+        # EXISTS for columns and indexes, and PostgreSQL's does not protect from another session.
         try:
-            connection.execute(CreateTable(table, if_not_exists=True))
+            connection.execute(self.statement)
         except DBAPIError:
-            # If two processes create the table at once, the second gets an error on PostgreSQL.
-            # This error is ignored if the table exists.
-            if not inspect(connection).has_table(table.name):
+            if self.kind == "row":
                 raise
-        for index in table.indexes:
-            _add(connection, table, index.name, CreateIndex(index))
-        return [f"created table {table.name}"]
-    done = []
+            if self.part is None:
+                exists = inspect(connection).has_table(self.table.name)
+            else:
+                exists = self.part in _parts(connection, self.table)
+            if not exists:
+                raise
+
+
+_LITERAL = {"literal_binds": True}
+
+
+def missing(connection: Connection, table: Table) -> Iterator[Change]:
+    """Yield what creates the table, or adds its missing columns and indexes."""
+    indexes = sorted(table.indexes, key=lambda index: str(index.name))
+    if not inspect(connection).has_table(table.name):
+        line = f"created table {table.name}"
+        yield Change("table", table, None, CreateTable(table, if_not_exists=True), line)
+        for index in indexes:
+            yield Change("new index", table, str(index.name), CreateIndex(index), "")
+        return
     name = connection.dialect.identifier_preparer.format_table(table)
     there = _parts(connection, table)
     for column in table.columns:
         if column.name not in there:
             spec = CreateColumn(column).compile(dialect=connection.dialect)
             statement = text(f"ALTER TABLE {name} ADD COLUMN {spec}")
-            _add(connection, table, column.name, statement)
-            done.append(f"added column {table.name}.{column.name}")
-    for index in table.indexes:
+            line = f"added column {table.name}.{column.name}"
+            kind = "column" if column.computed is None else "computed column"
+            yield Change(kind, table, column.name, statement, line)
+    for index in indexes:
         if index.name not in there:
-            _add(connection, table, index.name, CreateIndex(index))
-            done.append(f"added index {index.name}")
-    return done
+            line = f"added index {index.name}"
+            yield Change("index", table, str(index.name), CreateIndex(index), line)
 
 
 def _parts(connection: Connection, table: Table) -> set[str | None]:
@@ -259,14 +300,3 @@ def _parts(connection: Connection, table: Table) -> set[str | None]:
     inspector = inspect(connection)
     columns, indexes = inspector.get_columns(table.name), inspector.get_indexes(table.name)
     return {column["name"] for column in columns} | {index["name"] for index in indexes}
-
-
-def _add(connection: Connection, table: Table, part: str | None, statement: Executable) -> None:
-    """Add a column or an index, unless another process adds it at the same time."""
-    # If two processes run `init` at once, the second gets an error, because MySQL has no IF NOT
-    # EXISTS for columns and indexes. This error is ignored if the column or index exists.
-    try:
-        connection.execute(statement)
-    except DBAPIError:
-        if part not in _parts(connection, table):
-            raise

@@ -96,13 +96,16 @@ class Records:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(backend_factory(), "k")
-        # ``next_run_time`` is not compared, because a claim need not return the lease's end in it.
-        assert changed(held, next_run_time=after.next_run_time) == after
+        # A claimed row contains the time at which it fell due, and not the end of its lease. Only a
+        # store with a run history notes when the row was claimed.
+        assert held.next_run_time == before.next_run_time
+        assert (
+            changed(held, next_run_time=after.next_run_time, claimed_at=after.claimed_at) == after
+        )
         assert held.token == Token("w.1", before.fence + 1)
         assert held.attempt == 1
-        assert changed(
-            after, owner=None, fence=0, attempt=0, next_run_time=before.next_run_time
-        ) == (before)
+        free = changed(after, owner=None, fence=0, attempt=0, claimed_at=None)
+        assert changed(free, next_run_time=before.next_run_time) == before
 
     def test_every_claim_of_a_row_raises_its_fence(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -164,8 +167,8 @@ class Records:
             attempt=2,
             reason="why é",
             owner=None,
-            settled_by=str(held.token),
             claimed_at=None,
+            settled_by=str(held.token),
         )
 
     def test_a_row_can_be_put_to_rest(self, backend_factory: BackendFactory) -> None:

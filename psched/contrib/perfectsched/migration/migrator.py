@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 
+from psched.app import make_store
 from psched.base.clock import Clock
 from psched.base.errors import (
     AlreadyExistsError,
@@ -15,7 +16,9 @@ from psched.base.errors import (
     StoreError,
     TransientStoreError,
 )
-from psched.base.retry import retry_while_unavailable
+from psched.base.retry import retry_while_unavailable, send_once
+from psched.client.auditor import Auditor
+from psched.client.author import this_process
 from psched.config import Config, tls, urls
 from psched.contrib.perfectsched.migration.destination import Destination, NewRow
 from psched.contrib.perfectsched.migration.planner import Move, Planner, Report
@@ -47,6 +50,7 @@ class Migrator:
         settings: psched's settings; a row that they forbid is not moved.
         lease_time: the length of an old worker's longest lease, seconds.
         clock: measures the time, and sleeps between two passes or tries.
+        auditor: records the schedules that were moved.
         meter: begins to show progress, given a name and the number of rows; the function that the
             context manager returns is called with the number of rows that are done.
 
@@ -67,12 +71,14 @@ class Migrator:
         *,
         lease_time: int,
         clock: Clock,
+        auditor: Auditor,
         meter: Meter,
     ) -> None:
         self._source = source
         self._destination = destination
         self._planner = Planner(source.system, source.origin, settings, lease_time)
         self._clock = clock
+        self._auditor = auditor
         self._meter = meter
         self.moved = 0
         self.not_enforced = False
@@ -205,7 +211,9 @@ class Migrator:
         """Activate the copies of marked old rows, and then delete these old rows."""
         # A marked row is deleted even if its copy does not exist any more: the copy has become a
         # schedule before, and somebody has deleted this schedule.
-        self._destination.activate([copy for copy in copies if copy.is_staged])
+        staged = [copy for copy in copies if copy.is_staged]
+        self._destination.activate(staged)
+        self._auditor.record_present("migrate", [copy.key for copy in staged])
         self.moved += self._source.delete_marked([copy.key for copy in copies])
 
     def _is_marked(self, old: OldRow | None) -> bool:
@@ -254,6 +262,10 @@ def open_migrator(
     old = settings if url is None else _for_old_database(settings, url)
     source = Source(old, table, system=system, clock=clock, rng=rng)
     destination = Destination(settings, clock=clock, rng=rng)
+    store = make_store(settings)
+    auditor = Auditor(
+        store, author=partial(this_process, "psched migrate"), clock=clock, send=send_once
+    )
     try:
         destination.check()
         yield Migrator(
@@ -262,11 +274,13 @@ def open_migrator(
             settings,
             lease_time=lease_time,
             clock=clock,
+            auditor=auditor,
             meter=meter,
         )
     finally:
         source.disconnect()
         destination.disconnect()
+        store.disconnect()
 
 
 def _for_old_database(settings: Config, url: str) -> Config:

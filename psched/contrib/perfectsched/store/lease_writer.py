@@ -13,7 +13,7 @@ the store's clock and written as a literal.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor
 from typing import Any
 
@@ -30,6 +30,7 @@ from psched.base.errors import (
 from psched.contrib.perfectsched.store.leases import HeldLeases, Lease
 from psched.contrib.perfectsched.store.rows import LATEST, NEVER, StoredRow, as_row, join_data
 from psched.contrib.perfectsched.store.statements import Statements, as_seen, read_rows
+from psched.core.history.records import RunRecord
 from psched.core.model import QUARANTINED, Row, Settlement, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.stores.sql.connector import Connector
@@ -53,6 +54,9 @@ _PUT_OFF = 3600
 """Seconds by which an invalid row is put off, because no column can mark it as quarantined."""
 
 
+Settle = Callable[[TextClause, Mapping[str, Any], Sequence[RunRecord]], bool]
+
+
 class LeaseWriter:
     """Writes the leases of one table's rows.
 
@@ -62,18 +66,27 @@ class LeaseWriter:
         clock: measures how long a claim takes.
         patience: seconds from the start of a claim. After this time, the claim sends no further
             statement if it has claimed a row, or has found a row locked.
+        settle: sends a statement that settles one row, and writes records of the run history in the
+            same transaction if the statement has matched the row; returns whether it has.
 
     Attributes:
         leases: the leases that this process holds.
     """
 
     def __init__(
-        self, connector: Connector, sql: Statements, *, clock: Clock, patience: float
+        self,
+        connector: Connector,
+        sql: Statements,
+        *,
+        clock: Clock,
+        patience: float,
+        settle: Settle,
     ) -> None:
         self._connector = connector
         self._sql = sql
         self._clock = clock
         self._patience = patience
+        self._settle = settle
         self._by_host_clock = connector.dialect.host_clock
         self.leases = HeldLeases()
 
@@ -276,7 +289,7 @@ class LeaseWriter:
             values |= {"following": following, "until": until}
             lease.results.append((following, until))
         try:
-            if not self._write(statement, values):
+            if not self._settle(statement, values, end.records):
                 return None
         except InvalidValueError as error:
             _log.error("%s: %s", end.key, error)  # the error's text names the value

@@ -55,6 +55,16 @@ row no longer exists. The leases of a dead worker cannot be released; they expir
 **An invalid row**, such as one with an invalid cron line or zone, cannot be marked as quarantined.
 Each time a worker of psched claims such a row, the worker puts the row off by an hour, and logs an
 error. No occurrence is lost: once somebody has corrected the row, it runs within the hour.
+
+**The run history** is in tables of psched's own beside the table: ``TABLE_runs``,
+``TABLE_workers`` and ``TABLE_audit``. PerfectSched does not know them, and its table stays as it
+is. The unique index of ``TABLE_runs`` is (key, scheduled_time, owner), as beside psched's own
+table. The owner is not in PerfectSched's table. But it identifies the lease: a claim gets an owner
+that was never used before, and leases a row at most once; `HeldLeases` keeps the owner in memory,
+and only the process that holds the lease writes its record. The record is written in the
+transaction that settles the row. If the answer to it is lost, the row shows whether both were
+applied (`Lease.has_left`). Two kinds of runs have no record: those of PerfectSched's workers, and
+those whose worker was killed, because a claim cannot tell that a lease has expired.
 """
 
 import random
@@ -63,7 +73,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause
+from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from psched.base import payload
@@ -82,14 +93,16 @@ from psched.contrib.perfectsched.store.rows import StoredRow, as_row, as_stored
 from psched.contrib.perfectsched.store.statements import Statements, as_new, as_seen, read_rows
 from psched.core.catchup import iso
 from psched.core.columns import decode
+from psched.core.history.records import RunRecord
 from psched.core.model import Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
-from psched.stores.sql.errors import refusing_data
+from psched.stores.sql.errors import ErrorKind, refusing_data
+from psched.stores.sql.history.store import HistoryStore, InsertRecords
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.table_store import TableStore, backlog_of, one_request
+from psched.stores.sql.table_store import backlog_of, one_request
 
 _USUAL_ALIVE_TIME = 300
 """The default ``alive_time`` of PerfectSched's workers, in seconds."""
@@ -98,7 +111,7 @@ _CLOCKS_DIFFER = 60
 """Seconds by which a PerfectSched worker's clock can be ahead of the database's clock."""
 
 
-class PerfectSchedStore(TableStore[Statements]):
+class PerfectSchedStore(HistoryStore[Statements]):
     """Schedules in one of PerfectSched's tables; psched loads this class by its import path.
 
     Args:
@@ -112,7 +125,13 @@ class PerfectSchedStore(TableStore[Statements]):
         super().__init__(StoreParameters.of(settings), clock=clock, rng=rng)
         patience = settings.driver_timeout
         self._sql = Statements(self._connector.quote(settings.table), self._connector.dialect)
-        self._writer = LeaseWriter(self._connector, self._sql, clock=clock, patience=patience)
+        self._writer = LeaseWriter(
+            self._connector,
+            self._sql,
+            clock=clock,
+            patience=patience,
+            settle=self._settle_and_record,
+        )
         self._leases = self._writer.leases
         self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
         self._in_batches = partial(write_in_batches, clock=clock, patience=patience)
@@ -280,15 +299,71 @@ class PerfectSchedStore(TableStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
+        self._problem = self._find_problem(connection)
 
     @override
     def _make(self, connection: Connection) -> Sequence[str]:
         from psched.contrib.perfectsched.store import table  # noqa: PLC0415  # rarely needed
 
-        return table.create_table(connection, self._table, self._connector.dialect)
+        done = [*table.create_table(connection, self._table, self._connector.dialect)]
+        try:
+            return done + table.create_history(connection, self._table)
+        except DBAPIError as error:
+            if self._kind_of(error) is not ErrorKind.REFUSED:
+                raise
+            # The user of PerfectSched's database may have no right to create tables.
+            why = self._explain(error)
+            return [*done, f"no run history: its tables cannot be created: {why}"]
 
     def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
         return read_rows(self._connector, self._sql, keys)
+
+    def _settle_and_record(
+        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
+    ) -> bool:
+        """Settle one row, and write its records if the statement has matched it."""
+
+        def work(connection: Connection, insert: InsertRecords) -> bool:
+            matched = bool(connection.execute(statement, values).rowcount)
+            if matched:
+                insert(connection, records)
+            return matched
+
+        recorded = self._problem is None and bool(records)
+        if recorded and not self._refusals.paused:
+            matched = self._write_and_record(work)
+            if matched is not None:
+                return matched
+        settled = self._write(statement, values) > 0
+        if recorded and settled:
+            self.lost_records += len(records)
+        return settled
+
+    def _find_problem(self, connection: Connection) -> str | None:
+        """Find out why no run history is kept; return None if it is."""
+        for name, statement in self._history.checks.items():
+            try:
+                connection.execute(statement)
+            except DBAPIError as error:
+                kind = self._kind_of(error)
+                if kind is ErrorKind.SCHEMA:
+                    return (
+                        f"the table {name!r} of the run history does not exist, or lacks a column;"
+                        " run `psched init` as a user that may create tables"
+                    )
+                if kind is ErrorKind.REFUSED:
+                    return (
+                        f"the table {name!r} of the run history cannot be read:"
+                        f" {self._explain(error)}; grant SELECT, INSERT, UPDATE and DELETE on it"
+                    )
+                raise
+        return None
+
+    def _explain(self, error: DBAPIError) -> str:
+        return self._connector.dialect.explain(error.orig or error)
+
+    def _kind_of(self, error: DBAPIError) -> ErrorKind:
+        return self._connector.dialect.classify(error.orig or error)
 
     def _insert(self, rows: Sequence[StoredRow], connection: Connection) -> None:
         for start in range(0, len(rows), BATCH):

@@ -1,4 +1,4 @@
-"""Creates PerfectSched's table exactly as PerfectSched itself creates it."""
+"""Creates PerfectSched's table as PerfectSched itself creates it, and psched's tables beside it."""
 
 from collections.abc import Sequence
 
@@ -19,6 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.history.tables import history_tables
+from psched.stores.sql.tables import missing
 
 
 def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
@@ -45,6 +47,17 @@ def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequenc
                 raise
         else:
             done.append(f"created index {index.name}")
+    return done
+
+
+def create_history(connection: Connection, name: str) -> list[str]:
+    """Create or complete the tables of the run history; return a line for each change."""
+    done = []
+    for table in history_tables(name):
+        for change in missing(connection, table):
+            change.apply(connection)
+            if change.line:
+                done.append(change.line)
     return done
 
 

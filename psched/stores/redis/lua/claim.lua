@@ -2,9 +2,10 @@
 -- Leases due rows; the rows that have been due longest come first. ARGV: the owner, the most rows
 -- to lease, alive_time, the shortest length of a lease, the horizon in seconds, then the types to
 -- claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
--- row the owner of its last lease if that lease has expired, otherwise an empty string; the time of
--- the next row to fall due within the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the
--- server has no data of psched.
+-- row the owner of its last lease if that lease has expired, otherwise an empty string; for each row
+-- the time when that lease was claimed, or an empty string; the time of the next row to fall due within
+-- the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the server has no
+-- data of psched.
 if redis.call('EXISTS', INFO) == 0 then return nil end
 local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
 local types = {unpack(ARGV, 6)}
@@ -51,7 +52,7 @@ end
 local next_due = redis.call('ZRANGEBYSCORE', DUE, '('..integer(now), integer(now + horizon),
   'WITHSCORES', 'LIMIT', 0, 1)[2]
 local keys = due_keys(tonumber(limit), types)
-local rows, expired, size, more = {}, {}, 0, #keys == tonumber(limit)
+local rows, expired, claimed, size, more = {}, {}, {}, 0, #keys == tonumber(limit)
 for _, key in ipairs(keys) do
   if size > LARGEST_ANSWER then
     more = true
@@ -67,16 +68,17 @@ for _, key in ipairs(keys) do
     set_due(key, false)
   else
     expired[#expired + 1] = row[7] or ''
+    claimed[#claimed + 1] = claimed_at(row[18], row[8]) or ''
     local ends = lease_end(row[15], alive_time, shortest)
     local fell_due = redis.call('ZSCORE', DUE, key)
     redis.call('ZADD', DUE, ends, key)
     redis.call('ZADD', HELD, 0, held_member(owner, key))
-    redis.call('HSET', row_key(key), 'owner', owner)
-    row[7] = owner
     row[8], row[10] = unpack(redis.call('HMGET', row_key(key), 'fence', 'attempt'))
+    row[7], row[18] = owner, integer(now)..'#'..row[8]
+    redis.call('HSET', row_key(key), 'owner', owner, 'claimed_at', row[18])
     rows[#rows + 1] = {key, fell_due, unpack(row, 1, #row)}
     size = size + #(row[2] or '') + #(row[16] or '')
   end
 end
 local time = redis.call('TIME')
-return {time[1], time[2], rows, expired, next_due or false, more and 1 or 0}
+return {time[1], time[2], rows, expired, claimed, next_due or false, more and 1 or 0}

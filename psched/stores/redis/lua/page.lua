@@ -44,12 +44,6 @@ local function includes(list, value)
   return false
 end
 
-local function label_of(options)
-  if not options or not options:find('label', 1, true) then return nil end
-  local is_json, decoded = pcall(cjson.decode, options)
-  return is_json and type(decoded) == 'table' and decoded.label or nil
-end
-
 local function matches(key)
   if not filter then return true end
   if key:sub(1, #filter.prefix) ~= filter.prefix then return false end

@@ -9,17 +9,32 @@
 --   {table}:retain    a sorted set of keys by retain_until: rows that can be purged after this time
 --   {table}:info      a hash: the version of this layout
 --
+-- The run history; data without it are complete, and older versions of psched ignore it:
+--
+--   {table}:runs      a stream of the records of all keys, capped; the fields are key and record
+--   {table}:runs:KEY  a list of the records of one key, the newest first; it is capped and expires.
+--                     It is no stream, because Redis allocates 4 KB for the first entry of a stream
+--   {table}:workers   a sorted set of nonces of workers by the time of their last record
+--   {table}:worker:NONCE   a hash: the record of a worker; it expires
+--   {table}:audit     a stream of changes of schedules, capped; the fields are key and record
+--
+-- The field `record` in a stream is a number, a space and a JSON object. The number is the time `ended`
+-- in milliseconds; it is 0 for a change, whose time is the first part of its id. An element of a key's
+-- list is the id of the same record in the stream, a space and that text.
+--
 -- In arguments, an empty string stands for an absent value. A text that can be empty is passed with
 -- '=' before it, so that an empty text differs from an absent one.
 
 local PREFIX = KEYS[1]
 local DUE, REST, HELD = PREFIX..'due', PREFIX..'rest', PREFIX..'held'
 local RETAIN, INFO = PREFIX..'retain', PREFIX..'info'
+local RUNS, WORKERS, AUDIT = PREFIX..'runs', PREFIX..'workers', PREFIX..'audit'
 
 -- The fields of a row's hash, in the order in which rows are returned.
 local COLUMNS = {
   'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'owner', 'fence', 'settled_by',
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
+  'claimed_at',
 }
 
 -- When the rows of an answer have more bytes of data and options than this, no row is added to it.
@@ -31,6 +46,10 @@ local LONGEST_LEASE = 366 * 86400
 local now = tonumber(redis.call('TIME')[1])
 
 local function row_key(key) return PREFIX..'row:'..key end
+
+local function runs_key(key) return PREFIX..'runs:'..key end
+
+local function worker_key(nonce) return PREFIX..'worker:'..nonce end
 
 local function held_member(owner, key) return owner..'\0'..key end
 
@@ -144,4 +163,60 @@ local function due_keys(most, types)
     offset = offset + PAGE
   end
   return keys
+end
+
+-- Removes the oldest records from a key's list: those that ended before a time in milliseconds, at
+-- most `most`.
+local function drop_old(list, before, most)
+  for _ = 1, most do
+    local oldest = redis.call('LINDEX', list, -1)
+    local ended = oldest and tonumber(oldest:match('^%S+ (%d+)'))
+    if not ended or ended >= before then return end
+    redis.call('RPOP', list)
+  end
+end
+
+-- Writes a record of the run history, and removes old records of the same key. `limits` contains the
+-- most records of all keys, the most of one key, and the age in seconds after which records are
+-- removed; the last two can be 0, which means no limit. `expires` is the number of seconds after
+-- which the key's list is removed (nil: that age). If `exists` is true, the record is written to the
+-- key's list only if there is one.
+local function write_record(limits, key, record, expires, exists)
+  local most, most_per_key, keep = unpack(limits)
+  local id = redis.call('XADD', RUNS, 'MAXLEN', '~', most, '*', 'key', key, 'record', record)
+  local list = runs_key(key)
+  local length = redis.call(exists and 'LPUSHX' or 'LPUSH', list, id..' '..record)
+  if length == 0 then return end
+  if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
+  if keep > 0 then
+    -- Two are removed for each that is written, so all old ones are gone after a while.
+    if length > 1 then drop_old(list, (now - keep) * 1000, 2) end
+    redis.call('EXPIRE', list, integer(math.min(expires or keep, keep)))
+  elseif expires then
+    redis.call('EXPIRE', list, integer(expires))
+  else
+    redis.call('PERSIST', list)
+  end
+end
+
+-- Calls write_record; if the server refuses one of its commands, returns the reason instead of
+-- raising an error, because the calling script must not stop between its writes.
+local function try_to_record(...)
+  local done, problem = pcall(write_record, ...)
+  if not done then return type(problem) == 'table' and problem.err or tostring(problem) end
+end
+
+-- Returns when the lease with this fence was claimed, given the field claimed_at, which is this time, '#'
+-- and the fence. Returns nil if an older version of psched has claimed the lease: that one leaves the
+-- field of an earlier lease as it is.
+local function claimed_at(field, fence)
+  local time, of = (field or ''):match('^(%d+)#(%d+)$')
+  return of == (fence or '0') and time or nil
+end
+
+-- Returns the label in the options of a row; nil if there is none.
+local function label_of(options)
+  if not options or not options:find('label', 1, true) then return nil end
+  local is_json, decoded = pcall(cjson.decode, options)
+  return is_json and type(decoded) == 'table' and decoded.label or nil
 end

@@ -1,8 +1,15 @@
 #!lua flags=allow-oom
--- Ends leases. ARGV: 14 values for each settlement, in the order of the parameters of the function
--- `settle`. Returns for each settlement a value of psched.core.store_protocol.Settled.
+-- Ends leases, and writes the records of the run history that belong to those that it ends. ARGV: the
+-- limits of the history (see `write_record`); then for each settlement 14 values, in the order of the
+-- parameters of the function `settle`, the number of its records, and its records. Returns for each
+-- settlement a value of psched.core.store_protocol.Settled; then the number of records that could not
+-- be written, and the reason for the last of them.
+--
+-- Without its flag, this script is `settle_and_record`: the server refuses it if its memory is full.
 local VALUES = 14
 
+-- Returns the result. If the settlement was applied now, also returns true, and the seconds after
+-- which the row can be purged (nil: never).
 local function settle(key, owner, fence, version, seen_status, next_time, not_before, wait, rest,
     removed, retain, attempt, status, reason)
   local row = read_fields(key, 'owner', 'fence', 'version', 'settled_by', 'status')
@@ -17,20 +24,32 @@ local function settle(key, owner, fence, version, seen_status, next_time, not_be
   end
   if removed == '1' then
     remove_row(key, owner)
-    return 'done'
+    return 'done', true
   end
   local retained = retain ~= '' and integer(now + retain)
   write_fields(key, {
     'next_time', optional_number(next_time), 'attempt', attempt, 'status', status,
     'reason', optional_text(reason), 'settled_by', token, 'retain_until', retained,
-    'owner', false,
+    'owner', false, 'claimed_at', false,
   })
   redis.call('ZREM', HELD, held_member(owner, key))
   set_due(key, rest == '0' and integer(math.max(tonumber(not_before), now + wait)))
   set_retention(key, retained)
-  return 'done'
+  return 'done', true, tonumber(retain)
 end
 
-local results = {}
-for i = 1, #ARGV, VALUES do results[#results + 1] = settle(unpack(ARGV, i, i + VALUES - 1)) end
-return results
+local limits = {tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])}
+local results, lost, reason, i = {}, 0, false, 4
+while i <= #ARGV do
+  local result, applied, retain = settle(unpack(ARGV, i, i + VALUES - 1))
+  local first, last = i + VALUES + 1, i + VALUES + ARGV[i + VALUES]
+  for j = first, applied and last or 0 do
+    -- A record of a row that is removed at once goes only to an existing list, so that tasks that
+    -- run once leave no lists behind.
+    local problem = try_to_record(limits, ARGV[i], ARGV[j], retain, ARGV[i + 9] == '1')
+    if problem then lost, reason = lost + 1, problem end
+  end
+  results[#results + 1] = result
+  i = last + 1
+end
+return {results, lost, reason}

@@ -63,8 +63,8 @@ class Dialect:
             session is not encrypted.
         aborts: whether an error in one statement aborts the whole transaction.
         begin: the statement that begins a transaction that will write.
-        ignore_duplicate: the end of an INSERT that leaves out a row whose key exists; ``{}`` stands
-            for any column.
+        ignore_duplicate: the end of an INSERT that leaves out a row that exists already: ``{0}``
+            stands for the columns of its unique index, ``{1}`` for any column.
         catch_up: the statements to send before and after a read, so that a node of a Galera cluster
             first applies all earlier commits; None if the database has no such clusters.
         node_state: a query for the names and values of a Galera node's state; None if the database
@@ -93,6 +93,7 @@ class Dialect:
         unsuitable: a query for the reason why this database cannot be used, as text; it returns no
             row if the database is suitable. None if every database is suitable.
         prepare: creates what must exist before `init` can connect, such as the file of SQLite.
+        locks: the locks that the statements of `init` take, in words, by `tables.Change.kind`.
         init_session: statements to execute on the connection of `init` before all others.
         classify: returns the `ErrorKind` of a driver's exception.
         explain: returns a driver's exception as one line of text, without the contents of rows.
@@ -133,6 +134,7 @@ class Dialect:
     fix: str
     unsuitable: str | None
     prepare: Callable[[URL], None]
+    locks: Mapping[str, str]
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], ErrorKind]
     explain: Callable[[BaseException], str]

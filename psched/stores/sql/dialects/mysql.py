@@ -28,10 +28,15 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     **dict.fromkeys(
         (
             1021,  # disk full
-            1040,  # too many connections
             1041,  # out of memory
-            1047,  # Galera: the node is not part of the primary component
             1114,  # table is full
+        ),
+        ErrorKind.NO_ROOM,
+    ),
+    **dict.fromkeys(
+        (
+            1040,  # too many connections
+            1047,  # Galera: the node is not part of the primary component
             1129,  # this host is blocked after too many failed handshakes
             1203,  # too many connections of this user
             1226,  # this user's quota is used up
@@ -264,7 +269,7 @@ MYSQL = Dialect(
     encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
     aborts=False,
     begin="BEGIN",
-    ignore_duplicate="ON DUPLICATE KEY UPDATE {0} = {0}",
+    ignore_duplicate="ON DUPLICATE KEY UPDATE {1} = {1}",
     catch_up=("SET SESSION wsrep_sync_wait = 1", "SET SESSION wsrep_sync_wait = DEFAULT"),
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
@@ -284,6 +289,21 @@ MYSQL = Dialect(
     fix="set the server's binlog_format to MIXED or ROW",
     unsuitable=None,
     prepare=lambda _url: None,
+    locks={
+        "table": "none: the table is new",
+        "new index": "none: the table is new and empty",
+        "column": (
+            "the metadata lock of the table, for a moment; the rows are not rewritten (instant)"
+        ),
+        "computed column": (
+            "the table is copied: it can be read meanwhile, but not written, so workers wait"
+        ),
+        "index": (
+            "the metadata lock at the beginning and the end; the table can be read and written"
+            " while the index is built (in place)"
+        ),
+        "row": "a row of the table of versions",
+    },
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),

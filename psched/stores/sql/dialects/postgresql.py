@@ -26,11 +26,17 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
     ),
     **dict.fromkeys(
         (
-            "53",  # too many connections, out of memory, disk full
+            "53300",  # too many connections
             "57P03",  # the server is starting up or shutting down
-            "58",  # system errors, for example a file that cannot be written
         ),
         ErrorKind.UNAVAILABLE,
+    ),
+    **dict.fromkeys(
+        (
+            "53",  # out of memory, disk full
+            "58",  # system errors, for example a file that cannot be written
+        ),
+        ErrorKind.NO_ROOM,
     ),
     "25006": ErrorKind.READ_ONLY,
     **dict.fromkeys(
@@ -281,7 +287,7 @@ POSTGRESQL = Dialect(
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
     aborts=True,
     begin="BEGIN",
-    ignore_duplicate="ON CONFLICT DO NOTHING",
+    ignore_duplicate="ON CONFLICT ({0}) DO NOTHING",
     catch_up=None,
     node_state=None,
     skips_locked=True,
@@ -304,6 +310,16 @@ POSTGRESQL = Dialect(
         " WHERE encoding <> 'UTF8'"
     ),
     prepare=lambda _url: None,
+    locks={
+        "table": "none: the table is new",
+        "new index": "none: the table is new and empty",
+        "column": "ACCESS EXCLUSIVE on the table, for a moment; the rows are not rewritten",
+        "computed column": (
+            "ACCESS EXCLUSIVE on the table while all rows are rewritten: workers wait"
+        ),
+        "index": "SHARE on the table while the index is built: writes wait, so workers wait",
+        "row": "a row of the table of versions",
+    },
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET lock_timeout = '60s'",),

@@ -22,10 +22,10 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     sqlite3.SQLITE_BUSY: ErrorKind.TRANSIENT,
     sqlite3.SQLITE_LOCKED: ErrorKind.TRANSIENT,
     sqlite3.SQLITE_SCHEMA: ErrorKind.TRANSIENT,  # the schema has changed since compilation
-    sqlite3.SQLITE_FULL: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_FULL: ErrorKind.NO_ROOM,
     sqlite3.SQLITE_IOERR: ErrorKind.UNKNOWN,
     sqlite3.SQLITE_CANTOPEN: ErrorKind.UNAVAILABLE,
-    sqlite3.SQLITE_NOMEM: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_NOMEM: ErrorKind.NO_ROOM,
     sqlite3.SQLITE_READONLY: ErrorKind.READ_ONLY,
     # A number that has grown beyond 64 bits becomes a float, which violates its column's type. So
     # this code means an invalid value.
@@ -286,7 +286,7 @@ SQLITE = Dialect(
     encryption="SELECT 'no need to, a file'",
     aborts=False,
     begin="BEGIN IMMEDIATE",
-    ignore_duplicate="ON CONFLICT DO NOTHING",
+    ignore_duplicate="ON CONFLICT ({0}) DO NOTHING",
     catch_up=None,
     node_state=None,
     skips_locked=False,
@@ -304,7 +304,13 @@ SQLITE = Dialect(
     fix="",
     unsuitable=None,
     prepare=_make_file,
-    init_session=("PRAGMA journal_mode = WAL",),
+    locks=dict.fromkeys(
+        ("table", "new index", "column", "computed column", "row"),
+        "the write lock of the file, for a moment",
+    )
+    | {"index": "the write lock of the file while the index is built: workers wait"},
+    # This wait for the lock is long, because busy workers can get the lock first for seconds.
+    init_session=("PRAGMA busy_timeout = 60000", "PRAGMA journal_mode = WAL"),
     classify=_classify,
     explain=_explain,
 )

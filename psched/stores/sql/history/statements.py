@@ -18,6 +18,22 @@ RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
 WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord))
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
 
+LEASE_COLUMNS = ("key", "scheduled_time", "owner")
+"""The columns that identify a record, which have a unique index."""
+
+HOST_LENGTH = 255
+LABEL_LENGTH = 255
+REASON_LENGTH = 1000
+
+_TEXTS = (
+    ("label", LABEL_LENGTH),
+    ("host", HOST_LENGTH),
+    ("reason", REASON_LENGTH),
+    ("error", None),
+    ("result", None),
+)
+"""The texts of a record that can be of any origin, and the most characters of their columns."""
+
 
 _NEAREST = 500
 """The most records before an instant among which a span is searched that contains the instant.
@@ -25,6 +41,8 @@ _NEAREST = 500
 Between the first occurrence of a span and the instant there are records only if somebody has run
 occurrences of the span after all.
 """
+_LARGE = frozenset({"error", "result"})
+"""The columns of ``<table>_runs`` that can be large."""
 
 
 class HistoryStatements:
@@ -39,16 +57,46 @@ class HistoryStatements:
     def __init__(self, table: str, dialect: Dialect, quote: Callable[[str], str]) -> None:
         self._now = dialect.now_floor
         self._milliseconds = dialect.now_milliseconds
-        self._ignore = dialect.ignore_duplicate.format(quote("id"))
+        lease = ", ".join(map(quote, LEASE_COLUMNS))
+        self._ignore = dialect.ignore_duplicate.format(lease, quote("id"))
         self._runs, self._workers, self._audit = (
             quote(f"{table}_{each}") for each in ("runs", "workers", "audit")
         )
         self._run_columns = ", ".join(map(quote, RUN_COLUMNS))
+        self._light_columns = ", ".join(
+            "NULL" if name in _LARGE else quote(name) for name in RUN_COLUMNS
+        )
         self._audit_columns = ", ".join(map(quote, AUDIT_COLUMNS))
+        # Each of these statements reads no row, but fails if its table does not exist, or lacks a
+        # column.
+        self.checks = {
+            f"{table}_{name}": text(f"SELECT {', '.join(map(quote, each))} FROM {of} WHERE 1 = 0")
+            for name, of, each in (
+                ("runs", self._runs, RUN_COLUMNS),
+                ("workers", self._workers, WORKER_COLUMNS),
+                ("audit", self._audit, AUDIT_COLUMNS),
+            )
+        }
         self._key, self._until = quote("key"), quote("until")
         self._of_key, self._newest_of_key = (
             part.format(self._key, ":key") for part in dialect.newest_of_key
         )
+        # Each of these statements changes no row, and fails if the user does not have the right.
+        self.rights = {
+            f"{table}_{name}": {
+                "SELECT": text(f"SELECT {column} FROM {quoted} WHERE 1 = 0"),
+                "INSERT": text(
+                    f"INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} WHERE 1 = 0"
+                ),
+                "UPDATE": text(f"UPDATE {quoted} SET {column} = {column} WHERE 1 = 0"),
+                "DELETE": text(f"DELETE FROM {quoted} WHERE 1 = 0"),
+            }
+            for name, quoted, column, columns in (
+                ("runs", self._runs, "owner", self._run_columns),
+                ("workers", self._workers, "nonce", ", ".join(map(quote, WORKER_COLUMNS))),
+                ("audit", self._audit, "action", self._audit_columns),
+            )
+        }
         inserted = [name for name in RUN_COLUMNS if name != "id"]
         # The driver repeats these statements for each record. PyMySQL combines the repetitions into
         # one statement, and psycopg sends them together.
@@ -95,6 +143,7 @@ class HistoryStatements:
             f" COALESCE(NULLIF({integer(':started')}, 0), {self._now}), {self._now},"
             f" CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END)"
         )
+        self.select_worker = text(f"SELECT {columns} FROM {self._workers} WHERE nonce = :nonce")
         self.select_workers = text(
             f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
         )
@@ -142,6 +191,25 @@ class HistoryStatements:
         statement = f"SELECT {self._run_columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
         return _text(statement), values
 
+    def select_last_runs(self, keys: Sequence[str]) -> Request:
+        """A request that reads the newest record of an attempt of each key, without large columns.
+
+        For each key, the database walks down the index (key, id) to the first such record.
+        """
+        each = (
+            f"SELECT newest FROM (SELECT id AS newest FROM {self._runs}"
+            f" WHERE {self._key} = :key{{0}} AND outcome IS NOT NULL"
+            " ORDER BY id DESC LIMIT 1) AS last{0}"
+        )
+        # It is a join, because MariaDB would run the parts of id IN (…) anew for each record.
+        parts = (
+            f"SELECT {self._light_columns} FROM (",
+            each,
+            f") AS lasts JOIN {self._runs} ON id = newest",
+        )
+        values = {f"key{i}": key for i, key in enumerate(keys)}
+        return _many(parts, len(keys), " UNION ALL "), values
+
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of changes, the newest first, with ids below ``before``."""
         values: dict[str, Any] = {"limit": limit}
@@ -170,7 +238,15 @@ def run_values(record: RunRecord) -> dict[str, Any]:
     """The values that `HistoryStatements.insert_run` binds."""
     values = dict(zip(RUN_COLUMNS, _RUN_VALUES(record), strict=False))
     values["out_of_memory"] = int(record.out_of_memory)
+    for name, most in _TEXTS:
+        if (written := values[name]) is not None:
+            values[name] = _storable(written[:most])
     return values
+
+
+def _storable(written: str) -> str:
+    """A text without characters that no database stores: NUL, and half of a surrogate pair."""
+    return written.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def audit_values(change: AuditRecord) -> dict[str, Any]:
@@ -199,6 +275,12 @@ def _one_of(column: str, chosen: frozenset[str], values: dict[str, Any]) -> str:
     names = [f"{column}{i}" for i in range(len(chosen))]
     values.update(zip(names, sorted(chosen), strict=True))
     return f"{column} IN ({', '.join(f':{name}' for name in names)})"
+
+
+@lru_cache(maxsize=64)
+def _many(parts: tuple[str, str, str], count: int, separator: str = ", ") -> TextClause:
+    head, values, tail = parts
+    return text(head + separator.join(values.format(i) for i in range(count)) + tail)
 
 
 @lru_cache(maxsize=64)

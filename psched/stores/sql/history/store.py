@@ -1,20 +1,21 @@
 """Keeps the run history in tables beside the table of schedules."""
 
-import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, Self, TypeVar
 
-from sqlalchemy import Connection, TextClause
+from sqlalchemy import Connection
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import SchemaError, StoreError
+from psched.base.errors import AlreadyExistsError, SchemaError, StoreError
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
+from psched.stores.sql.errors import InvalidValueError
+from psched.stores.sql.history.refusals import Refusals
 from psched.stores.sql.history.statements import (
     HistoryStatements,
     audit_record,
@@ -24,8 +25,6 @@ from psched.stores.sql.history.statements import (
     worker_record,
 )
 from psched.stores.sql.table_store import S, TableStore, one_request
-
-_log = logging.getLogger("psched.store")
 
 INSERT_BATCH = 200
 """The most records that are inserted at a time."""
@@ -38,10 +37,15 @@ _LATE = 3_600_000
 """The longest time in milliseconds from an attempt's end until its record is written, for which
 `HistoryStore.runs` allows."""
 
+_KEYS = 100
+"""The most keys whose last runs one query finds. SQLite refuses a query of more than 500 parts."""
+
 _PAGE = 200
 """The most records that one query returns."""
 
 T = TypeVar("T", RunRecord, AuditRecord)
+R = TypeVar("R")
+InsertRecords = Callable[[Connection, Sequence[RunRecord]], None]
 
 
 class HistoryStore(TableStore[S]):
@@ -59,12 +63,21 @@ class HistoryStore(TableStore[S]):
         connector = self._connector
         self._history = HistoryStatements(parameters.table, connector.dialect, connector.quote)
         self._problem: str | None = "not connected yet"
+        self._refusals = Refusals(clock)
         self.lost_records = 0
 
     def history_problem(self) -> str | None:
         """Why no history is kept, as `KeepsHistory.history_problem` describes."""
-        self._connector.read(lambda _connection: None)  # opens a connection, which sets `_problem`
+        # The version is read again, because somebody may have run `psched init` meanwhile.
+        self._connector.read(self._check)
         return self._problem
+
+    @override
+    def try_rights(self) -> None:
+        super().try_rights()
+        if self._problem is None:
+            for table, tried in self._history.rights.items():
+                self._try_each(tried, table)
 
     @one_request
     def record(self, records: Sequence[RunRecord]) -> None:
@@ -83,7 +96,7 @@ class HistoryStore(TableStore[S]):
             self._insert_records(connection, records)
 
         if records:
-            self._connector.transact(write)
+            self._connector.transact(write, patient=False)
 
     def runs(self, selection: RunSelection = EVERY_RUN) -> Iterator[RunRecord]:
         """The records of a selection, as `KeepsHistory.runs` describes."""
@@ -118,6 +131,17 @@ class HistoryStore(TableStore[S]):
             else:
                 high = middle
         return low
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
+        """The last runs of keys, as `FindsLastRuns.last_runs` describes."""
+        self._require_history()
+        found: dict[str, RunRecord] = {}
+        for start in range(0, len(keys), _KEYS):
+            request = self._history.select_last_runs(keys[start : start + _KEYS])
+            for columns in self._query(*request):
+                record = run_record(columns)
+                found[record.key] = record
+        return found
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
@@ -166,7 +190,7 @@ class HistoryStore(TableStore[S]):
             raw_execute.count(connection, self._history.delete_worker, {"nonce": worker.nonce})
             raw_execute.count(connection, self._history.insert_worker, values)
 
-        self._connector.transact(write)
+        self._connector.transact(write, patient=False)
 
     def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
         """The workers since a time, as `KeepsHistory.workers` describes."""
@@ -175,28 +199,73 @@ class HistoryStore(TableStore[S]):
             worker_record(c) for c in self._query(self._history.select_workers, {"since": since})
         ]
 
+    def _worker(self, nonce: str) -> WorkerRecord | None:
+        """The record of one worker; None if there is none."""
+        found = self._query(self._history.select_worker, {"nonce": nonce})
+        return worker_record(found[0]) if found else None
+
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
         values = [audit_values(change) for change in changes]
-        self._connector.transact(lambda c: self._repeat(c, self._history.insert_audit, values))
+
+        def write(connection: Connection) -> None:
+            for start in range(0, len(values), INSERT_BATCH):
+                self._connector.renew()
+                batch = values[start : start + INSERT_BATCH]
+                raw_execute.repeat(connection, self._history.insert_audit, batch)
+
+        self._connector.transact(write)
 
     def _insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
         values = [run_values(record) for record in records]
-        self._repeat(connection, self._history.insert_run, values)
-
-    def _repeat(
-        self, connection: Connection, statement: TextClause, values: Sequence[Mapping[str, object]]
-    ) -> None:
-        """Send a statement for each mapping of values, some at a time."""
         for start in range(0, len(values), INSERT_BATCH):
-            self._connector.renew()
-            raw_execute.repeat(connection, statement, values[start : start + INSERT_BATCH])
+            self._connector.step()
+            batch = values[start : start + INSERT_BATCH]
+            raw_execute.repeat(connection, self._history.insert_run, batch)
 
-    def _records_refused(self, error: StoreError) -> None:
-        """Log that records could not be written."""
-        _log.error("records of the run history are lost (%d so far): %s", self.lost_records, error)
+    def _write_and_record(
+        self, work: Callable[[Connection, InsertRecords], R], *, of_many: bool = False
+    ) -> R | None:
+        """Run work that writes, and inserts records at its end, in one transaction.
+
+        Args:
+            work: the work; it gets a function that inserts records, and calls it last.
+            of_many: whether the caller repeats the work for each row by itself if a value of one of
+                several rows does not fit.
+
+        Returns:
+            The result of the work; None if the database refuses the records, so that nothing was
+            applied, and the work has to be done without them.
+
+        Raises:
+            InvalidValueError: a value does not fit.
+        """
+        recording = inserted = False
+
+        def insert(connection: Connection, records: Sequence[RunRecord]) -> None:
+            nonlocal recording, inserted
+            recording = True
+            self._insert_records(connection, records)
+            inserted = True
+
+        def begin(connection: Connection) -> R:
+            nonlocal recording, inserted
+            recording = inserted = False
+            self._connector.step()
+            return work(connection, insert)
+
+        try:
+            result = self._connector.transact(begin, patient=False)
+        except (StoreError, AlreadyExistsError) as error:
+            if not recording or (of_many and isinstance(error, InvalidValueError)):
+                raise
+            if not self._refusals.is_refusal(error, committing=inserted):
+                raise
+            return None
+        self._refusals.written()
+        return result
 
     def _require_history(self) -> None:
         """Raise an error if no history is kept.

@@ -2,10 +2,16 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Identity, Index, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
+from psched.stores.sql.history.statements import (
+    HOST_LENGTH,
+    LABEL_LENGTH,
+    LEASE_COLUMNS,
+    REASON_LENGTH,
+)
 from psched.stores.sql.tables import (
     KEY_LENGTH,
     OWNER_LENGTH,
@@ -15,10 +21,6 @@ from psched.stores.sql.tables import (
     plain_text,
     seconds,
 )
-
-HOST_LENGTH = 255
-LABEL_LENGTH = 255
-REASON_LENGTH = 1000
 
 _OPTIONS: dict[str, Any] = {
     "mysql_engine": "InnoDB",
@@ -32,7 +34,8 @@ _OPTIONS: dict[str, Any] = {
 def _number() -> Column[int]:
     # On SQLite only an INTEGER PRIMARY KEY gets its values from the database.
     kind = BigInteger().with_variant(Integer(), "sqlite")
-    return Column("id", kind, primary_key=True, autoincrement=True)
+    # On PostgreSQL, a user needs no right on the sequence of an identity column.
+    return Column("id", kind, Identity(), primary_key=True)
 
 
 def _long() -> TypeEngine[str]:
@@ -76,7 +79,7 @@ def _runs(name: str) -> Table:
         Column("result", _long()),
         # The owner is in this index, because the fences of a schedule restart when it is deleted
         # and added again. A request that is repeated finds its first record here.
-        Index(f"{name}_lease", "key", "scheduled_time", "owner", unique=True),
+        Index(f"{name}_lease", *LEASE_COLUMNS, unique=True),
         Index(f"{name}_key", "key", "id"),
         **_OPTIONS,
     )

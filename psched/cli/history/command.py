@@ -1,0 +1,192 @@
+"""The command history."""
+
+import json
+from collections.abc import Collection, Iterator
+from itertools import islice
+
+import click
+
+from psched.app import open_schedules
+from psched.base.errors import NotFoundError
+from psched.cli import options
+from psched.cli.completion import complete_key
+from psched.cli.exit_status import report_errors
+from psched.cli.history.run_text import COLUMNS, View, run_object, table_row
+from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_read
+from psched.cli.schedules.status import DUE, shown_status
+from psched.cli.text_table import Colours, print_table
+from psched.cli.time_format import format_distance, format_span, parse_since
+from psched.client.collection import ScheduleCollection
+from psched.config import Config
+from psched.core.history.records import Fate, Outcome
+from psched.core.history.redaction import Redaction
+from psched.core.history.run import Run
+from psched.core.model import WAITING, Row
+
+_DEFAULT_LIMIT = 50
+"""The number of records in a table, unless the user chooses another one."""
+
+_COLOURS = Colours(
+    "OUTCOME",
+    {
+        Outcome.FINISHED: "green",
+        Outcome.FAILED: "red",
+        Outcome.TIMED_OUT: "red",
+        Outcome.LOST: "red",
+        Outcome.PREEMPTED: "red",
+        Outcome.CANCELLED: "magenta",
+        Outcome.RELEASED: "yellow",
+    },
+)
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=complete_key)
+@click.option("--failed", is_flag=True, help="Only what failed, was given up, or expired.")
+@click.option(
+    "--since",
+    metavar="AGE|TIME",
+    help="Only what ended at most this long ago (30s, 5m, 1h, 30d), or after this time.",
+)
+@click.option(
+    "--outcome",
+    "outcomes",
+    type=click.Choice([each.value for each in Outcome]),
+    metavar="OUTCOME",
+    multiple=True,
+    help=f"Only attempts that ended so; may be repeated. One of {', '.join(Outcome)}.",
+)
+@click.option(
+    "--fate",
+    "fates",
+    type=click.Choice([each.value for each in Fate]),
+    metavar="FATE",
+    multiple=True,
+    help="Only records of occurrences of which this became; may be repeated. One of"
+    f" {', '.join(Fate)}.",
+)
+@click.option(
+    "--type",
+    "types",
+    metavar="TYPE",
+    multiple=True,
+    help="Only those of this type; may be repeated.",
+)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 10**9),
+    help=f"Show at most N. Default: {_DEFAULT_LIMIT}; with --json, all.",
+)
+@click.option(
+    "--errors", is_flag=True, help="Show the error and its traceback below each run that has one."
+)
+@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@options.database
+@click.pass_obj
+@report_errors
+def history(
+    location: ConfigLocation,
+    key: str | None,
+    *,
+    failed: bool,
+    since: str | None,
+    outcomes: Collection[str],
+    fates: Collection[str],
+    types: Collection[str],
+    limit: int | None,
+    errors: bool,
+    utc: bool,
+    as_json: bool,
+) -> None:
+    """Show what ran, how it ended, and what did not run.
+
+    KEY is the key of a schedule or task, which may have been deleted since; without it, those of
+    all are shown. The newest records come first.
+
+    OUTCOME says how an attempt ended. FATE says what became of the occurrence; it is empty if
+    the occurrence was tried again. Occurrences that never ran have no OUTCOME.
+
+    A TIME is ISO 8601, such as 2026-01-31T09:00, or Unix seconds; without an offset, it is in your
+    time zone, like the times that are shown.
+    """
+    if failed and (outcomes or fates):
+        raise click.UsageError("--failed selects outcomes and fates; leave out --outcome, --fate")
+    if as_json and (errors or utc):
+        raise click.UsageError("--errors and --utc are for the table, not for --json")
+    settings = settings_to_read(location)
+    redaction = Redaction(settings.redact)
+    if limit is None and not as_json:
+        limit = _DEFAULT_LIMIT
+    with open_schedules(settings) as schedules:
+        runs = schedules.runs(
+            key,
+            type=types or None,
+            since=parse_since(since, utc=utc),
+            failed=failed,
+            outcome=outcomes or None,
+            fate=fates or None,
+            # One more is read, to know whether there are more.
+            limit=None if limit is None else limit + 1,
+        )
+        if as_json:
+            number = 0
+            for number, run in enumerate(islice(runs, limit), start=1):  # noqa: B007  # the last
+                click.echo(json.dumps(run_object(run, redaction)))
+        else:
+            view = View(schedules.now(), utc, redaction)
+            number = _print(runs, key, limit, view, errors=errors)
+        if not number and key is not None:
+            _refuse_unknown(schedules, key)
+        if not number and not as_json:
+            click.echo(_nothing(settings, all_of_them=not (failed or since or outcomes or fates)))
+
+
+def _print(
+    runs: Iterator[Run], key: str | None, limit: int | None, view: View, *, errors: bool
+) -> int:
+    columns = [column for column in COLUMNS if key is None or column != "KEY"]
+    rows = (table_row(run, columns, view, errors=errors) for run in islice(runs, limit))
+    number = print_table(columns, rows, _COLOURS)
+    if number:
+        count = "1 record" if number == 1 else f"{number} records"
+        more = number == limit and next(runs, None) is not None
+        click.echo(f"{count}; --limit N shows older ones" if more else count)
+    return number
+
+
+def _refuse_unknown(schedules: ScheduleCollection, key: str) -> None:
+    """Raise an error if a key has no record at all; the text says why.
+
+    Raises:
+        NotFoundError: the key has no record.
+    """
+    if next(schedules.runs(key, limit=1), None) is not None:
+        return
+    try:
+        found = schedules.read(key)
+    except NotFoundError:
+        raise NotFoundError(
+            f"no schedule has the key {key!r}, and the run history has no record of one"
+        ) from None
+    raise NotFoundError(f"{key}: no run is recorded yet; {_prospect(found.row, schedules.now())}")
+
+
+def _prospect(row: Row, now: float) -> str:
+    """When a schedule runs that has no record."""
+    status = shown_status(row, now)
+    if row.next_run_time is None or status not in {WAITING, DUE}:
+        return f"it is {status}"
+    if status == WAITING:
+        return f"its next run is {format_distance(row.next_run_time - now)}"
+    late = int(now - row.next_run_time)
+    # A row that was inserted by plain SQL can have the time 0, which means at once.
+    return f"it has been due for {format_span(late)}" if row.next_run_time > 0 else "it is due"
+
+
+def _nothing(settings: Config, *, all_of_them: bool) -> str:
+    if settings.history == "none":
+        return "no record; the setting history is none, so that no run is recorded"
+    return "no record yet" if all_of_them else "no record matches"

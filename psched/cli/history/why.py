@@ -1,0 +1,66 @@
+"""The command why."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+from typing_extensions import override
+
+from psched.app import open_schedules
+from psched.base.errors import InvalidError
+from psched.cli import options
+from psched.cli.completion import complete_key
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_read
+from psched.core.history.why.answer import GOOD
+
+_AGO = re.compile(r"-[0-9.]+[a-z]")
+
+
+class _TakesAgo(click.Command):
+    """A command with an argument such as ``-2h``, which click would take for an option."""
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(
+            ctx, [f"now{each}" if _AGO.fullmatch(each) else each for each in args]
+        )
+
+
+@click.command(cls=_TakesAgo)
+@click.argument("key", shell_complete=complete_key)
+@click.argument("time", nargs=-1)
+@click.option(
+    "-t",
+    "--timezone",
+    "--zone",
+    "zone",
+    metavar="ZONE",
+    help="Time zone of TIME and of the answer. Default: that of the schedule.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with a code and details.")
+@options.database
+@click.pass_obj
+@report_errors
+def why(
+    location: ConfigLocation, *, key: str, time: Sequence[str], zone: str | None, as_json: bool
+) -> None:
+    """Explain why a schedule ran, or did not run.
+
+    TIME is the scheduled time: 2026-11-22 02:30, or 02:30 (the last one), or yesterday 02:30, or
+    -2h (the last run up to two hours ago), or ISO 8601 with an offset, or Unix seconds. Without
+    TIME: the last time that was due, and what comes next. A task that runs once needs no TIME.
+
+    The exit status is 0 if it ran, runs or will run, or if the schedule has no run at TIME. It is
+    1 if it did not run, or if nobody knows. No master needs to run.
+    """
+    with open_schedules(settings_to_read(location)) as schedules:
+        try:
+            answer = schedules.why(key, " ".join(time) or None, zone)
+        except InvalidError as error:
+            raise click.UsageError(str(error)) from None
+    click.echo(json.dumps(answer.to_json()) if as_json else answer.sentence)
+    sys.exit(0 if answer.state in GOOD else 1)

@@ -1,0 +1,35 @@
+"""Rows of schedules as JSON objects, for programs that read the output of commands."""
+
+from typing import Any
+
+from psched.base.errors import InvalidError
+from psched.cli.schedules.columns import payload_beginning
+from psched.cli.schedules.status import shown_status
+from psched.core.columns import decode
+from psched.core.history.redaction import Redaction
+from psched.core.model import Row
+
+LONGEST_SHOWN = 100_000
+"""The maximum length of a column in the command show, and of invalid JSON in the output of --json,
+in bytes or characters; this depends on how the column is stored."""
+
+
+def row_object(row: Row, now: float, redaction: Redaction) -> dict[str, Any]:
+    """Return every column of a row; ``status``, also as ``state``, is the one that people see.
+
+    Args:
+        row: the row.
+        now: the time of the store's clock, in Unix seconds.
+        redaction: hides the values of fields.
+    """
+    columns = {name: getattr(row, name) for name in Row.__slots__}
+    columns["status"] = columns["state"] = shown_status(row, now)
+    for name in ("data", "options"):
+        try:
+            columns[name] = redaction.value(decode(name, columns[name]) if columns[name] else {})
+        except InvalidError:
+            columns[name] = payload_beginning(columns[name], LONGEST_SHOWN, redaction)
+    for name in ("cron", "reason"):
+        if columns[name]:
+            columns[name] = redaction.text(columns[name])
+    return columns

@@ -1,0 +1,187 @@
+"""The command show."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from statistics import median
+from typing import Any
+
+import click
+
+from psched.app import open_schedules
+from psched.base.errors import InvalidError, NotSupportedError
+from psched.cli import options
+from psched.cli.completion import complete_key
+from psched.cli.exit_status import report_errors
+from psched.cli.history.run_text import COLUMNS, View, exit_text, result, run_object, table_row
+from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_read
+from psched.cli.output import one_line
+from psched.cli.schedules.columns import payload_beginning
+from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
+from psched.cli.schedules.status import shown_status
+from psched.cli.text_table import print_table
+from psched.cli.time_format import format_both, format_distance, format_took
+from psched.core.history.records import Outcome
+from psched.core.history.redaction import Redaction
+from psched.core.history.run import Run
+from psched.core.model import WAITING, Row
+from psched.core.preview import UpcomingTime
+from psched.core.schedule import Schedule
+
+_INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
+
+_ATTEMPTS = 5
+"""The number of attempts that are shown."""
+
+_MEASURED = 50
+"""The durations of so many finished runs are summarised."""
+
+_UPCOMING = 3
+"""The number of upcoming occurrences that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the last finished runs took.
+
+    Attributes:
+        runs: the number of the runs.
+        median: half of them took at most so many seconds.
+        p95: 95 of 100 took at most so many seconds.
+    """
+
+    runs: int
+    median: float
+    p95: float
+
+
+@click.command()
+@click.argument("key", shell_complete=complete_key)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with every column.")
+@options.database
+@click.pass_obj
+@report_errors
+def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
+    """Show everything about one schedule or task.
+
+    Each field is on a line of its own; fields without a value are left out. Then follow the last
+    run, the last attempts, how long the last 50 finished runs took, and the next runs; psched
+    history KEY shows more runs, and psched next KEY more times. Times are in your time zone (that
+    of the variable TZ, else of the system) and, if that differs, in UTC.
+    """
+    settings = settings_to_read(location)
+    redaction = Redaction(settings.redact)
+    with open_schedules(settings) as schedules:
+        schedule = schedules[key]
+        row = schedule.metadata().row
+        now = schedules.now()
+        attempts = _attempts(schedule)
+        durations = _durations(schedule) if attempts else None
+        upcoming = _upcoming(schedule) if row.status == WAITING else []
+    if as_json:
+        made = row_object(row, now, redaction)
+        made["last"] = run_object(attempts[0], redaction) if attempts else None
+        if attempts is not None:
+            made["attempts"] = [run_object(run, redaction, large=False) for run in attempts]
+        made["durations"] = None if durations is None else asdict(durations)
+        made["occurrences"] = [asdict(each) for each in upcoming]
+        click.echo(json.dumps(made))
+        return
+    _print_fields(_fields(row, now, redaction))
+    if attempts:
+        click.echo()
+        _print_fields(_last_run(attempts[0], now))
+        if durations is not None:
+            click.echo(
+                f"the last {durations.runs} finished: median {format_took(durations.median)},"
+                f" 95 % within {format_took(durations.p95)}"
+            )
+        click.echo()
+        columns = [column for column in COLUMNS if column != "KEY"]
+        view = View(now, utc=False, redaction=redaction)
+        print_table(columns, (table_row(run, columns, view) for run in attempts))
+    if upcoming:
+        click.echo()
+        for line in _upcoming_lines(upcoming, now):
+            click.echo(line)
+
+
+def _attempts(schedule: Schedule) -> Sequence[Run] | None:
+    """The last attempts, the newest first; None if the store keeps no history."""
+    try:
+        return [*schedule.runs(outcome=[*Outcome], limit=_ATTEMPTS)]
+    except NotSupportedError:
+        return None
+
+
+def _durations(schedule: Schedule) -> Durations | None:
+    """How long the last finished runs took; None if there are none."""
+    runs = schedule.runs(outcome=Outcome.FINISHED, limit=_MEASURED)
+    took = sorted(run.took for run in runs if run.took is not None)
+    if not took:
+        return None
+    return Durations(len(took), median(took), took[ceil(0.95 * len(took)) - 1])
+
+
+def _upcoming(schedule: Schedule) -> Sequence[UpcomingTime]:
+    try:
+        return schedule.next(_UPCOMING)
+    except InvalidError:
+        return []  # the row is invalid, or its trigger is loaded only on another host
+
+
+def _fields(row: Row, now: float, redaction: Redaction) -> dict[str, str]:
+    """The columns of a row that have a value, and its label and note."""
+    shown = row_object(row, now, redaction)
+    known = {name: getattr(row, name) for name in Row.__slots__}
+    known |= {"status": shown_status(row, now), "cron": shown["cron"], "reason": shown["reason"]}
+    if isinstance(shown["options"], dict):
+        known |= {name: shown["options"].get(name) for name in ("label", "note")}
+    return {
+        name: _shown(name, value, redaction) for name, value in known.items() if value is not None
+    }
+
+
+def _shown(name: str, value: Any, redaction: Redaction) -> str:  # noqa: ANN401  # any column
+    if name in _INSTANTS:
+        return format_both(value)
+    if name in {"data", "options"}:
+        return payload_beginning(value, LONGEST_SHOWN, redaction)
+    if isinstance(value, (str, bytes)):
+        return one_line(value[:LONGEST_SHOWN])
+    return str(value)
+
+
+def _last_run(run: Run, now: float) -> dict[str, str]:
+    known = {
+        "last run": f"{result(run)}, {format_distance(run.ended - now)}",
+        "started": "" if run.started is None else format_both(int(run.started)),
+        "ended": format_both(int(run.ended)),
+        "took": format_took(run.took),
+        "exit": exit_text(run),
+        "memory": _memory(run),
+        "host": one_line(run.host),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _memory(run: Run) -> str:
+    """The most memory that a run used, and whether it was probably too much."""
+    used = "" if run.peak_memory is None else f"{run.peak_memory / 2**20:.0f} MiB"
+    return f"{used} probably out of memory".strip() if run.out_of_memory else used
+
+
+def _print_fields(fields: dict[str, str]) -> None:
+    width = max(map(len, fields)) + 1
+    for name, value in fields.items():
+        click.echo(f"{name + ':':{width}} {value}")
+
+
+def _upcoming_lines(upcoming: Sequence[UpcomingTime], now: float) -> Iterator[str]:
+    yield "next runs:"
+    for each in upcoming:
+        when = each.time if each.run_at is None else each.run_at
+        line = f"    {format_both(when)}  {format_distance(when - now)}"
+        yield f"{line}  # {each.note}" if each.note else line

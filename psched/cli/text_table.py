@@ -1,0 +1,151 @@
+"""Prints tables whose columns are as wide as their contents, as far as the line allows."""
+
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
+
+import click
+
+from psched.cli.output import write_styled
+
+LINE = 100
+"""The width of the table on a terminal that is narrower, or in a file. All widths are in columns of
+a terminal, of which a Chinese or Japanese character takes two."""
+
+FIRST_ROWS = 500
+"""The widths of the columns follow the contents of so many rows, so that a long listing need not be
+kept in memory."""
+
+_NARROWEST = 8
+"""The width below which no column is cut."""
+
+_GAP = "  "
+
+
+class TableRow(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+        cells: the text of each column, in one line.
+        details: lines that are printed below the row, whole.
+    """
+
+    cells: Sequence[str]
+    details: Sequence[str] = ()
+
+
+class Colours(NamedTuple):
+    """The colours of the texts in one column.
+
+    Attributes:
+        column: the heading of the column.
+        of: the colour of each text; other texts have none.
+    """
+
+    column: str
+    of: Mapping[str, str]
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[TableRow], colours: Colours | None = None
+) -> int:
+    """Print rows as a table while they are read; print nothing if there are none.
+
+    Args:
+        headings: the headings of the columns.
+        rows: the rows.
+        colours: the colours on a terminal; None for none.
+
+    Returns:
+        The number of rows.
+    """
+    line, left, number = _line_width(), iter(rows), 0
+    first = [*islice(left, FIRST_ROWS)]
+    if not first:
+        return 0
+    widths = _widths([headings, *(row.cells for row in first)], line)
+    if colours is not None and (colours.column not in headings or not _is_coloured()):
+        colours = None
+    _print_line(headings, widths, line)
+    for row in chain(first, left):
+        colour = None
+        if colours is not None:
+            place = headings.index(colours.column)
+            colour = place, colours.of.get(row.cells[place])
+        _print_line(row.cells, widths, line, colour)
+        for detail in row.details:
+            click.echo(detail)
+        number += 1
+    return number
+
+
+def _widths(table: Sequence[Sequence[str]], line: int) -> list[int]:
+    """The widths of all columns. If a line would be too long, the widest columns are cut."""
+    widths = [min(line, max(map(_width, column))) for column in zip(*table, strict=True)]
+    room = line - len(_GAP) * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > _NARROWEST:
+        # Of columns of the same width, the last is cut: a key is more important than a reason.
+        widest = max(range(len(widths)), key=lambda place: (widths[place], place))
+        widths[widest] -= 1
+    return widths
+
+
+def _print_line(
+    cells: Sequence[str],
+    widths: Sequence[int],
+    line: int,
+    colour: tuple[int, str | None] | None = None,
+) -> None:
+    """Print a row; ``colour`` is the place of the cell with a colour, and its colour, if any."""
+    if _width(_GAP.join(_padded(cells, widths))) > line:
+        cells = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    padded = _padded(cells, widths)
+    if colour is None:
+        click.echo(_GAP.join(padded).rstrip())
+        return
+    place, name = colour
+    padded[place] = click.style(padded[place], fg=name) if name else padded[place]
+    write_styled(_GAP.join(padded).rstrip() + "\n")
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    *most, last = cells
+    padded = (
+        cell + " " * (width - _width(cell)) for cell, width in zip(most, widths, strict=False)
+    )
+    return [*padded, last]
+
+
+def _cut(cell: str, width: int) -> str:
+    if _width(cell) <= width:
+        return cell
+    kept = cell[: width - 1]
+    while _width(kept) > width - 1:
+        kept = kept[:-1]
+    return kept + "…"
+
+
+def _width(text: str) -> int:
+    """The number of columns that a terminal needs for a text."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def _is_coloured() -> bool:
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _line_width() -> int:
+    try:
+        return max(LINE, os.get_terminal_size(sys.stdout.fileno()).columns)
+    except (OSError, ValueError, AttributeError):  # a file, a test's replacement, or closed
+        return LINE

@@ -1,0 +1,283 @@
+"""Records in the store who has changed which schedule, from what to what: the audit trail."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace as changed
+from functools import cached_property
+from hashlib import sha256
+from operator import attrgetter
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.base.compression import readable
+from psched.base.errors import NotSupportedError, PschedError, UnknownOutcomeError
+from psched.base.retry import Send
+from psched.base.texts import visible
+from psched.client.author import Author
+from psched.core.columns import DECODER
+from psched.core.history.protocol import AuditSelection, KeepsHistory
+from psched.core.history.records import AuditRecord
+from psched.core.model import DELETING, Row
+from psched.core.shorthands import When, instant
+from psched.core.store_protocol import Store
+
+_log = logging.getLogger("psched.audit")
+
+COLUMNS = (
+    "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "data",
+    "options", "status", "reason",
+)  # fmt: skip
+"""The columns whose values are recorded."""
+
+_PAYLOADS = frozenset({"data", "options"})
+
+LONGEST_VALUE = 1000
+"""The most characters of a column that are recorded. In place of a longer value, its length and its
+SHA-256 are recorded."""
+
+LONGEST_NOTE = 1000
+"""The most characters of a note; the rest is cut off."""
+
+_TRANSACTION = 1000
+"""The most records that one transaction writes, because on SQLite workers wait for its end."""
+
+_TOGETHER = 100
+"""The most records that `Auditor.together` keeps in memory."""
+
+_NEWEST = 20
+"""How many changes of a key are searched for a record whose answer was lost."""
+
+Changed = tuple[Row | None, Row | None]
+"""The row before and after a change; None if the schedule does not exist before or after it."""
+
+
+class Auditor:
+    """Records the changes that one collection of schedules makes.
+
+    A change is recorded after it was made. If it cannot be recorded, the change stands, and a
+    warning is logged. If the store keeps no history, nothing is recorded and nothing is logged.
+
+    Args:
+        store: the store that contains the schedules.
+        author: returns who makes the changes; called before the first record is written.
+        clock: measures how long ago a record was first sent.
+        send: sends a request to the store, again and again while the store is unavailable.
+    """
+
+    def __init__(
+        self, store: Store, *, author: Callable[[], Author], clock: Clock, send: Send
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._send = send
+        self._find_author = author
+        self._note: str | None = None
+        self._waiting: list[AuditRecord] | None = None
+        self._is_failing = False
+
+    @cached_property
+    def is_able(self) -> bool:
+        """Whether the store has the capability; its tables can still be missing."""
+        return isinstance(self._store, KeepsHistory)
+
+    @contextmanager
+    def noting(self, note: str | None) -> Iterator[None]:
+        """Add a note to the records of the changes within the block.
+
+        Args:
+            note: why the changes are made; None means no note.
+        """
+        former, self._note = self._note, visible(note or "", lines=True)[:LONGEST_NOTE] or None
+        try:
+            yield
+        finally:
+            self._note = former
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Record the changes within the block together: every hundred of them, and at its end.
+
+        Changes within the block are not recorded if the process is killed before that.
+        """
+        self._waiting = []
+        try:
+            yield
+        finally:
+            records, self._waiting = self._waiting, None
+            self._write(records)
+
+    def record(self, action: str, changes: Sequence[Changed]) -> None:
+        """Record changes that were made.
+
+        Args:
+            action: what was done, for example ``add``.
+            changes: the changes. Those that have changed none of `COLUMNS` are not recorded.
+        """
+        if not self.is_able:
+            return
+        records = [each for change in changes if (each := self._record(action, *change))]
+        if self._waiting is None:
+            self._write(records)
+            return
+        self._waiting += records
+        if len(self._waiting) >= _TOGETHER:
+            records, self._waiting = self._waiting, []
+            self._write(records)
+
+    def record_present(self, action: str, keys: Sequence[str]) -> None:
+        """Record schedules that another object has written, with their present definitions.
+
+        Args:
+            action: what was done, for example ``migrate``.
+            keys: the keys of the schedules.
+        """
+        if not self.is_able or not keys:
+            return
+        try:
+            found = self._send(lambda: self._store.look(keys))
+        except PschedError as error:
+            self._warn(keys, error)
+        else:
+            self.record(action, [(None, row) for row in found.values()])
+
+    def records(
+        self, key: str | None, since: When | None, limit: int | None
+    ) -> Iterator[AuditRecord]:
+        """Read the audit trail; see `psched.client.collection.ScheduleCollection.audit`."""
+        store = self._store
+        first = None if since is None else instant("since", since) * 1000
+        selection = AuditSelection(key=key, since=first, limit=limit)
+        if not isinstance(store, KeepsHistory):
+            raise NotSupportedError("this store keeps no audit trail")
+        return self._read(self._send(lambda: store.audits(selection)))
+
+    def _read(self, found: Iterator[AuditRecord]) -> Iterator[AuditRecord]:
+        while (record := self._send(lambda: next(found, None))) is not None:
+            yield record
+
+    @cached_property
+    def _author(self) -> Author:
+        return self._find_author()
+
+    def _record(self, action: str, before: Row | None, after: Row | None) -> AuditRecord | None:
+        row = after or before
+        if row is None:
+            return None
+        if before is None or after is None:
+            old, new = _definition(before), _definition(after)
+        else:
+            old, new = _differences(before, after)
+            if not new:
+                return None
+            if after.status == DELETING:
+                # The definition is recorded now, because nobody reads it when the row is deleted.
+                old = _definition(before)
+        return AuditRecord(
+            key=row.key,
+            action=action,
+            user=self._author.user,
+            host=self._author.host,
+            program=self._author.program,
+            note=self._note,
+            before=None if before is None else _json(old),
+            after=None if after is None else _json(new),
+        )
+
+    def _write(self, records: Sequence[AuditRecord]) -> None:
+        store = self._store
+        if not records or not isinstance(store, KeepsHistory):
+            return
+        written = 0
+        try:
+            if store.history_problem() is not None:
+                return  # `psched check` shows it
+            for start in range(0, len(records), _TRANSACTION):
+                self._write_once(store, records[start : start + _TRANSACTION])
+                written = start + _TRANSACTION
+        except PschedError as error:
+            self._warn([record.key for record in records[written:]], error)
+        else:
+            self._is_failing = False
+
+    def _warn(self, keys: Sequence[str], error: PschedError) -> None:
+        if not self._is_failing:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            text = "the change of %s%s was made, but is not in the audit trail: %s"
+            _log.warning(text, visible(repr(keys[0])), more, error)
+        self._is_failing = True
+
+    def _write_once(self, store: KeepsHistory, records: Sequence[AuditRecord]) -> None:
+        """Write records in one transaction, once even if the answer is lost."""
+        begun, is_unknown = self._clock.boottime(), False
+
+        def request() -> None:
+            nonlocal is_unknown
+            if is_unknown and self._is_written(store, records[0], begun):
+                return
+            try:
+                store.audit(records)
+            except UnknownOutcomeError:
+                is_unknown = True
+                raise
+
+        self._send(request)
+
+    def _is_written(self, store: KeepsHistory, record: AuditRecord, begun: float) -> bool:
+        # The store may show whole seconds only, so one more second is searched.
+        since = self._store.now() - (self._clock.boottime() - begun) - 1
+        newest = AuditSelection(key=record.key, since=int(since * 1000), limit=_NEWEST)
+        return any(changed(each, id=None, time=None) == record for each in store.audits(newest))
+
+
+def _definition(row: Row | None) -> dict[str, Any]:
+    """The recorded columns of a row, without those that have their default."""
+    if row is None:
+        return {}
+    return {
+        name: _shown(name, value)
+        for name, value, default in zip(COLUMNS, _values(row), _DEFAULTS, strict=True)
+        if value not in (default, "{}")
+    }
+
+
+def _differences(before: Row, after: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+    old, new = dict[str, Any](), dict[str, Any]()
+    for name, was, value in zip(COLUMNS, _values(before), _values(after), strict=True):
+        if was == value or (name in _PAYLOADS and _plain(was) == _plain(value)):
+            continue  # if the texts of a payload differ, one of the two can be compressed
+        old[name], new[name] = _shown(name, was), _shown(name, value)
+    return old, new
+
+
+def _plain(stored: str | bytes | None) -> str:
+    plain = readable(stored) or ""
+    return plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
+
+
+def _shown(name: str, value: Any) -> Any:  # noqa: ANN401  # a column
+    """The value of a column as it is recorded: a short payload as a JSON object."""
+    if not isinstance(value, str | bytes):
+        return value
+    text = _plain(value) if name in _PAYLOADS else str(value)
+    if len(text) > LONGEST_VALUE:
+        digest = sha256(text.encode(errors="backslashreplace")).hexdigest()
+        return f"{len(text)} characters, SHA-256 {digest}"
+    if name not in _PAYLOADS:
+        return text
+    try:
+        return DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return text  # a client has written it by plain SQL
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    # Half of a surrogate pair, which a payload can contain as an escape, becomes an escape again.
+    return _encode(fields).encode(errors="backslashreplace").decode()
+
+
+# The encoder is made once, because json.dumps would make it anew in each call.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+_values = attrgetter(*COLUMNS)
+_DEFAULTS = _values(Row(key=""))

@@ -1,0 +1,156 @@
+"""Reads what is known about a schedule from a store, and explains what became of an occurrence."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from difflib import get_close_matches
+from functools import partial
+
+from psched.base.retry import Send
+from psched.client.writer import stored_key
+from psched.config import Config
+from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
+from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.why.answer import Answer
+from psched.core.history.why.asked_time import parse_asked
+from psched.core.history.why.explain import explain
+from psched.core.history.why.facts import Facts
+from psched.core.model import RUNNING, Row
+from psched.core.selection import Selection
+from psched.core.shorthands import When
+from psched.core.store_protocol import Store
+
+_COVERING = 100
+"""The most records about one occurrence that are read, the newest."""
+
+_LATEST = 10
+"""How many of the last records of the schedule are read."""
+
+_AUDITS = 1000
+"""The most changes of the schedule that are read, the newest."""
+
+_OF_KEY = 5000
+"""The most records of a schedule that are read to find its oldest one."""
+
+_OF_ALL = 10_000
+"""The most records of all schedules that are read to find out which slots were busy."""
+
+_LEASED = 1000
+"""The most leased rows that are read to find out which slots are busy."""
+
+_OUT_OF_ORDER = 60
+"""Records are stored in the order of their ends, except for differences up to so many seconds."""
+
+_SIMILAR = 300
+"""The most rows that are read to find keys that are spelled like the one that does not exist."""
+
+
+def explain_from_store(
+    store: Store,
+    settings: Config,
+    send: Send,
+    key: str,
+    *,
+    time: When | str | None,
+    zone: str | None,
+) -> Answer:
+    """Explain what became of an occurrence; see `ScheduleCollection.why`.
+
+    Args:
+        store: the store that holds the schedule.
+        settings: the installation's settings.
+        send: sends each request.
+        key: the key of the schedule.
+        time: the time about which somebody asks; None means the last one that was due.
+        zone: the zone of local times; None means that of the schedule.
+
+    Raises:
+        InvalidError: ``time`` or ``zone`` is invalid.
+    """
+    key = stored_key(key)
+    row = send(partial(store.get, key))
+    now = send(store.now)
+    similar_keys = partial(_similar, store, send, key)
+    off: str | None = "a store of this kind keeps none"
+    if isinstance(store, KeepsHistory):
+        off = send(store.history_problem)
+    facts = Facts(
+        key=key, row=row, settings=settings, now=now, no_history=off, similar_keys=similar_keys
+    )
+    if isinstance(store, KeepsHistory) and off is None:
+        reader = _Reader(store, store, send, key)
+        facts = changed(
+            facts,
+            audits=reader.audits(),
+            latest=reader.latest(),
+            workers_since=reader.workers_since,
+            covering=reader.covering,
+            oldest=reader.oldest,
+            ran_between=reader.ran_between,
+            leased=reader.leased,
+        )
+    shown = facts.zone(zone)
+    asked = None if time is None else parse_asked(time, shown, now)
+    return explain(facts, asked, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the facts about one schedule that the run history tells."""
+
+    store: Store
+    history: KeepsHistory
+    send: Send
+    key: str
+
+    def covering(self, instant: int) -> Sequence[RunRecord]:
+        return self._runs(RunSelection(key=self.key, covering=instant, limit=_COVERING))
+
+    def latest(self) -> Sequence[RunRecord]:
+        return self._runs(RunSelection(key=self.key, limit=_LATEST))
+
+    def oldest(self) -> tuple[RunRecord | None, int]:
+        found = self._runs(RunSelection(key=self.key, limit=_OF_KEY))
+        return (found[-1] if found else None), len(found)
+
+    def audits(self) -> Sequence[AuditRecord]:
+        selection = AuditSelection(key=self.key, limit=_AUDITS)
+        return self.send(lambda: [*self.history.audits(selection)])
+
+    def workers_since(self, since: int) -> Sequence[WorkerRecord]:
+        return self.send(lambda: self.history.workers(since))
+
+    def ran_between(self, start: float, end: float) -> Sequence[RunRecord] | None:
+        def read() -> Sequence[RunRecord] | None:
+            found = list[RunRecord]()
+            # The newest record is first, and the records are nearly in the order of their ends.
+            for number, record in enumerate(self.history.runs(RunSelection(limit=_OF_ALL)), 1):
+                if record.ended < (start - _OUT_OF_ORDER) * 1000:
+                    return found
+                if number == _OF_ALL:
+                    return None
+                if record.started is not None and record.started < end * 1000:
+                    found.append(record)
+            return found
+
+        return self.send(read)
+
+    def leased(self) -> Sequence[Row]:
+        running = Selection(statuses=frozenset({RUNNING}), limit=_LEASED)
+        return _all(self.send, partial(self.store.rows, running))
+
+    def _runs(self, selection: RunSelection) -> Sequence[RunRecord]:
+        return self.send(lambda: [*self.history.runs(selection)])
+
+
+def _similar(store: Store, send: Send, key: str) -> Sequence[str]:
+    """Keys that are spelled like this one: those with the same beginning, or the first ones."""
+    found = dict[str, None]()
+    for prefix in (key[:2], ""):
+        rows = partial(store.rows, Selection(prefix=prefix, limit=_SIMILAR, by_key=True))
+        found |= dict.fromkeys(row.key for row in _all(send, rows))
+    return get_close_matches(key, found, n=3)
+
+
+def _all(send: Send, rows: Callable[[], Iterator[Row]]) -> Sequence[Row]:
+    return send(lambda: [*rows()])

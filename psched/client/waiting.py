@@ -1,0 +1,53 @@
+"""Waiting for the end of a schedule that runs only once."""
+
+from psched.base.clock import Clock
+from psched.base.errors import InvalidError, NotFoundError, TransientStoreError
+from psched.base.retry import Send
+from psched.client.writer import read_row
+from psched.core.model import ENDED, QUARANTINED
+from psched.core.store_protocol import Store
+
+# The pauses between two reads; each pause is twice as long as the last.
+_FIRST_PAUSE = 0.05
+"""The first pause, in seconds."""
+_LONGEST_PAUSE = 1.0
+"""The longest pause, in seconds."""
+
+
+def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock, send: Send) -> str:
+    """Wait until a schedule that runs only once has ended; see `Schedule.wait`.
+
+    Args:
+        store: the store that contains the schedule.
+        key: the schedule's key.
+        timeout: the longest wait in seconds; None means no limit.
+        clock: measures the wait.
+        send: sends the first request, again and again while the store is unavailable.
+    """
+    give_up_at = None if timeout is None else clock.monotonic() + timeout
+    pause = _FIRST_PAUSE
+    row = send(lambda: read_row(store, key))
+    while True:
+        # A row with an owner has not ended, whatever its status: its task is still running, and
+        # somebody has set the status by plain SQL.
+        if row.status in {*ENDED, QUARANTINED} and row.owner is None:
+            return row.status
+        if row.cron is not None:
+            raise InvalidError(
+                "key", f"{key!r} has a trigger, so it never ends and cannot be waited for"
+            )
+        if give_up_at is not None:
+            left = give_up_at - clock.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{key!r} is still {row.state}")
+            pause = min(pause, left)
+        clock.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+        try:
+            row = read_row(store, key)
+        except TransientStoreError:
+            continue  # the wait goes on, because the task can end while the store is down
+        except NotFoundError:
+            raise NotFoundError(
+                f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
+            ) from None

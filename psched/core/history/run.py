@@ -1,0 +1,165 @@
+"""One record of the run history in the API for programs."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from psched.base.errors import InvalidError
+from psched.core.history.records import FOREVER, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt, or what became of occurrences that did not run.
+
+    ``started``, ``ended`` and ``due`` are times of the store's clock; `psched.core.history.records`
+    says how exact they are. No value is redacted.
+
+    Attributes:
+        record: all fields of the record, in their stored form.
+    """
+
+    record: RunRecord
+
+    @property
+    def key(self) -> str:
+        """The key of the schedule, which may have been deleted since."""
+        return self.record.key
+
+    @property
+    def type(self) -> str:
+        """The type that the schedule had."""
+        return self.record.type
+
+    @property
+    def label(self) -> str | None:
+        """The label that the schedule had; None if it had none."""
+        return self.record.label
+
+    @property
+    def scheduled_time(self) -> int:
+        """The scheduled time of the occurrence, or of the first one of a span, in Unix seconds."""
+        return self.record.scheduled_time
+
+    @property
+    def until(self) -> int | None:
+        """The scheduled time of the last occurrence of a span, in Unix seconds.
+
+        None if the record is about one occurrence (``count`` is 1), or if the span has no end
+        (``count`` is None).
+        """
+        return None if self.record.until == FOREVER else self.record.until
+
+    @property
+    def count(self) -> int | None:
+        """The number of occurrences; None if they are more than were counted."""
+        return self.record.count
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt, from 1; 0 if nothing ran."""
+        return self.record.attempt
+
+    @property
+    def outcome(self) -> str | None:
+        """How the attempt ended, a value of `psched.core.history.records.Outcome`.
+
+        None if nothing ran.
+        """
+        return self.record.outcome
+
+    @property
+    def fate(self) -> str | None:
+        """What became of the occurrences, a value of `psched.core.history.records.Fate`.
+
+        None if the occurrence will be tried again.
+        """
+        return self.record.fate
+
+    @property
+    def due(self) -> float | None:
+        """Since when a worker could have started it, in Unix seconds; None if not known."""
+        return _seconds(self.record.due)
+
+    @property
+    def started(self) -> float | None:
+        """When the attempt started, in Unix seconds; None if nothing ran, or if not known."""
+        return _seconds(self.record.started)
+
+    @property
+    def ended(self) -> float:
+        """When the attempt ended, or the decision was made, in Unix seconds."""
+        return self.record.ended / 1000
+
+    @property
+    def took(self) -> float | None:
+        """The seconds from start to end; None if nothing ran, or the start is not known."""
+        return self.record.took
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit status of the program or process that ran it; None if not known."""
+        return self.record.exit_status
+
+    @property
+    def exit_signal(self) -> int | None:
+        """The number of the signal that ended that program or process; None if none did."""
+        return self.record.exit_signal
+
+    @property
+    def cpu_time(self) -> float | None:
+        """The CPU time of all its processes, in seconds; None if not known."""
+        return _seconds(self.record.cpu_ms)
+
+    @property
+    def peak_memory(self) -> int | None:
+        """The most memory that it used at one time, in bytes; None if not known."""
+        return None if self.record.peak_kb is None else self.record.peak_kb * 1024
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it was probably killed because memory ran out."""
+        return self.record.out_of_memory
+
+    @property
+    def host(self) -> str | None:
+        """The name of the worker's host; None if not known."""
+        return self.record.host
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that ran it; None if not known."""
+        return self.record.pid
+
+    @property
+    def generation(self) -> int | None:
+        """The number of the worker's generation; None if not known."""
+        return self.record.generation
+
+    @property
+    def reason(self) -> str | None:
+        """What went wrong, or why nothing ran, in one line; None if there is nothing to say."""
+        return self.record.reason
+
+    @property
+    def error(self) -> str | None:
+        """The error with its traceback, which may have been cut; None if there was none."""
+        return self.record.error
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401  # of JSON
+        """The result that the task has set; None if it has set none.
+
+        Raises:
+            InvalidError: the stored result is not JSON.
+        """
+        if self.record.result is None:
+            return None
+        try:
+            return json.loads(self.record.result)
+        except ValueError as error:
+            raise InvalidError("result", f"is not JSON: {error}") from None
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

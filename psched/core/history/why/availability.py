@@ -1,0 +1,222 @@
+"""Why no worker has started an occurrence that was due: by the records of the workers."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from psched.core.history.records import RunRecord, WorkerRecord
+from psched.core.history.why.answer import Code, Wording
+from psched.core.history.why.facts import Facts
+from psched.core.history.why.intervals import (
+    Interval,
+    crowded,
+    length,
+    union,
+    within,
+    without,
+)
+from psched.core.model import Row
+
+BEAT = 60
+"""The interval in seconds at which workers write their records."""
+
+TOLERANCE = BEAT + 30
+"""A worker whose record is not older than this, in seconds, is taken to be alive."""
+
+_BEFORE = 86_400
+"""Workers that ended this many seconds before a wait are read, too: they tell since when no worker
+was alive."""
+
+_MOST_NAMED = 5
+"""The largest number of types that a sentence lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why no worker has started an occurrence for some time.
+
+    Attributes:
+        code: the cause.
+        text: the cause as a clause that can follow ``because``.
+        start: since when it applied, in Unix seconds.
+        end: until when; infinite if it still applies.
+    """
+
+    code: Code
+    text: str
+    start: float
+    end: float
+
+
+def find_cause(
+    facts: Facts, type_: str, since: float, until: float, words: Wording
+) -> Cause | None:
+    """Find out why no worker has started an occurrence between two times.
+
+    Args:
+        facts: what is known.
+        type_: the type of the schedule.
+        since: when a worker could have started it, in Unix seconds.
+        until: when a worker has started it; the present time if none has.
+        words: words for times.
+
+    Returns:
+        If the wait is over, the cause that explains at least half of it, else the cause that
+        applies now. None if the records of the workers show no such cause.
+    """
+    if facts.no_history is not None or until <= since:
+        return None
+    workers = facts.workers_since(int(since) - _BEFORE)
+    alive = {each.nonce: _alive(each, facts.now) for each in workers}
+    takers = [each for each in workers if _takes(each, type_)]
+    anybody = union(alive.values())
+    window = [(since, until)]
+    gap = without(window, anybody)
+    wrong = without(without(window, union(alive[each.nonce] for each in takers)), gap)
+    waits = until >= facts.now
+    if _explains(gap, window, waits=waits):
+        return _no_worker(anybody, _main(gap, waits=waits), words)
+    if _explains(wrong, window, gap, waits=waits):
+        start, end = _main(wrong, waits=waits)
+        others = [each for each in workers if within([alive[each.nonce]], start, end)]
+        if waits:
+            return _no_taker(others, type_, (start, inf), "")
+        return _no_taker(others, type_, (start, end), f"between {words.span(start, end)}")
+    busy = _busy(facts, takers, alive, since, until)
+    # Between two tasks a slot is free for a moment, so the present moment alone does not tell.
+    last = [(max(since, until - BEAT), until)] if waits else window
+    if not _explains(within(busy, *last[0]), last, waits=False):
+        return None
+    part = _main(busy, waits=waits)
+    slots = sum(each.slots for each in takers if within([alive[each.nonce]], *part))
+    return _all_busy(slots, part, words, waits=waits)
+
+
+def _explains(
+    parts: Sequence[Interval],
+    window: Sequence[Interval],
+    others: Sequence[Interval] = (),
+    *,
+    waits: bool,
+) -> bool:
+    """Whether a cause that applied in parts of a window explains the wait.
+
+    Args:
+        parts: when it applied.
+        window: the wait.
+        others: parts in which an even simpler cause applied.
+        waits: whether the wait goes on, so that the present cause is searched.
+    """
+    if not parts:
+        return False
+    if waits:
+        return parts[-1][1] >= window[-1][1]
+    return length(parts) + length(others) >= length(window) / 2
+
+
+def _main(parts: Sequence[Interval], *, waits: bool) -> Interval:
+    """The last part if the wait goes on, else the longest one."""
+    return parts[-1] if waits else max(parts, key=lambda part: part[1] - part[0])
+
+
+def _alive(worker: WorkerRecord, now: float) -> Interval:
+    """When a worker was alive. The end of a worker that was killed is known to `BEAT` seconds."""
+    if worker.ended is not None:
+        return worker.started, worker.ended
+    return worker.started, now + 1 if worker.seen >= now - TOLERANCE else worker.seen
+
+
+def _takes(worker: WorkerRecord, type_: str) -> bool:
+    types = _types(worker)
+    return types is None or type_ in types
+
+
+def _types(worker: WorkerRecord) -> list[str] | None:
+    """The types that a worker takes; None means all."""
+    try:
+        found = json.loads(worker.types) if worker.types else None
+    except ValueError:
+        return None
+    return [str(each) for each in found] if isinstance(found, list) and found else None
+
+
+def _no_worker(anybody: Sequence[Interval], gap: Interval, words: Wording) -> Cause:
+    start, end = gap
+    # The gap in the wait is a part of a longer time without workers.
+    start = max((b for _, b in anybody if b <= start), default=-inf)
+    after = min((a for a, _ in anybody if a >= end), default=inf)
+    if start == -inf:
+        text = "no worker is recorded as alive"
+        if after != inf:
+            text = f"no worker was alive before {words.time(after)}"
+    elif after == inf:
+        text = f"no worker has been alive since {words.time(start)}"
+    else:
+        text = f"no worker was alive between {words.span(start, after)}"
+    return Cause(Code.NO_WORKER, text, start, after)
+
+
+def _no_taker(others: Sequence[WorkerRecord], type_: str, part: Interval, when: str) -> Cause:
+    """The cause that the workers which were alive do not take the type.
+
+    Args:
+        others: these workers.
+        type_: the type.
+        part: when this was so; the end is infinite if it still is.
+        when: the same in words; empty if it still is.
+    """
+    taken = sorted({name for each in others for name in _types(each) or ()})
+    more = len(taken) - _MOST_NAMED
+    named = ", ".join(taken[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    text = f"no running worker takes the type {type_!r} (they take only {named})"
+    if when:
+        text = f"no worker that was alive {when} takes the type {type_!r} (they took only {named})"
+    return Cause(Code.NO_WORKER_TAKES_TYPE, text, *part)
+
+
+def _all_busy(slots: int, part: Interval, words: Wording, *, waits: bool) -> Cause:
+    start, end = part
+    which = f"all slots ({slots}) of the workers that take its type"
+    if waits:
+        return Cause(Code.ALL_SLOTS_BUSY, f"{which} are busy", start, inf)
+    text = f"{which} were busy between {words.span(start, end)}"
+    return Cause(Code.ALL_SLOTS_BUSY, text, start, end)
+
+
+def _busy(
+    facts: Facts,
+    takers: Sequence[WorkerRecord],
+    alive: dict[str, Interval],
+    since: float,
+    until: float,
+) -> list[Interval]:
+    """When all slots of the workers that take the type were busy."""
+    ran = facts.ran_between(since, until)
+    if ran is None:
+        return []
+    occupied = defaultdict[str, list[Interval]](list)
+    for nonce, interval in _occupied(ran, facts.leased(), facts.now):
+        occupied[nonce].append(interval)
+    living = union(alive[each.nonce] for each in takers)
+    free = union(
+        part
+        for each in takers
+        for part in without([alive[each.nonce]], crowded(occupied[each.nonce], each.slots))
+    )
+    return without(within(living, since, until), free)
+
+
+def _occupied(
+    ran: Iterable[RunRecord], leased: Iterable[Row], now: float
+) -> Iterable[tuple[str, Interval]]:
+    """The times for which tasks have occupied a slot, with the nonce of the worker."""
+    for record in ran:
+        if record.started is not None:
+            yield record.nonce, (record.started / 1000, record.ended / 1000)
+    for row in leased:
+        if row.owner is not None:
+            # The time of the claim is missing if a worker of an older version has claimed the row.
+            since = now - BEAT if row.claimed_at is None else row.claimed_at
+            yield row.owner.rpartition(".")[0], (since, now + 1)

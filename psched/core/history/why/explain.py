@@ -1,0 +1,266 @@
+"""Explains what became of an occurrence of a schedule, or what will."""
+
+from datetime import UTC, datetime
+
+from psched.base.errors import InvalidError
+from psched.core.history.records import AuditRecord
+from psched.core.history.why.answer import Answer, Code, State, Wording
+from psched.core.history.why.asked_time import Asked
+from psched.core.history.why.case import Case
+from psched.core.history.why.facts import (
+    Facts,
+    changes_trigger,
+    fires,
+    last_before,
+    time_of,
+    who,
+)
+from psched.core.history.why.missing import (
+    answer_before_start,
+    answer_missing,
+    answer_no_instant,
+)
+from psched.core.history.why.pending import (
+    answer_after_cursor,
+    answer_at_cursor,
+    answer_at_rest,
+    is_live,
+)
+from psched.core.history.why.recorded import answer_by_attempts, answer_by_fate
+from psched.core.model import Row
+from psched.core.preview import clock_change_effects
+from psched.triggers.cron import Cron
+from psched.triggers.zone import Zone
+
+_WORST = (State.DID_NOT_RUN, State.UNKNOWN, State.WILL_RUN, State.RAN, State.NO_INSTANT)
+"""The states; if a local time occurs twice, the answer has the first of the two in this order."""
+
+_DELAYS = 64
+"""The number of occurrences that are examined in the search for the last one that was due, because
+``jitter`` can delay a later one less than an earlier one."""
+
+
+def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
+    """Explain what became of an occurrence, or what will.
+
+    Args:
+        facts: what is known about the schedule.
+        asked: the time of the occurrence; None means the last one that was due, and the answer
+            then also says what comes next.
+        zone: the zone of the times in the sentence.
+    """
+    try:
+        if facts.row is None:
+            return _of_no_row(facts, asked, Wording(zone))
+        if asked is None:
+            return _of_last(facts, facts.row, Wording(zone))
+        return _of_time(facts, facts.row, asked, zone)
+    except InvalidError as error:  # raised by a user's trigger
+        return Answer(
+            key=facts.key,
+            time=None,
+            code=Code.UNKNOWN,
+            state=State.UNKNOWN,
+            sentence=f"Nobody knows, because the times of the trigger cannot be computed: {error}",
+        )
+
+
+def _of_last(facts: Facts, row: Row, words: Wording) -> Answer:
+    """The answer about the last occurrence that was due, and what comes next."""
+    instant = _last_due(facts, row)
+    if instant is None:
+        return _never_timed(facts, row, words)
+    return _with_next(_about(facts, row, instant, words), facts, words)
+
+
+def _of_time(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
+    """The answer about the time that was asked about."""
+    words = Wording(zone)
+    if row.cron is None:
+        return _of_one_shot(facts, row, asked, words)
+    if len(asked.instants) != 1:
+        return _of_clock_change(facts, row, asked, zone)
+    instant = asked.instants[0]
+    if asked.before and (trigger := facts.at(instant).trigger) is not None:
+        before = last_before(trigger, instant + 1)
+        instant = instant if before is None else before
+    return _about(facts, row, instant, words)
+
+
+def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
+    """The answer about one instant of an existing schedule."""
+    case = Case(facts=facts, words=words, instant=instant)
+    at_cursor = row.next_time == instant or (case.once and not case.records)
+    if at_cursor and is_live(row):
+        return answer_at_cursor(case, row)
+    if (found := answer_by_fate(case)) is not None:
+        return found
+    if at_cursor:
+        return answer_at_rest(case, row)
+    if not case.records and not fires(case.then.trigger, instant):
+        return answer_no_instant(case)
+    if row.next_time is None or instant > row.next_time:
+        return answer_after_cursor(case, row) if is_live(row) else answer_at_rest(case, row)
+    return _before_cursor(case)
+
+
+def _before_cursor(case: Case) -> Answer:
+    """The answer about an occurrence before the one that is due or running next."""
+    if (found := answer_by_attempts(case)) is not None:
+        return found
+    return answer_before_start(case) if case.instant > case.facts.now else answer_missing(case)
+
+
+def _last_due(facts: Facts, row: Row) -> int | None:
+    """The scheduled time of the last occurrence that was due; else of the next one."""
+    definition = facts.definition
+    if row.cron is None or definition is None or definition.trigger is None:
+        return row.next_time
+    trigger, ready = definition.trigger, int(facts.now) - definition.delay
+    last = last_before(trigger, ready + 1)
+    for _ in range(_DELAYS):
+        if last is None or definition.first_run(last) <= facts.now:
+            break
+        last = last_before(trigger, last)
+    cursor = row.next_time
+    change = next((each for each in facts.audits if changes_trigger(each)), None)
+    began = max(row.created_at or 0, 0 if change is None else time_of(change))
+    if last is not None and (last >= began or facts.covering(last)):
+        return last
+    if cursor is not None and (last is None or cursor <= facts.now or not facts.latest):
+        return cursor
+    return facts.latest[0].scheduled_time if facts.latest else last
+
+
+def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
+    """Add to an answer what comes next."""
+    row, definition = facts.row, facts.definition
+    if row is None or definition is None or definition.trigger is None or not is_live(row):
+        return answer
+    after = answer.time or 0
+    cursor = row.next_time
+    following = cursor if cursor is not None and cursor > after else None
+    if following is None:
+        following = definition.trigger.next_after(after)
+    if following is None:
+        return answer
+    run_at = definition.first_run(following)
+    if following == cursor and row.owner is None and row.next_run_time is not None:
+        run_at = row.next_run_time
+    when = words.time(following)
+    later = f" (from {words.time(run_at, following)} on)" if run_at > following else ""
+    sentence = f"{answer.sentence.rstrip('.')}; the next is {when}{later}."
+    return answer.saying(sentence, next=following, next_run_at=run_at)
+
+
+def _of_one_shot(facts: Facts, row: Row, asked: Asked, words: Wording) -> Answer:
+    """The answer about a schedule that runs only once, whatever time is asked about."""
+    for instant in asked.instants:
+        if instant == row.next_time or facts.covering(instant):
+            return _about(facts, row, instant, words)
+    if row.next_time is None:
+        return _never_timed(facts, row, words)
+    answer = _about(facts, row, row.next_time, words)
+    return answer.saying(f"{answer.sentence.rstrip('.')}; it has no other occurrence.")
+
+
+def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
+    """The answer about a local time that a clock change skips or repeats."""
+    words, wall, instants = Wording(zone), asked.wall or 0, asked.instants
+    change = zone.change(wall)
+    date, clock = _wall_text(wall)
+    if instants:
+        both = [_about(facts, row, each, words) for each in instants]
+        main = min(both, key=lambda each: _WORST.index(each.state))
+        parts = [
+            f"the {which} is {words.time(each)}: {answer.sentence.rstrip('.')}"
+            for which, each, answer in zip(("first", "second"), instants, both, strict=True)
+        ]
+        sentence = f"{clock} comes twice on {date} in {zone.name}; {'; '.join(parts)}."
+        readings = [each.to_json() for each in both]
+        return main.saying(sentence, local_time="twice", readings=readings)
+    moved = f"the clocks are set from {_wall_text(change.start)[1]} to {_wall_text(change.end)[1]}"
+    absent = f"{clock} does not exist on {date} in {zone.name}, because {moved}"
+    trigger = facts.at(change.instant - 1).trigger
+    matches = isinstance(trigger, Cron) and trigger.zone == zone
+    if matches and trigger.match_after(wall - 1) == wall:  # type: ignore[union-attr]
+        if fires(trigger, change.instant) and trigger.fixed:  # type: ignore[union-attr]
+            answer = _about(facts, row, change.instant, words)
+            sentence = f"{absent}, and the schedule runs right after instead: {answer.sentence}"
+            return answer.saying(sentence, local_time="skipped")
+        effects = clock_change_effects(trigger, change.instant - 1, change.instant)
+        effect = next((each.effect for each in effects), "skipped")
+        sentence = f"{absent}, so this occurrence of the schedule is {effect} (dst_policy)."
+        state = State.DID_NOT_RUN
+    else:
+        sentence, state = f"{absent}, and the schedule has no occurrence then.", State.NO_INSTANT
+    return Answer(
+        key=facts.key,
+        time=None,
+        code=Code.NO_SUCH_LOCAL_TIME,
+        state=state,
+        sentence=sentence,
+        details={"local_time": "skipped", "change": change.instant},
+    )
+
+
+def _wall_text(wall: int) -> tuple[str, str]:
+    """The date and the time of day of a local time."""
+    local = datetime.fromtimestamp(wall, UTC)
+    return local.strftime("%Y-%m-%d"), local.strftime("%H:%M:%S" if local.second else "%H:%M")
+
+
+def _never_timed(facts: Facts, row: Row, words: Wording) -> Answer:
+    """The answer if the row has no time yet."""
+    case = Case(facts=facts, words=words, instant=int(facts.now))
+    answer = answer_at_cursor(case, row) if is_live(row) else answer_at_rest(case, row)
+    return answer.saying(f"{answer.sentence.rstrip('.')}; it has no scheduled time yet.")
+
+
+def _of_no_row(facts: Facts, asked: Asked | None, words: Wording) -> Answer:
+    """The answer if the schedule does not exist now."""
+    instant = None
+    if asked is not None and asked.instants:
+        instant = asked.instants[0]
+    elif asked is None and facts.latest:
+        instant = facts.latest[0].scheduled_time
+    missing = _unknown_key(facts, instant)
+    if instant is None:
+        return missing
+    case = Case(facts=facts, words=words, instant=instant)
+    found = answer_by_fate(case) or answer_by_attempts(case)
+    if found is None:
+        return missing
+    return found.saying(f"{found.sentence.rstrip('.')}; {_gone(facts, words)}.")
+
+
+def _unknown_key(facts: Facts, instant: int | None) -> Answer:
+    gone = _gone(facts, Wording(facts.zone()))
+    sentence, details = gone[0].upper() + gone[1:], dict[str, object]()
+    if deleted := _deletion(facts):
+        details["deleted"] = time_of(deleted)
+    elif similar := facts.similar_keys():
+        sentence += f"; did you mean {' or '.join(map(repr, similar))}?"
+        details["similar"] = [*similar]
+    return Answer(
+        key=facts.key,
+        time=instant,
+        code=Code.NO_SUCH_SCHEDULE,
+        state=State.DID_NOT_RUN if deleted else State.UNKNOWN,
+        sentence=sentence if sentence.endswith("?") else f"{sentence}.",
+        details=details,
+    )
+
+
+def _gone(facts: Facts, words: Wording) -> str:
+    """Says that no schedule has the key now, and when it was deleted, as a clause."""
+    deleted = _deletion(facts)
+    if deleted is None:
+        return f"no schedule has the key {facts.key!r} now"
+    return (
+        f"the schedule {facts.key!r} was deleted at {words.time(time_of(deleted))} {who(deleted)}"
+    )
+
+
+def _deletion(facts: Facts) -> AuditRecord | None:
+    return next((each for each in facts.audits if each.action == "delete"), None)

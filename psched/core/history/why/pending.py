@@ -1,0 +1,225 @@
+"""Answers from the row of a schedule: what is running, waiting, or will run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psched.base.errors import InvalidError
+from psched.core.catchup import describe_dropped, oldest_kept
+from psched.core.definition import Definition
+from psched.core.history.records import AuditRecord
+from psched.core.history.why.answer import Answer, Code, State
+from psched.core.history.why.availability import find_cause
+from psched.core.history.why.case import Case
+from psched.core.history.why.facts import time_of, values, who
+from psched.core.history.why.recorded import LATE, details_of, summary
+from psched.core.model import (
+    CANCELLED,
+    CANCELLING,
+    DELETING,
+    EXPIRED,
+    FAILED,
+    FINISHED,
+    FINISHING,
+    MARKS,
+    MIGRATING,
+    PAUSED,
+    QUARANTINED,
+    WAITING,
+    Row,
+)
+
+_STOPPING = {
+    DELETING: "deleted",
+    CANCELLING: "cancelled",
+    FINISHING: "marked as finished",
+}
+
+_ENDED = {
+    CANCELLED: (Code.CANCELLED, "was cancelled"),
+    EXPIRED: (Code.EXPIRED, "had expired"),
+    FAILED: (Code.GAVE_UP, "had failed and was given up"),
+    FINISHED: (Code.ENDED, "had ended"),
+    QUARANTINED: (Code.QUARANTINED, "was quarantined"),
+    PAUSED: (Code.PAUSED, "was paused"),
+    MIGRATING: (Code.MIGRATING, "is being moved here by psched migrate and was not released"),
+}
+
+
+def answer_at_cursor(case: Case, row: Row) -> Answer:
+    """The answer about the occurrence that is due or running next, of a row that is not at rest."""
+    now, run_at = case.facts.now, row.next_run_time
+    if row.owner is not None:
+        return _leased(case, row, row.owner)
+    if run_at is None:
+        text = "does not run: its row has no next_run_time, which plain SQL must have removed"
+        return case.answer(Code.UNKNOWN, State.UNKNOWN, text)
+    tried = summary(case)
+    if run_at > now and (row.attempt > 0 or tried):
+        because = tried or row.reason or f"its attempt {row.attempt} did not succeed"
+        text = f"will be retried at {case.time(run_at)} because {because}"
+        return case.answer(Code.RETRYING, State.WILL_RUN, text, run_at=run_at, **details_of(case))
+    if run_at > now:
+        return _will_run(case, run_at)
+    if row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
+        return dropped
+    after = f", after {tried}" if tried else ""
+    return _overdue(case, run_at, f"is due since {case.time(run_at)}{after}")
+
+
+def answer_after_cursor(case: Case, row: Row) -> Answer:
+    """The answer about an occurrence that comes after the one that is due or running next."""
+    if case.run_from > case.facts.now:
+        return _will_run(case, case.run_from)
+    if row.owner is None and row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
+        return dropped
+    cursor = case.time(row.next_time or 0)
+    if row.owner is not None:
+        first = f"the occurrence of {cursor} is still running"
+    elif row.next_run_time is not None and row.next_run_time > case.facts.now:
+        again = "runs again" if row.attempt > 0 else "runs"
+        first = f"the occurrence of {cursor} {again} first, at {case.time(row.next_run_time)}"
+    else:
+        behind = Case(facts=case.facts, words=case.words, instant=row.next_time or 0)
+        found = answer_at_cursor(behind, row)
+        if found.code in {Code.COALESCED, Code.SKIPPED_CATCHUP}:
+            return _overdue(case, case.run_from, f"is due since {case.time(case.run_from)}")
+        earlier = found.sentence[0].lower() + found.sentence[1:].rstrip(".")
+        text = f"is due since {case.time(case.run_from)} and waits for an earlier one: {earlier}"
+        details = {**found.details, "due": case.run_from, "first": row.next_time}
+        return case.answer(found.code, _pending(case, case.run_from), text, **details)
+    text = f"is due since {case.time(case.run_from)} and waits because {first}"
+    policy = None if case.definition is None else case.definition.settings.catchup
+    if policy in {"skip", "latest"}:
+        text += f" (catchup: {policy} may drop it)"
+    return case.answer(
+        Code.WAITING, _pending(case, case.run_from), text, due=case.run_from, first=row.next_time
+    )
+
+
+def answer_at_rest(case: Case, row: Row) -> Answer:
+    """The answer if the row has no next run: it has ended, is quarantined or paused, or stops."""
+    if row.status in _STOPPING and row.owner is not None:
+        what = _STOPPING[row.status]
+        text = f"is running, but its task is being stopped, because it was {what}"
+        return case.answer(Code.CANCELLED, State.DID_NOT_RUN, text, status=row.status)
+    if case.once and row.status == FINISHED:
+        text = "is finished, but no record says when it ran"
+        return case.answer(Code.FINISHED, State.RAN, text, status=row.status)
+    code, what = _ENDED.get(row.status, (Code.UNKNOWN, f"has the unknown status {row.status!r}"))
+    change = last_change_to(case, row.status)
+    details: dict[str, Any] = {"status": row.status}
+    verb = "does not run" if case.instant > case.facts.now else "did not run"
+    when = ""
+    if change is not None:
+        when = f" at {case.time(time_of(change))} {who(change)}"
+        details["changed"] = time_of(change)
+    because = f": {row.reason}" if row.reason else ""
+    if row.reason:
+        details["reason"] = row.reason
+    if tried := summary(case):
+        because += f", after {tried}"
+        details |= details_of(case)
+    of = "it" if case.once else "the schedule"
+    state = State.UNKNOWN if code is Code.UNKNOWN else State.DID_NOT_RUN
+    return case.answer(code, state, f"{verb} because {of} {what}{when}{because}", **details)
+
+
+def last_change_to(case: Case, status: str) -> AuditRecord | None:
+    """The last recorded change that gave the schedule this status; None if there is none."""
+    actions = {CANCELLED: {"cancel"}, FINISHED: {"force_finish"}}.get(status, set())
+    for each in case.facts.audits:
+        given = values(each.after).get("status")
+        if MARKS.get(str(given), given) == status or each.action in actions:
+            return each
+        if "status" in values(each.after) or each.action == "requeue":
+            return None
+    return None
+
+
+def _leased(case: Case, row: Row, owner: str) -> Answer:
+    now, nonce = case.facts.now, owner.rpartition(".")[0]
+    workers = case.facts.workers_since(row.claimed_at or int(now) - 86_400)
+    host = next((each.host for each in workers if each.nonce == nonce), None)
+    on = f" on {host}" if host else f" in the worker {nonce}"
+    since = f" since {case.time(row.claimed_at)}" if row.claimed_at else ""
+    details: dict[str, Any] = {"attempt": row.attempt, "since": row.claimed_at, "host": host}
+    details |= details_of(case)
+    if row.next_run_time is not None and row.next_run_time <= now:
+        text = (
+            f"was running{on}{since}, but the lease ended at {case.time(row.next_run_time)}"
+            " without a word of the worker; it is due"
+        )
+        return _overdue(case, row.next_run_time, text, details)
+    tried = summary(case)
+    after = f", after {tried}" if tried else ""
+    number = f" (attempt {row.attempt})" if row.attempt > 1 else ""
+    return case.answer(Code.RUNNING, State.RAN, f"is running{on}{since}{number}{after}", **details)
+
+
+def _will_run(case: Case, run_at: int) -> Answer:
+    later = run_at - case.instant
+    delayed = f", {later} s after its scheduled time" if later > 0 else ""
+    text = f"will run at {case.time(run_at)}{delayed}" if later else "will run then"
+    return case.answer(Code.WILL_RUN, State.WILL_RUN, text, run_at=run_at)
+
+
+def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None = None) -> Answer:
+    """The answer about an occurrence that a worker could start now.
+
+    Args:
+        case: the question.
+        since: since when, in Unix seconds.
+        due: the beginning of the predicate, which says that it is due.
+        more: further details.
+    """
+    now, row = case.facts.now, case.facts.row
+    type_ = "" if row is None else row.type
+    cause = find_cause(case.facts, type_, since, max(now, since + 1), case.words)
+    state = _pending(case, since)
+    details = {**(more or {}), "due": since}
+    if cause is not None:
+        text = f"{due} and not claimed yet because {cause.text}"
+        return case.answer(cause.code, state, text, **details)
+    if state is State.WILL_RUN:
+        text = f"{due}, and a worker will claim it within moments"
+    elif case.facts.no_history is not None:
+        text = f"{due} and not claimed yet"
+    else:
+        text = f"{due} and not claimed yet, although workers with free slots seem to be alive"
+    return case.answer(Code.WAITING, state, text, **details)
+
+
+def _pending(case: Case, since: int) -> State:
+    late = case.facts.now - since >= LATE
+    return State.DID_NOT_RUN if late else State.WILL_RUN
+
+
+def _dropped(case: Case, row: Row) -> Answer | None:
+    """The answer if the catch-up policy will drop the occurrence when a worker claims the row."""
+    definition, cursor = case.facts.definition, row.next_time
+    if definition is None or definition.trigger is None or cursor is None:
+        return None
+    now = max(case.facts.now, row.next_run_time or 0)
+    try:
+        oldest = oldest_kept(definition.trigger, cursor, definition, now)
+    except InvalidError:
+        return None
+    if oldest is not None and case.instant >= oldest:
+        return None
+    return _will_be_dropped(case, definition, cursor, oldest)
+
+
+def _will_be_dropped(case: Case, definition: Definition, cursor: int, oldest: int | None) -> Answer:
+    latest = definition.settings.catchup == "latest"
+    code = Code.COALESCED if latest else Code.SKIPPED_CATCHUP
+    why = describe_dropped(definition, cursor, oldest).replace("dropped", "drops")
+    text = f"has not run and will not: it was missed, and {why}"
+    cause = find_cause(case.facts, definition.type, case.run_from, case.facts.now, case.words)
+    if cause is not None:
+        text += f"; {cause.text}"
+    return case.answer(code, State.DID_NOT_RUN, text, reason=why)
+
+
+def is_live(row: Row) -> bool:
+    """Whether the row waits or runs, so that its `Row.next_time` tells what comes next."""
+    return row.status == WAITING

@@ -1,0 +1,317 @@
+"""Keeps the run history in Redis, beside the rows."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace as changed
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from typing_extensions import override
+
+from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
+from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.model import Row
+from psched.core.store_protocol import Store
+from psched.stores.parameters import StoreParameters
+from psched.stores.redis import errors, history_encoding, scripts
+from psched.stores.redis.connector import Connector
+from psched.stores.redis.encoding import Argument, text
+from psched.stores.redis.errors import MemoryFullError
+from psched.stores.redis.scripts import Script
+
+_log = logging.getLogger("psched.store")
+
+MOST_RUNS = 100_000
+"""The number of records of all keys together that are kept, about.
+
+They take about 40 MB, see docs/redis.md.
+"""
+
+MOST_CHANGES = 10_000
+"""The number of changes of schedules that are kept, about."""
+
+_BATCH = 200
+"""The most records that one run of a script writes or returns.
+
+The number is small because the server serves no other client while a script runs.
+"""
+
+_LARGEST_BATCH = 2_000_000
+"""The most bytes of records that one request writes, unless a single record has more."""
+
+_TRIMMED = 500
+"""The most records, and the most changes, that one run of a script deletes."""
+
+_CLOCKS_DIFFER = 3_600_000
+"""Milliseconds by which a record's ``ended`` can be later than the time when it was written.
+
+It is large, because the server's clock may have been set.
+"""
+
+T = TypeVar("T", RunRecord, AuditRecord)
+R = TypeVar("R")
+Request = tuple[Script, Iterable[Argument]]
+
+
+class HistoryStore(Store):
+    """A store in Redis that keeps the run history, as `KeepsHistory` describes.
+
+    There are two copies of each record of a run: in a stream of the records of all keys, and in a
+    list of the records of its key. So the records of a schedule that runs once a day survive
+    thousands of runs of other schedules. Both are capped.
+
+    Args:
+        parameters: the settings of the store.
+    """
+
+    _connector: Connector
+
+    def __init__(self, parameters: StoreParameters) -> None:
+        self._keep = parameters.history_keep
+        self._limits = (MOST_RUNS, parameters.history_keep_per_key, parameters.history_keep)
+        # The installation's setting: the script does not know the settings of types and schedules.
+        self._records_lost_attempts = parameters.history(Row(key="")) != "none"
+        self._losing = False
+        self.lost_records = 0
+
+    def history_problem(self) -> str | None:
+        """Why no history is kept: a command is unknown or forbidden; None if it is kept."""
+        refused = self._connector.run(scripts.TRY_HISTORY, writing=False)
+        if not refused:
+            return None
+        commands = ", ".join(dict.fromkeys(command.decode() for command in refused[::2]))
+        return (
+            f"the server refuses {commands} ({refused[1].decode(errors='replace')}); give the user"
+            " of url the rights that docs/redis.md lists"
+        )
+
+    def record(self, records: Sequence[RunRecord]) -> None:
+        """Write records that belong to no settlement, as `KeepsHistory.record` describes."""
+        for batch in batches(records, size_of_record):
+            try:
+                lost, reason = self._connector.run(
+                    scripts.RECORD, *self._limits, *_record_arguments(batch)
+                )
+            except MemoryFullError as error:
+                lost, reason = len(batch), str(error).encode()
+            self._note_lost(lost, reason)
+
+    def runs(self, selection: RunSelection = EVERY_RUN) -> Iterator[RunRecord]:
+        """The records of a selection, as `KeepsHistory.runs` describes.
+
+        The records of one key are read from its list. If it has no list, because the list has
+        expired, they are searched in the stream of the records of all keys.
+        """
+        what = "runs" if selection.key is None else "key"
+        key = text(selection.key or "")
+        earliest = None if selection.since is None else selection.since - _CLOCKS_DIFFER
+
+        def read(place: Argument, most: int) -> _Page[RunRecord]:
+            nonlocal what
+            found = self._read_page(what, place, most, key)
+            if found is None and place == "":
+                what = "runs"
+                found = self._read_page(what, place, most)
+            records = (
+                history_encoding.decode_run(each.record, each.entry)
+                for each in found or ()
+                if selection.key is None or each.key == key
+            )
+            over = not found
+            if found and what == "runs" and earliest is not None:
+                over = history_encoding.entry_time(found[-1].entry) < earliest
+            matching = [each for each in records if each is not None and selection.matches(each)]
+            return _Page(matching, None if over or not found else found[-1].place)
+
+        return _Pages(read, selection.limit)
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
+        """The last runs of keys, as `FindsLastRuns.last_runs` describes."""
+        last: dict[str, RunRecord] = {}
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            answers = self._connector.run(scripts.LAST_RUNS, *map(text, batch), writing=False)
+            for key, answer in zip(batch, answers, strict=True):
+                record = answer and history_encoding.decode_run(answer[1], answer[0])
+                if record:
+                    last[key] = changed(record, error=None, result=None)
+        return last
+
+    def trim(self, *, before: int, limit: int) -> int:
+        """Delete old records, changes and workers, as `KeepsHistory.trim` describes.
+
+        Records that are only in the list of their key are deleted when this key gets a new record,
+        or when its list expires.
+        """
+        deleted, left = 0, limit
+        while left > 0:
+            most = min(left, _TRIMMED)
+            counts = self._connector.run(scripts.TRIM, before, most)
+            deleted += sum(counts)
+            left -= most
+            if max(counts) < most:
+                break
+        return deleted
+
+    def trim_key(self, key: str, keep: int) -> int:
+        """Delete the oldest records of one key, as `KeepsHistory.trim_key` describes."""
+        return int(self._connector.run(scripts.TRIM_KEY, text(key), keep, _TRIMMED))
+
+    def beat(self, worker: WorkerRecord) -> None:
+        """Insert or replace the record of a worker, as `KeepsHistory.beat` describes."""
+        self._connector.run(scripts.BEAT, *history_encoding.beat_arguments(worker, self._keep))
+
+    def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
+        """The workers since a time, as `KeepsHistory.workers` describes."""
+        names = history_encoding.WORKER_FIELDS
+        found = self._connector.run(scripts.WORKERS, since, *names, writing=False)
+        workers = map(history_encoding.decode_worker, found)
+        return sorted(workers, key=lambda worker: (worker.started, worker.nonce))
+
+    def audit(self, changes: Sequence[AuditRecord]) -> None:
+        """Write changes of schedules, as `KeepsHistory.audit` describes."""
+        for batch in batches(changes, lambda change: len(change.before or change.after or "")):
+            named = (
+                argument
+                for change in batch
+                for argument in (text(change.key), history_encoding.encode_change(change))
+            )
+            self._connector.run(scripts.AUDIT, MOST_CHANGES, *named)
+
+    def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
+        """The changes of a selection, as `KeepsHistory.audits` describes."""
+        key, since = selection.key, selection.since or 0
+
+        def read(place: Argument, most: int) -> _Page[AuditRecord]:
+            found = self._read_page("audit", place, most) or ()
+            newer = [each for each in found if history_encoding.entry_time(each.entry) >= since]
+            changes = (history_encoding.decode_change(each.record, each.entry) for each in newer)
+            matching = [each for each in changes if each is not None and key in {None, each.key}]
+            return _Page(matching, newer[-1].place if newer and len(newer) == len(found) else None)
+
+        return _Pages(read, selection.limit)
+
+    def _run_recording(
+        self, recording: Request, without: Request, lost: Callable[[Any], int]
+    ) -> Any:  # noqa: ANN401  # any type of answer
+        """Run a script that also writes records; if the memory is full, run it without the records.
+
+        Args:
+            recording: the script and its arguments; the server refuses it if its memory is full.
+                The last two elements of its answer are the number of lost records, and the reason.
+            without: the same script and arguments without records; the server never refuses it for
+                this reason.
+            lost: returns the number of lost records, given the answer of ``without``.
+
+        Returns:
+            The answer without its last two elements.
+        """
+        try:
+            *answer, count, reason = self._connector.run(recording[0], *recording[1])
+        except MemoryFullError as error:
+            *answer, _, _ = self._connector.run(without[0], *without[1])
+            count, reason = lost(answer), str(error).encode()
+        self._note_lost(count, reason)
+        return answer
+
+    def _note_lost(self, count: int, reason: bytes | None) -> None:
+        """Count lost records; log the first loss, and the first success after it."""
+        if count:
+            self.lost_records += count
+            if not self._losing:
+                why = (reason or b"").decode(errors="replace")
+                _log.error(
+                    "records of the run history are lost (%d so far): %s; tasks are not affected",
+                    self.lost_records,
+                    errors.shortened(why),
+                )
+        elif self._losing:
+            _log.info("records of the run history are written again; %d lost", self.lost_records)
+        self._losing = bool(count)
+
+    def _read_page(
+        self, what: str, place: Argument, most: int, *key: bytes
+    ) -> "Sequence[_Stored] | None":
+        found = self._connector.run(scripts.HISTORY_PAGE, what, place, most, *key, writing=False)
+        return None if found is None else [_Stored(*each) for each in found]
+
+
+class _Stored(NamedTuple):
+    """A record in an answer of `scripts.HISTORY_PAGE`; the script describes the values."""
+
+    place: bytes
+    entry: bytes
+    key: bytes
+    record: bytes
+
+
+class _Page(NamedTuple, Generic[T]):
+    """Records, and the place after which the next page begins; None if there is no next page."""
+
+    records: Sequence[T]
+    place: Argument | None
+
+
+class _Pages(Iterator[T], Generic[T]):
+    """Reads records page by page; after an exception, ``next`` reads the same page again."""
+
+    def __init__(self, read: Callable[[Argument, int], _Page[T]], limit: int | None) -> None:
+        self._read: Callable[[Argument, int], _Page[T]] = read
+        self._left = limit
+        self._place: Argument | None = ""
+        self._page: deque[T] = deque()
+        self._last: int | None = None
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> T:
+        while self._left != 0 and (self._page or self._place is not None):
+            if not self._page and self._place is not None:
+                most = _BATCH if self._left is None else min(_BATCH, self._left)
+                records, self._place = self._read(self._place, most)
+                self._page.extend(records)
+                continue
+            record = self._page.popleft()
+            # A record that was written meanwhile moves all others of its list, so that the first
+            # records of a page can be the last ones of the page before.
+            if self._last is None or record.id is None or record.id < self._last:
+                self._last = record.id
+                if self._left is not None:
+                    self._left -= 1
+                return record
+        raise StopIteration
+
+
+def batches(items: Sequence[R], size_of: Callable[[R], int]) -> Iterator[Sequence[R]]:
+    """Split items, in order, into parts that are small enough for one request each.
+
+    Args:
+        items: the items to split.
+        size_of: returns the number of bytes of an item's records, about.
+    """
+    start = size = 0
+    for end, item in enumerate(items):
+        added = size_of(item)
+        if end > start and (end - start == _BATCH or size + added > _LARGEST_BATCH):
+            yield items[start:end]
+            start, size = end, 0
+        size += added
+    if items:
+        yield items[start:]
+
+
+def size_of_record(record: RunRecord) -> int:
+    """The number of characters of the texts in a record that can be large."""
+    return len(record.error or "") + len(record.result or "")
+
+
+def _record_arguments(records: Sequence[RunRecord]) -> Iterator[Argument]:
+    for record in records:
+        yield text(record.key)
+        yield text(record.owner)
+        yield record.scheduled_time
+        yield record.outcome or ""
+        yield history_encoding.encode_run(record)

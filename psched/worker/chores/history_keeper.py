@@ -1,0 +1,281 @@
+"""Writes what the run history contains besides the records of settlements, and trims it."""
+
+import json
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace as changed
+from functools import partial
+from math import floor, inf
+
+from psched.base.clock import Clock
+from psched.base.errors import StoreError, TransientStoreError
+from psched.config import Config
+from psched.core.definition import history_setting
+from psched.core.history.protocol import KeepsHistory
+from psched.core.history.recording import Recorder
+from psched.core.history.records import Outcome, RunRecord, WorkerRecord
+from psched.core.model import Row
+from psched.core.store_protocol import ExpiredLease, Store
+from psched.worker.running_task import RunningTask
+from psched.worker.store_gateway import StoreGateway
+
+_log = logging.getLogger("psched.worker")
+
+BEAT_INTERVAL = 60.0
+"""Seconds between two records that say that the worker is alive."""
+
+MOST_WAITING = 1000
+"""The most records that wait to be written. Further records are dropped, and counted."""
+
+_BATCH = 50
+"""The most records that one request writes."""
+
+_TRIM_LIMIT = 500
+"""The most records that one request deletes because of their age."""
+
+_TRIM_INTERVAL = 60.0
+"""The longest pause, in seconds, between two deletions by one worker. A random part of up to a half
+is subtracted."""
+
+_NEXT_TRIM = 1.0
+"""The longest pause, in seconds, after a request that has deleted as many records as it can. A
+random part of up to a half is subtracted."""
+
+_TRIMMED_RUNS = 10
+"""A key is trimmed on average once in ``history_keep_per_key`` / this many of its runs."""
+
+_MOST_KEYS = 10
+"""The most keys that wait to be trimmed."""
+
+_KEYS_PER_TICK = 2
+"""The most keys that one tick trims."""
+
+_PAUSE = 10.0
+"""Seconds until the next request about the run history after one has failed."""
+
+_EARLIER = 120
+"""A worker has written its record at most this many seconds before it claimed a row."""
+
+
+class HistoryKeeper:
+    """Records attempts that no settlement records, says that the worker is alive, and trims.
+
+    No failure of its requests has an effect on leases or tasks.
+
+    Args:
+        store: where the run history is.
+        gateway: sends the requests.
+        settings: contain how long records are kept.
+        nonce: a random text that identifies this worker in its leases.
+        number: the number of this worker.
+        recorder: creates the records.
+        clock: measures when a request is due.
+        rng: decides at random when to trim.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        gateway: StoreGateway,
+        settings: Config,
+        *,
+        nonce: str,
+        number: int,
+        recorder: Recorder,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._store = store if isinstance(store, KeepsHistory) else None
+        self._clock_of_store = store
+        self._gateway = gateway
+        self._settings = settings
+        self._nonce = nonce
+        self._number = number
+        self._recorder = recorder
+        self._clock = clock
+        self._rng = rng
+        self._begun = False
+        self._kept = False
+        self._started = 0
+        self._dropped = 0
+        self._waiting: deque[RunRecord] = deque()
+        self._keys: dict[str, None] = {}
+        self._not_before = 0.0
+        self._next_beat = 0.0
+        self._next_trim = clock.monotonic() + _TRIM_INTERVAL * rng.uniform(0, 1)
+
+    @property
+    def lost_records(self) -> int:
+        """How many records could not be written so far."""
+        return self._dropped + (0 if self._store is None else self._store.lost_records)
+
+    @property
+    def wakes(self) -> float:
+        """When to call `work` again, seconds of the monotonic clock; inf if no call is needed."""
+        if not self._kept:
+            return inf
+        wakes = min(self._next_beat, 0.0 if self._waiting else inf)
+        return max(wakes, self._not_before)
+
+    def taken_over(self, row: Row, expired: ExpiredLease) -> None:
+        """Record the attempt whose lease has ended without a settle.
+
+        Args:
+            row: the row as this worker has claimed it.
+            expired: the lease that has ended.
+        """
+        self._add(row, self._recorder.taken_over(row, expired))
+
+    def preempted(self, task: RunningTask) -> None:
+        """Record the attempt of a task whose lease was lost, or whose row was deleted."""
+        attempt = changed(
+            task.attempt, outcome=Outcome.PREEMPTED, reason="its lease was lost before its end"
+        )
+        record = self._recorder.record(task.row, attempt, task.occurrence.scheduled_time)
+        self._add(task.row, record)
+
+    def wrote(self, key: str) -> None:
+        """Note that a record of a key was written, so that the key is trimmed now and then."""
+        keep = self._settings.history_keep_per_key
+        if not self._kept or not keep or len(self._keys) >= _MOST_KEYS:
+            return
+        if self._rng.random() < _TRIMMED_RUNS / keep:
+            self._keys[key] = None
+
+    def work(self, busy: int) -> None:
+        """Send the requests that are due; call this after a claim was answered.
+
+        Args:
+            busy: how many tasks this worker runs.
+        """
+        if self._clock.monotonic() < self._not_before:
+            return
+        self._try(partial(self._work, busy))
+
+    def leave(self) -> None:
+        """Write the waiting records, and that this worker ends now."""
+        if self._kept and self._started and self._store is not None:
+            self._try(self._write)
+            self._try(partial(self._beat, self._store, 0, ended=0))
+
+    def _work(self, busy: int) -> None:
+        now = self._clock.monotonic()
+        if not self._kept and now >= self._next_beat:
+            # The tables can be created later, and are found when the store connects again.
+            self._kept = self._find_out()
+            self._next_beat = now if self._kept else now + BEAT_INTERVAL
+        if not self._kept or self._store is None:
+            return
+        if now >= self._next_beat:
+            self._beat(self._store, busy)
+            self._next_beat = now + BEAT_INTERVAL
+        self._write()
+        self._trim(self._store, now)
+
+    def _find_out(self) -> bool:
+        """Whether the store keeps the run history; the first time, warn if it does not."""
+        problem: str | None = "this kind of store cannot keep it"
+        if self._store is not None:
+            problem = self._gateway.request_aside(self._store.history_problem)
+        first, self._begun = not self._begun, True
+        # One worker of a generation warns, because all of them would say the same.
+        wanted = self._number == 0 and self._settings.history != "none"
+        if problem is not None and first and wanted:
+            text = "no run history is kept: %s; to keep none, set history to none"
+            _log.warning(text, problem)
+        if problem is not None:
+            self._waiting.clear()
+        return problem is None
+
+    def _beat(self, store: KeepsHistory, busy: int, *, ended: int | None = None) -> None:
+        """Write the record of this worker."""
+        if not self._started:
+            sent = self._clock.boottime()
+            now = self._gateway.request_aside(self._clock_of_store.now)
+            self._recorder.clock.read(now, sent, self._clock.boottime())
+            self._started = floor(now)
+        record = WorkerRecord(
+            nonce=self._nonce,
+            host=self._recorder.host,
+            pid=os.getpid(),
+            number=self._number,
+            generation=self._recorder.generation or 0,
+            slots=self._settings.concurrency,
+            busy=busy,
+            types=json.dumps([*self._settings.only]) if self._settings.only else None,
+            started=self._started,
+            seen=0,
+            ended=ended,
+        )
+        self._gateway.request_aside(lambda: store.beat(record))
+
+    def _add(self, row: Row, record: RunRecord | None) -> None:
+        if self._store is None or (self._begun and not self._kept) or record is None:
+            return
+        if history_setting(row, self._settings) == "none":
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            self._dropped += 1
+        else:
+            self._waiting.append(record)
+
+    def _write(self) -> None:
+        """Write the records that wait."""
+        store = self._store
+        while self._waiting and store is not None:
+            batch = [*self._waiting][:_BATCH]
+            try:
+                batch = self._with_hosts(store, batch)
+                self._gateway.request_aside(partial(store.record, batch))
+            except TransientStoreError:
+                raise  # the records are written later; to write a record twice does no harm
+            except StoreError:
+                self._dropped += len(batch)
+                self._forget(len(batch))
+                raise
+            self._forget(len(batch))
+
+    def _with_hosts(self, store: KeepsHistory, records: list[RunRecord]) -> list[RunRecord]:
+        """Add the hosts of the workers whose leases this worker has taken over."""
+        unknown = [record for record in records if record.host is None]
+        if not unknown:
+            return records
+        earliest = min(record.started or record.ended for record in unknown) // 1000
+        find = partial(store.workers, max(0, earliest - _EARLIER))
+        workers = {worker.nonce: worker for worker in self._gateway.request_aside(find)}
+        return [
+            changed(record, host=found.host, generation=found.generation)
+            if record.host is None and (found := workers.get(record.nonce)) is not None
+            else record
+            for record in records
+        ]
+
+    def _forget(self, count: int) -> None:
+        for _ in range(count):
+            self._waiting.popleft()
+
+    def _trim(self, store: KeepsHistory, now: float) -> None:
+        """Delete old records, and the records of a few keys that have too many."""
+        for key in [*self._keys][:_KEYS_PER_TICK]:
+            del self._keys[key]
+            keep = self._settings.history_keep_per_key
+            self._gateway.request_aside(partial(store.trim_key, key, keep))
+        keep = self._settings.history_keep
+        if not keep or now < self._next_trim:
+            return
+        self._next_trim = now + _TRIM_INTERVAL * self._rng.uniform(0.5, 1)
+        before = self._recorder.clock.milliseconds() - keep * 1000
+        trim = partial(store.trim, before=before, limit=_TRIM_LIMIT)
+        if self._gateway.request_aside(trim) >= _TRIM_LIMIT:
+            self._next_trim = now + _NEXT_TRIM * self._rng.uniform(0.5, 1)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Do something; if the store does not answer or refuses it, wait for some seconds."""
+        try:
+            work()
+        except StoreError as error:
+            self._not_before = self._clock.monotonic() + _PAUSE
+            _log.info("the run history is not written for now: %s", error)

@@ -1,0 +1,356 @@
+"""Tests of records of the run history that the database refuses: the settlement is applied."""
+
+import contextlib
+import logging
+
+import pytest
+
+from psched.base.clock import SystemClock
+from psched.base.errors import (
+    StoreError,
+    StoreUnavailableError,
+    TransientStoreError,
+    UnknownOutcomeError,
+)
+from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import Settled
+from support.proxy import Fault, Proxy
+from support.stores import Sql, store_factory
+from support.waiting import scaled
+
+CLOCK = SystemClock()
+
+CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+INTO_RUNS = b"psched_runs"
+"""A part of each statement about the records, and of no other that a settlement sends."""
+
+each_server = pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog):
+    caplog.set_level(logging.WARNING, "psched.store")
+    return caplog
+
+
+@pytest.fixture
+def lease(store):
+    """A function that adds due rows, claims them, and returns settlements with records."""
+    owners = iter(range(1000))
+
+    def lease(*keys, **fields):
+        store.add([Row(key=k, next_time=1, next_run_time=1) for k in keys], nonce="n")
+        rows = store.claim(f"w.{next(owners)}", **CLAIM).rows
+        assert {row.key for row in rows} == {*keys}
+        return [
+            Settlement.of(row, rest=True, status="finished", records=(record(row, **fields),))
+            for row in sorted(rows, key=lambda row: row.key)
+        ]
+
+    return lease
+
+
+def record(row, **fields):
+    given = {"outcome": Outcome.FINISHED, "fate": Fate.FINISHED, "ended": 1_700_000_000_000}
+    return RunRecord(
+        key=row.key,
+        type=row.type,
+        scheduled_time=row.next_time,
+        owner=row.owner,
+        fence=row.fence,
+        **{**given, **fields},
+    )
+
+
+def recorded(store):
+    return {each.key for each in store.runs()}
+
+
+def settles(store, ends):
+    """Whether every settlement is applied."""
+    return store.settle(ends) == {end.key: Settled.DONE for end in ends}
+
+
+def losses(logged):
+    """The messages in the log about lost records."""
+    return [each.message for each in logged.records if "are lost" in each.message]
+
+
+def test_without_the_table_settlements_are_applied_and_the_loss_is_logged_once(
+    store, lease, sql, logged
+):
+    assert settles(store, lease("before"))
+    sql("ALTER TABLE psched_runs RENAME TO away")
+    assert settles(store, lease("a", "b"))
+    assert settles(store, lease("c"))
+    sql("ALTER TABLE away RENAME TO psched_runs")
+    assert settles(store, lease("after"))
+    assert {row.status for row in store.rows()} == {"finished"}
+    assert {row.owner for row in store.rows()} == {None}
+    assert recorded(store) == {"before", "after"}
+    assert store.lost_records == 3
+    (line,) = losses(logged)
+    assert line.startswith("records of the run history are lost: ")
+
+
+def test_the_end_of_the_loss_is_logged(database, logged, sql, lease):
+    """The lease's store and the one that settles have clocks of their own."""
+
+    class Later(SystemClock):
+        ahead = 0.0
+
+        def monotonic(self):
+            return super().monotonic() + self.ahead
+
+    clock = Later()
+    with store_factory(database.url, clock=clock) as open_store:
+        store = open_store()
+        sql("ALTER TABLE psched_runs RENAME TO away")
+        assert settles(store, lease("lost"))
+        sql("ALTER TABLE away RENAME TO psched_runs")
+        clock.ahead = 6
+        assert settles(store, lease("kept"))
+        assert [each.partition(": ")[2] for each in losses(logged)][1:] == [
+            "over, it happened once"
+        ]
+
+
+@contextlib.contextmanager
+def limited(database):
+    """The url of a user who may do everything with schedules, and only read their history."""
+    name, query = database.url.rpartition("/")[2], database.server.query
+    postgresql = database.kind == "postgresql"
+    on, where = ("", {"database": name}) if postgresql else (f"{name}.", {})
+    if postgresql:
+        query("CREATE ROLE limited LOGIN PASSWORD 's3cret'")
+    else:
+        query("CREATE USER limited IDENTIFIED BY 's3cret'")
+    try:
+        query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on}psched TO limited", **where)
+        for table in "info", "runs", "workers", "audit":
+            query(f"GRANT SELECT ON {on}psched_{table} TO limited", **where)
+        administrator = "postgres@" if postgresql else "root@"
+        yield database.url.replace(administrator, "limited:s3cret@")
+    finally:
+        if postgresql:
+            query("DROP OWNED BY limited", **where)
+        query("DROP USER limited")
+
+
+@each_server
+def test_without_the_right_to_insert_settlements_are_applied(lease, database, logged):
+    ends = lease("a")
+    with limited(database) as url, store_factory(url) as open_store:
+        mine = open_store()
+        assert settles(mine, ends)
+        assert mine.lost_records == 1
+        assert recorded(mine) == set()
+        (line,) = losses(logged)
+        assert "psched_runs" in line
+        with pytest.raises(StoreError, match=r"^cannot INSERT, .* in the table 'psched_runs': "):
+            mine.try_rights()
+
+
+@each_server
+def test_the_rights_on_the_tables_are_enough(store, database):
+    """Above all, no right on a sequence is needed."""
+    with limited(database) as url, store_factory(url) as open_store:
+        name = database.url.rpartition("/")[2]
+        on = "" if database.kind == "postgresql" else f"{name}."
+        more = {"database": name} if database.kind == "postgresql" else {}
+        for table in "runs", "workers", "audit":
+            rights = f"GRANT INSERT, UPDATE, DELETE ON {on}psched_{table} TO limited"
+            database.server.query(rights, **more)
+        mine = open_store()
+        mine.try_rights()
+        assert mine.history_problem() is None
+        mine.record([record(Row(key="k", next_time=1, owner="w.1"))])
+        mine.audit([AuditRecord(key="k", action="add", user="u", host="h", program="p")])
+        assert recorded(store) == {"k"}
+
+
+@each_server
+def test_a_table_that_somebody_has_locked_holds_up_one_settlement(store, lease, database, logged):
+    first, second = lease("a", "b"), lease("c")
+    with Sql(database.url).session() as session:
+        if database.kind == "postgresql":
+            session("BEGIN")
+            session("LOCK TABLE psched_runs IN ACCESS EXCLUSIVE MODE")
+        else:
+            session("LOCK TABLES psched_runs WRITE")
+        assert settles(store, first)
+        started = CLOCK.monotonic()
+        assert settles(store, second)
+        # The second settlement does not wait for the lock, which takes a second.
+        assert CLOCK.monotonic() - started < scaled(0.9)
+        session("COMMIT" if database.kind == "postgresql" else "UNLOCK TABLES")
+    assert store.lost_records == 3
+    assert len(losses(logged)) == 1
+    store._refusals._resume_at = 0  # the pause is over
+    assert settles(store, lease("after"))
+    assert recorded(store) == {"after"}
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_on_a_full_disk_settlements_are_applied(store, lease, logged):
+    """The limit of the file's size belongs to a connection, and psched opens a new one."""
+    ends = lease("a", error="x" * 8000, result="y" * 50_000)
+    connection = store._connector._connection
+    (pages,) = connection.exec_driver_sql("PRAGMA page_count").one()
+    connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").close()
+    assert settles(store, ends)
+    assert store.lost_records == 1
+    assert "full" in losses(logged)[0]
+    assert settles(store, lease("b"))
+    assert recorded(store) == {"b"}
+
+
+@each_server
+def test_a_value_that_does_not_fit_costs_only_its_own_record(store, lease, sql, database, logged):
+    change = "MODIFY error" if database.kind == "mariadb" else "ALTER COLUMN error TYPE"
+    sql(f"ALTER TABLE psched_runs {change} VARCHAR(10)")
+    (bad,) = lease("bad", error="longer than ten characters")
+    others = lease("a", "b", error="short")
+    assert settles(store, [others[0], bad, others[1]])
+    assert recorded(store) == {"a", "b"}
+    assert store.lost_records == 1
+    assert len(losses(logged)) == 1
+
+
+def test_texts_of_any_origin_are_made_to_fit(store, lease):
+    text = "\0 \ud800 " + "é" * 2000
+    ends = lease("k", reason=text, host=text, error=text, result='"\udfff"', label=text)
+    assert settles(store, ends)
+    (kept,) = store.runs()
+    assert kept.error == "\ufffd ? " + "é" * 2000
+    assert kept.reason == kept.error[: len(kept.reason)]
+    assert (len(kept.reason), len(kept.host), len(kept.label)) == (1000, 255, 255)
+    assert kept.result == '"?"'
+    assert store.lost_records == 0
+
+
+def test_a_refusal_by_a_trigger_is_one(store, lease, database, sql, logged):
+    if database.kind == "postgresql":
+        sql(
+            "CREATE FUNCTION refuse() RETURNS TRIGGER AS $$ BEGIN RAISE 'quota'; END $$"
+            " LANGUAGE plpgsql"
+        )
+    sql(
+        {
+            "sqlite": "CREATE TRIGGER refuse BEFORE INSERT ON psched_runs"
+            " BEGIN SELECT RAISE(ABORT, 'quota'); END",
+            "mariadb": "CREATE TRIGGER refuse BEFORE INSERT ON psched_runs"
+            " FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'quota'",
+            "postgresql": "CREATE TRIGGER refuse BEFORE INSERT ON psched_runs"
+            " FOR EACH ROW EXECUTE FUNCTION refuse()",
+        }[database.kind]
+    )
+    assert settles(store, lease("a", "b"))
+    assert store.lost_records == 2
+    assert "quota" in losses(logged)[0]
+    sql("DROP TRIGGER refuse" + (" ON psched_runs" if database.kind == "postgresql" else ""))
+    assert settles(store, lease("c"))
+    assert recorded(store) == {"c"}
+
+
+@pytest.mark.parametrize(
+    "database",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)],
+    indirect=True,
+)
+def test_a_record_that_another_index_refuses_is_refused(store, lease, sql):
+    sql("CREATE UNIQUE INDEX own ON psched_runs (pid)")
+    assert settles(store, lease("a", pid=7))
+    assert settles(store, lease("b", pid=7))
+    assert recorded(store) == {"a"}
+    assert store.lost_records == 1
+
+
+def test_a_preempted_settlement_loses_no_record(store, lease, sql):
+    kept, lost = lease("kept", "lost")
+    sql("UPDATE {table} SET owner = 'another.1' WHERE id = 'lost'")
+    sql("ALTER TABLE psched_runs RENAME TO away")
+    assert store.settle([kept, lost]) == {"kept": Settled.DONE, "lost": Settled.PREEMPTED}
+    assert store.lost_records == 1
+
+
+@each_server
+class TestBrokenConnections:
+    """Nothing is lost when a connection breaks: the settlement is repeated with its records."""
+
+    @pytest.fixture
+    def proxy(self, database):
+        with Proxy(database.server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def far(self, database, store, proxy):  # noqa: ARG002  # ``store`` has created the table
+        """A store that is connected through the proxy."""
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        with store_factory(url, timeout=scaled(10)) as open_store:
+            far = open_store()
+            far.now()
+            yield far
+
+    @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+    def test_at_the_records_nothing_is_applied(self, far, store, lease, proxy, fault):
+        ends = lease("a", "b")
+        with proxy.fault(fault, INTO_RUNS), pytest.raises(StoreUnavailableError):
+            far.settle(ends)
+        assert {row.owner for row in store.rows()} == {ends[0].token.owner}
+        assert settles(far, ends)
+        assert recorded(store) == {"a", "b"}
+        assert far.lost_records == 0
+
+    @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+    def test_at_the_commit_the_outcome_is_unknown(self, far, store, lease, proxy, fault):
+        ends = lease("a", "b")
+        with proxy.fault(fault, b"COMMIT"), pytest.raises(UnknownOutcomeError):
+            far.settle(ends)
+        assert settles(far, ends)
+        assert sorted(each.key for each in store.runs()) == ["a", "b"]
+        assert far.lost_records == 0
+
+    def test_what_breaks_the_connection_each_time_is_left_out(
+        self, far, store, lease, proxy, logged
+    ):
+        ends = lease("a")
+        for _ in range(3):
+            with proxy.fault(Fault.LOSE_REQUEST, INTO_RUNS), pytest.raises(StoreUnavailableError):
+                far.settle(ends)
+        assert settles(far, ends)
+        assert recorded(store) == set()
+        assert far.lost_records == 1
+        assert len(losses(logged)) == 1
+
+    def test_a_database_that_is_too_slow_for_the_records_is_not_too_slow_to_settle(
+        self, database, store, proxy, lease
+    ):
+        """No request takes more than two timeouts. The last one leaves the records out."""
+        timeout = scaled(1.0)
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        with store_factory(url, timeout=timeout) as open_store:
+            far = open_store()
+            far.now()
+            ends = lease("a")
+            with proxy.slow(0.6 * timeout):
+                for _ in range(20):
+                    started = CLOCK.monotonic()
+                    try:
+                        assert settles(far, ends)
+                        break
+                    except TransientStoreError:
+                        assert CLOCK.monotonic() - started < 2.3 * timeout
+                else:
+                    pytest.fail("the settlement is never applied")
+            assert far.lost_records == 1
+            assert store.get("a").status == "finished"

@@ -1,0 +1,193 @@
+"""Tests of workers of the version without a run history beside those with one, on one table."""
+
+import contextlib
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from psched.base.errors import SchemaError, StoreError
+from psched.core.history.records import Outcome, RunRecord
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import Settled
+from psched.stores.sql.connector import LOCK_WAIT
+from support.waiting import PATIENCE
+
+CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+NAMES = ("runs", "workers", "audit")
+
+# What the statements of the version without a run history change: neither mentions `claimed_at`.
+OLD_CLAIM = (
+    "UPDATE {table} SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
+    " next_run_time = :end WHERE id = :id AND fence = :fence AND version = :version"
+)
+OLD_SETTLE = (
+    "UPDATE {table} SET owner = NULL, next_time = :next_time, attempt = 0, status = 'waiting',"
+    " reason = NULL, settled_by = :settled_by, retain_until = NULL, next_run_time = :next_time"
+    " WHERE id = :id AND owner = :owner AND fence = :fence AND version = :version"
+)
+
+
+@pytest.fixture
+def age(sql):
+    """A function that takes away from the table all that the version with a run history adds."""
+
+    def age():
+        for name in NAMES:
+            sql(f"DROP TABLE psched_{name}")
+        sql("ALTER TABLE {table} DROP COLUMN claimed_at")
+        sql("DELETE FROM psched_info WHERE name = 'history_version'")
+
+    return age
+
+
+@pytest.fixture
+def old_worker(sql):
+    """Functions that claim and settle a row as a worker of the version without a run history."""
+
+    class OldWorker:
+        def claim(self, row, owner):
+            seen = {"id": row.key, "fence": row.fence, "version": row.version}
+            sql(OLD_CLAIM, **seen, owner=owner, end=4_000_000_000)
+
+        def settle(self, row, next_time):
+            lease = {"id": row.key, "owner": row.owner, "fence": row.fence}
+            done = {"next_time": next_time, "settled_by": str(row.token)}
+            sql(OLD_SETTLE, **lease, **done, version=row.version)
+
+    return OldWorker()
+
+
+def due(*keys):
+    return [Row(key=k, cron="* * * * *", next_time=60, next_run_time=60) for k in keys]
+
+
+def ending(row):
+    record = RunRecord(
+        key=row.key,
+        type=row.type,
+        scheduled_time=row.next_time,
+        owner=row.owner,
+        fence=row.fence,
+        ended=1,
+        outcome=Outcome.FINISHED,
+    )
+    return Settlement.of(row, next_time=120, not_before=4_000_000_000, records=(record,))
+
+
+def test_a_table_without_a_history_is_used_as_before(store, age):
+    age()
+    assert "psched_runs" in store.history_problem()
+    store.add(due("a", "b"), nonce="n")
+    rows = store.claim("w.1", **CLAIM).rows
+    assert {row.claimed_at for row in rows} == {None}
+    assert set(store.settle([ending(row) for row in rows]).values()) == {Settled.DONE}
+    assert store.lost_records == 0
+    with pytest.raises(SchemaError, match=r"psched_runs.*`psched init`"):
+        store.runs()
+    store.try_rights()
+
+
+def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open_at, database, age):
+    age()
+    assert store.history_problem() is not None
+    store.add(due("k"), nonce="n")
+    (row,) = store.claim("w.1", **CLAIM).rows
+    other = open_at(database.url)
+    assert {line.split()[-1] for line in other.init()} == {
+        "psched.claimed_at",
+        *(f"psched_{name}" for name in NAMES),
+    }
+    assert other.plan_init() == []
+    assert store.history_problem() is None
+    assert store.settle([ending(row)]) == {"k": Settled.DONE}
+    assert [each.key for each in store.runs()] == ["k"]
+    store.add(due("then"), nonce="n")
+    store.claim("w.2", **CLAIM)
+    assert store.get("then").claimed_at is not None
+
+
+def test_the_plan_is_what_init_executes_and_changes_nothing(store, age):
+    assert store.plan_init() == []
+    age()
+    plan = store.plan_init()
+    assert store.plan_init() == plan
+    assert store.history_problem() is not None
+    assert [sql for sql, _ in plan if sql.startswith("ALTER TABLE psched ADD COLUMN claimed_at")]
+    assert sum("CREATE TABLE" in sql for sql, _ in plan) == len(NAMES)
+    assert all(lock for _, lock in plan)
+    store.init()
+    assert store.plan_init() == []
+
+
+def test_workers_without_a_history_run_on_the_upgraded_table(store, sql, old_worker):
+    store.add(due("old", "new"), nonce="n")
+    old_worker.claim(store.get("old"), "old.1")
+    held = store.get("old")
+    assert (held.owner, held.claimed_at) == ("old.1", None)
+    (row,) = store.claim("new.1", **CLAIM).rows
+    assert row.key == "new"
+    assert store.get("new").claimed_at is not None
+    old_worker.settle(held, 4_000_000_000)
+    assert store.settle([ending(row)]) == {"new": Settled.DONE}
+    assert [each.key for each in store.runs()] == ["new"]
+    assert {each.owner for each in store.rows()} == {None}
+    # A lease of an old worker that has expired is taken over.
+    sql("UPDATE {table} SET next_run_time = 60 WHERE id = 'old'")
+    old_worker.claim(store.get("old"), "old.2")
+    sql("UPDATE {table} SET next_run_time = 60 WHERE id = 'old'")
+    claimed = store.claim("new.2", **CLAIM)
+    if claimed.rows:  # on SQLite, a clock that was set lately keeps a lease from expiring
+        (expired,) = claimed.expired.values()
+        assert (expired.token.owner, expired.claimed_at) == ("old.2", None)
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
+def test_init_names_what_it_may_not_create(store, age, database, open_at):
+    age()
+    name, postgresql = database.url.rpartition("/")[2], database.kind == "postgresql"
+    where = {"database": name} if postgresql else {}
+    on = "" if postgresql else f"{name}."
+    query = database.server.query
+    user = "ROLE limited LOGIN PASSWORD" if postgresql else "USER limited IDENTIFIED BY"
+    query(f"CREATE {user} 's3cret'")
+    try:
+        for table in "psched", "psched_info":
+            query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on}{table} TO limited", **where)
+        url = database.url.replace("postgres@" if postgresql else "root@", "limited:s3cret@")
+        limited = open_at(url)
+        with pytest.raises(StoreError, match=r"^cannot execute 'ALTER TABLE psched ADD COLUMN "):
+            limited.init()
+        limited.try_rights()  # the schedules can be used
+        limited.disconnect()
+    finally:
+        if postgresql:
+            query("DROP OWNED BY limited", **where)
+        query("DROP USER limited")
+    assert store.history_problem() is not None
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_init_waits_for_workers_that_write_to_the_file(store, age, database, open_at):
+    """Busy workers can hold the file's lock for longer than a worker waits for it."""
+    age()
+    path = database.url.removeprefix("sqlite:///")
+    with (
+        ThreadPoolExecutor(1) as thread,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer,
+    ):
+        writer.execute("BEGIN IMMEDIATE")
+        waiting = thread.submit(open_at(database.url).init)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=LOCK_WAIT + 1)
+        writer.execute("COMMIT")
+        assert waiting.result(timeout=PATIENCE)
+    assert store.history_problem() is None

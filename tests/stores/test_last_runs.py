@@ -1,0 +1,66 @@
+"""What it costs to find the last runs of many schedules in a large history."""
+
+import pytest
+
+from support.big_tables import Cost, fill, joined, number
+from support.run_records import run_record
+from support.stores import make_store
+
+KEYS = 300
+
+RECORDS = 60_000
+
+ASKED = 100
+
+
+@pytest.fixture
+def store(database):
+    made = make_store(database.url, timeout=60)
+    made.init()
+    made._connector.run(lambda c: gather(c, database.kind))
+    yield made
+    made.disconnect()
+
+
+def gather(connection, kind):
+    """Fill the history; of every key, the newest records are not those of attempts."""
+    quoted = {"key": "`key`"} if kind == "mariadb" else {"key": "key"}
+    digits = number(kind, "i")
+    fill(
+        connection,
+        kind,
+        RECORDS,
+        table="psched_runs",
+        **{quoted["key"]: joined(kind, "'k'", number(kind, f"i % {KEYS}"))},
+        type="'t'",
+        scheduled_time="i",
+        attempt="1",
+        owner=joined(kind, "'w.'", digits),
+        fence="1",
+        ended="i",
+        outcome=f"CASE WHEN i >= {RECORDS - 2 * KEYS} THEN NULL ELSE 'finished' END",
+        error="'a long error'",
+    )
+    if kind == "mariadb":
+        connection.exec_driver_sql("ANALYZE TABLE psched_runs").close()
+    elif kind == "postgresql":
+        connection.exec_driver_sql("ANALYZE psched_runs")
+
+
+def test_the_last_runs_are_found_by_an_index(store, database):
+    keys = [f"k{i}" for i in range(ASKED)]
+    request = store._history.select_last_runs(keys)
+    cost = store._connector.run(lambda c: Cost(c, database.kind, *request))
+    assert cost.examined <= 10 * ASKED, cost.plan
+    assert not cost.scans, cost.plan
+
+    found = store.last_runs([*keys, "never"])
+
+    newest = RECORDS - 3 * KEYS
+    assert {key: record.scheduled_time for key, record in found.items()} == {
+        f"k{i}": newest + i for i in range(ASKED)
+    }
+    assert {record.error for record in found.values()} == {None}
+    late = run_record("k7", outcome="failed", fate=None)
+    store.record([late])
+    assert store.last_runs(["k7"])["k7"].owner == late.owner

@@ -1,0 +1,368 @@
+"""Tests of the run history on Redis beyond the contract: what it loses and leaves behind."""
+
+import itertools
+import logging
+from dataclasses import replace as changed
+
+import pytest
+
+from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
+from psched.core.history.records import AuditRecord, WorkerRecord
+from psched.core.model import Row
+from psched.core.store_protocol import Settled
+from psched.stores.redis import history_store
+from psched.testing.store_contract.history.bench import ENDED, ending_with, made, recorded
+from support.stores import make_store, store_factory
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.redis
+
+CLAIM = {"limit": 200, "alive_time": 60, "shortest": 1, "horizon": 0}
+MONTH = 30 * 86_400
+STREAM = "{psched}:runs"
+
+_owners = (f"nonce.{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def database(open_database):
+    with open_database("redis") as database:
+        yield database
+
+
+@pytest.fixture
+def redis_cli(database):
+    """A function that sends a command to the server."""
+    number = int(database.url.rpartition("/")[2])
+    return lambda *command: database.server.query(*command, db=number)
+
+
+@pytest.fixture
+def set_memory(redis_cli):
+    """A function that sets how many bytes of memory the server may use; 0 means no limit."""
+    yield lambda limit: redis_cli("CONFIG", "SET", "maxmemory", limit)
+    redis_cli("CONFIG", "SET", "maxmemory", 0)
+
+
+@pytest.fixture
+def open_store(database):
+    """A function that opens a store with these parameters."""
+    opened = []
+
+    def open_store(**parameters):
+        opened.append(make_store(database.url, **parameters))
+        return opened[-1]
+
+    open_store().init()
+    yield open_store
+    for each in opened:
+        each.disconnect()
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+def held(store, *keys, **fields):
+    """Add rows, and claim them."""
+    store.add([Row(key=key, next_time=1, next_run_time=1, **fields) for key in keys], nonce="n")
+    rows = {row.key: row for row in store.claim(next(_owners), **CLAIM).rows}
+    return [rows[key] for key in keys]
+
+
+def run(store, key="k", **changes):
+    """Run a row, which is recorded; return the record."""
+    row = store.get(key)
+    if row is None:
+        [row] = held(store, key)
+    else:
+        [row] = store.claim(next(_owners), **CLAIM).rows
+    record = recorded(row, ended=int(store.now() * 1000))
+    assert store.settle([ending_with(row, record, **changes)]) == {key: Settled.DONE}
+    return record
+
+
+def owners(records):
+    return [each.owner for each in records]
+
+
+class TestWhatCannotBeWritten:
+    def test_a_full_memory_refuses_records_and_no_settlement(self, store, set_memory, caplog):
+        caplog.set_level(logging.INFO)
+        first, second, _, _ = held(store, "a", "b", "c", "d")
+        set_memory(1)
+        for row in first, second:
+            assert store.settle([ending_with(row, recorded(row))]) == {row.key: Settled.DONE}
+        store.record([made("e"), made("f")])
+        assert sorted(store.recover("nonce", alive_time=60, retry_wait=1)) == ["c", "d"]
+        assert store.get("a").owner is None
+        set_memory(0)
+        assert store.lost_records == 6
+        assert [*store.runs()] == []
+        store.record([made("g")])
+        assert [each.key for each in store.runs()] == ["g"]
+        said = [each.getMessage() for each in caplog.records if "run history" in each.getMessage()]
+        assert len(said) == 2
+        assert said[0].startswith("records of the run history are lost (1 so far): ")
+        assert "its memory is full: OOM" in said[0]
+        assert said[1] == "records of the run history are written again; 6 lost"
+
+    def test_a_settlement_is_counted_as_lost_only_if_it_is_applied(self, store, set_memory):
+        [row] = held(store, "k")
+        other = changed(row, fence=row.fence + 1)
+        set_memory(1)
+        ends = [ending_with(other, recorded(other))]
+        assert store.settle(ends) == {"k": Settled.PREEMPTED}
+        assert store.lost_records == 0
+
+    def test_a_user_without_rights_on_streams_settles_without_records(
+        self, store, database, redis_cli, caplog
+    ):
+        [row] = held(store, "k")
+        assert store.history_problem() is None
+        redis_cli("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-@stream")
+        try:
+            with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
+                mine = open_mine()
+                assert mine.settle([ending_with(row, recorded(row))]) == {"k": Settled.DONE}
+                mine.record([made("a")])
+                assert mine.lost_records == 2
+                assert mine.history_problem() == (
+                    "the server refuses XADD, XDEL, XRANGE, XREVRANGE (ERR The user executing the"
+                    " script can't run this command or subcommand); give the user of url the rights"
+                    " that docs/redis.md lists"
+                )
+        finally:
+            redis_cli("ACL", "DELUSER", "u")
+        assert store.get("k").owner is None
+        assert [*store.runs()] == []
+        [said] = [each.getMessage() for each in caplog.records if "run history" in each.message]
+        assert "(1 so far): ERR The user executing the script can't run this command" in said
+
+    def test_keys_of_another_kind_stop_no_settlement(self, store, redis_cli):
+        redis_cli("SET", f"{STREAM}:k", "taken")
+        [row] = held(store, "k")
+        assert store.settle([ending_with(row, recorded(row))]) == {"k": Settled.DONE}
+        assert store.lost_records == 1
+        assert store.get("k").owner is None
+
+
+class TestWhatIsLeftBehind:
+    def test_a_schedule_keeps_the_newest_records(self, open_store, redis_cli):
+        store = open_store(history_keep_per_key=3)
+        records = [run(store) for _ in range(5)]
+        assert owners(store.runs(RunSelection(key="k"))) == owners(records[:1:-1])
+        assert redis_cli("LLEN", f"{STREAM}:k") == 3
+
+    def test_the_records_of_all_keys_are_capped(self, open_store, redis_cli, monkeypatch):
+        monkeypatch.setattr(history_store, "MOST_RUNS", 200)
+        store = open_store()
+        store.record([made(f"k{number}", owner=f"w.{number}") for number in range(1000)])
+        assert 200 <= redis_cli("XLEN", STREAM) <= 400
+
+    def test_old_records_of_a_key_go_when_new_ones_come(self, open_store):
+        store = open_store(history_keep=MONTH)
+        now = int(store.now() * 1000)
+        ages = (MONTH + 9, MONTH + 8, MONTH + 7, 7)
+        for number, age in enumerate(ages):
+            open_store().record([made("k", owner=f"w.{number}", ended=now - age * 1000)])
+        new = [run(store) for _ in range(2)]
+        kept = owners(store.runs(RunSelection(key="k")))
+        assert kept == [*owners(new[::-1]), "w.3"]
+
+    def test_what_a_deleted_schedule_leaves_expires(self, open_store, redis_cli):
+        store = open_store(history_keep=MONTH)
+        record = run(store)
+        store.delete("k")
+        assert MONTH - 60 < redis_cli("TTL", f"{STREAM}:k") <= MONTH
+        assert owners(store.runs(RunSelection(key="k"))) == [record.owner]
+
+    def test_the_list_of_a_task_that_is_purged_expires_with_it(self, open_store, redis_cli):
+        store = open_store(history_keep=MONTH)
+        record = run(store, rest=True, retain=100)
+        assert 40 < redis_cli("TTL", f"{STREAM}:k") <= 100
+        redis_cli("DEL", f"{STREAM}:k")
+        assert owners(store.runs(RunSelection(key="k"))) == [record.owner]
+
+    def test_a_task_that_is_removed_at_once_has_no_list(self, open_store, redis_cli):
+        store = open_store(history_keep=MONTH)
+        record = run(store, remove=True)
+        assert redis_cli("KEYS", f"{STREAM}:*") == []
+        assert owners(store.runs(RunSelection(key="k"))) == [record.owner]
+        assert owners(store.runs(RunSelection(key="K"))) == []
+
+    def test_without_an_age_nothing_expires(self, store, redis_cli):
+        run(store, rest=True, retain=100)
+        store.record([made("k", owner="w.2")])
+        assert redis_cli("TTL", f"{STREAM}:k") == -1
+
+    def test_workers_that_were_not_seen_for_long_expire(self, open_store, redis_cli):
+        store = open_store(history_keep=MONTH)
+        store.beat(_worker("a"))
+        assert MONTH - 60 < redis_cli("TTL", "{psched}:worker:a") <= MONTH
+        redis_cli("DEL", "{psched}:worker:a")
+        assert [*store.workers()] == []
+
+
+class TestLostAttempts:
+    def test_recovering_records_what_a_dead_worker_ran(self, open_store):
+        store = open_store()
+        store.beat(_worker("dead"))
+        keys = [f"k{number}" for number in range(450)]
+        store.add(
+            [
+                Row(key=key, type="t é", next_time=7, next_run_time=7, options='{"label":"x\\"y"}')
+                for key in keys
+            ],
+            nonce="n",
+        )
+        before = int(store.now())
+        count = 0
+        while rows := store.claim(f"dead.{count}", **CLAIM).rows:
+            count += len(rows)
+        assert sorted(store.recover("dead", alive_time=60, retry_wait=1)) == sorted(keys)
+        assert store.recover("dead", alive_time=60, retry_wait=1) == []
+        found = {each.key: each for each in store.runs()}
+        assert {*found} == {*keys}
+        one = found["k0"]
+        assert before * 1000 <= one.started <= one.ended <= store.now() * 1000
+        assert changed(one, id=None, started=None, owner="", ended=0) == changed(
+            made("k0", owner="", ended=0),
+            type="t é",
+            label='x"y',
+            scheduled_time=7,
+            host="host",
+            generation=3,
+            outcome="lost",
+            reason="its worker died",
+        )
+        assert one.owner.startswith("dead.")
+        assert store.get("k0").claimed_at is None
+
+    def test_without_a_history_nothing_is_recorded(self, open_store):
+        store = open_store(history="none")
+        held(store, "k")
+        assert store.recover("nonce", alive_time=60, retry_wait=1) == ["k"]
+        assert [*store.runs()] == []
+
+    def test_the_time_of_the_expired_claim_is_known(self, open_store):
+        store, other = open_store(), open_store()
+        store.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
+        before = int(store.now())
+        [row] = store.claim("dead.1", **{**CLAIM, "alive_time": 1}).rows
+        assert before <= row.claimed_at <= store.now()
+
+        def take_over():
+            return other.claim(next(_owners), **CLAIM).expired
+
+        expired = wait_until(take_over, what="the lease to expire")["k"]
+        assert (expired.token, expired.claimed_at) == (row.token, row.claimed_at)
+
+    def test_a_worker_that_knows_no_claimed_at_leaves_it_unknown(self, store, redis_cli):
+        [row] = held(store, "k")
+        redis_cli("HDEL", "{psched}:row:k", "claimed_at")
+        redis_cli("ZADD", "{psched}:due", "1", "k")
+        expired = store.claim("w.1", **CLAIM).expired["k"]
+        assert (expired.token, expired.claimed_at) == (row.token, None)
+
+    def test_what_an_older_version_leaves_of_an_earlier_lease_does_not_count(
+        self, store, redis_cli
+    ):
+        """An older version increases the fence and sets the owner, but no ``claimed_at``."""
+        held(store, "k")
+        redis_cli("HINCRBY", "{psched}:row:k", "fence", 1)
+        redis_cli("HSET", "{psched}:row:k", "owner", "old.1")
+        redis_cli("ZADD", "{psched}:held", 0, "old.1\0k")
+        assert store.get("k").claimed_at is None
+        assert store.recover("old", alive_time=60, retry_wait=1) == ["k"]
+        [lost] = store.runs()
+        assert (lost.owner, lost.fence, lost.started) == ("old.1", 2, None)
+        redis_cli("HSET", "{psched}:row:k", "owner", "old.2", "claimed_at", "77#1")
+        redis_cli("ZADD", "{psched}:due", "1", "k")
+        assert store.claim("w.1", **CLAIM).expired["k"].claimed_at is None
+
+
+class TestReading:
+    def test_large_records_are_sent_and_read_in_parts(self, store):
+        rows = held(store, *(f"k{number}" for number in range(40)))
+        ends = [ending_with(row, recorded(row, result='"' + "é" * 200_000 + '"')) for row in rows]
+        assert {*store.settle(ends).values()} == {Settled.DONE}
+        assert len([*store.runs()]) == 40
+        many = [made("k", owner=f"w.{n}", error="x" * 200_000) for n in range(50)]
+        store.record(many)
+        assert owners(store.runs(RunSelection(key="k"))) == owners(many[::-1])
+
+    def test_records_that_come_meanwhile_disturb_no_reader(self, store):
+        store.record([made("k", owner=f"w.{n}", ended=ENDED + n) for n in range(450)])
+        reading = store.runs(RunSelection(key="k"))
+        first = [next(reading) for _ in range(10)]
+        store.record([made("k", owner=f"late.{n}", ended=ENDED + n) for n in range(20)])
+        found = owners([*first, *reading])
+        assert found == [f"w.{n}" for n in reversed(range(450))]
+
+    def test_what_no_version_of_psched_has_written_is_left_out(self, store, redis_cli):
+        store.record([made("k")])
+        for garbage in ("", "nonsense", "1 []", "1 {}", '1 {"key":"k"}', b"1 \xff"):
+            redis_cli("XADD", STREAM, "*", "key", "k", "record", garbage)
+            redis_cli("LPUSH", f"{STREAM}:k", garbage)
+            redis_cli("XADD", "{psched}:audit", "*", "key", "k", "record", garbage)
+        redis_cli("XADD", STREAM, "*", "odd", "1")
+        assert [each.owner for each in store.runs()] == ["worker.1"]
+        assert [each.owner for each in store.runs(RunSelection(key="k"))] == ["worker.1"]
+        assert [*store.audits(AuditSelection())] == []
+        assert store.last_runs(["k"])["k"].owner == "worker.1"
+        store.record([made("k", owner="worker.2")])
+        assert store.trim(before=ENDED + 1, limit=100) >= 2
+
+    def test_fields_of_a_later_version_are_ignored(self, store, redis_cli):
+        text = (
+            f'{ENDED} {{"key":"k","type":"t","scheduled_time":1,"owner":"o.1","fence":1,'
+            f'"ended":{ENDED},"colour":"red"}}'
+        )
+        redis_cli("XADD", STREAM, "*", "key", "k", "record", text)
+        assert [each.owner for each in store.runs()] == ["o.1"]
+
+    def test_records_that_are_too_old_are_not_read(self, store, redis_cli):
+        for number in range(300):
+            redis_cli("XADD", STREAM, f"{ENDED + number}-1", "key", "k", "record", "x")
+        store.record([made("k", ended=ENDED + 10**10)])
+        before = int(redis_cli("INFO", "commandstats")["cmdstat_xrevrange"]["calls"])
+        since = ENDED + 10**9
+        assert len([*store.runs(RunSelection(since=since))]) == 1
+        after = int(redis_cli("INFO", "commandstats")["cmdstat_xrevrange"]["calls"])
+        assert after - before == 1
+
+    def test_the_last_run_of_a_key_is_found_behind_what_never_ran(self, store):
+        skipped = [
+            made("a", owner=f"s.{n}", outcome=None, fate="skipped_catchup") for n in range(30)
+        ]
+        store.record([made("a", error="e", result="{}"), *skipped, made("b", owner="b.1")])
+        store.record([made("c", outcome=None)])
+        last = store.last_runs(["a", "b", "c", "none"])
+        assert {key: each.owner for key, each in last.items()} == {"a": "worker.1", "b": "b.1"}
+        assert (last["a"].error, last["a"].result) == (None, None)
+
+    def test_later_records_have_larger_numbers(self, store):
+        store.record([made("k", owner=f"w.{n}") for n in range(300)])
+        numbers = [each.id for each in store.runs()]
+        assert numbers == sorted({*numbers}, reverse=True)
+        assert numbers == [each.id for each in store.runs(RunSelection(key="k"))]
+
+    def test_the_store_has_the_capability(self, store):
+        assert isinstance(store, KeepsHistory)
+
+    def test_a_change_with_a_large_definition_is_kept(self, store):
+        change = AuditRecord(
+            key="k", action="modify", user="u", host="h", program="p", before="x" * 1_500_000
+        )
+        store.audit([change, change, change])
+        assert len([*store.audits(AuditSelection(key="k"))]) == 3
+        assert [*store.audits(AuditSelection(key="other"))] == []
+
+
+def _worker(nonce):
+    return WorkerRecord(
+        nonce=nonce, host="host", pid=7, number=0, generation=3, slots=4, busy=1, types=None,
+        started=0, seen=0,
+    )  # fmt: skip

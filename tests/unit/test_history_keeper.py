@@ -1,0 +1,291 @@
+"""Tests of what a worker writes into the run history besides the records of settlements."""
+
+import logging
+import random
+from dataclasses import replace as changed
+
+import pytest
+
+from psched.base.errors import StoreError, StoreUnavailableError
+from psched.config import from_mapping
+from psched.core.history.records import WorkerRecord
+from psched.core.model import Row, Token
+from psched.core.store_protocol import ExpiredLease
+from psched.testing import ManualClock
+from psched.worker.chores import history_keeper
+from psched.worker.chores.history_keeper import BEAT_INTERVAL, HistoryKeeper
+from support.history import recorder
+
+START = 1_800_000_000
+
+
+class History:
+    """A store with a run history, or with a failure; serves as its own gateway."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.problem = None
+        self.failure = None
+        self.lost_records = 0
+        self.written = []
+        self.beats = []
+        self.trims = []
+        self.trimmed_keys = []
+        self.trimmed = 0
+        self.alive = []
+
+    def request_aside(self, send):
+        return send()
+
+    def now(self):
+        return self._answer(self.clock.wall())
+
+    def history_problem(self):
+        return self._answer(self.problem)
+
+    def record(self, records):
+        self._answer(None)
+        self.written += records
+
+    def runs(self, selection=None):
+        raise NotImplementedError
+
+    def trim(self, *, before, limit):
+        self.trims.append((before, limit))
+        return self._answer(self.trimmed)
+
+    def trim_key(self, key, keep):
+        self._answer(None)
+        self.trimmed_keys.append((key, keep))
+        return 0
+
+    def beat(self, worker):
+        self._answer(None)
+        self.beats.append(worker)
+
+    def workers(self, since=0):
+        return self._answer([each for each in self.alive if each.seen >= since])
+
+    def audit(self, changes):
+        raise NotImplementedError
+
+    def audits(self, selection):
+        raise NotImplementedError
+
+    def _answer(self, value):
+        if self.failure is not None:
+            raise self.failure
+        return value
+
+
+class Without:
+    """A store that cannot keep a run history."""
+
+    def request_aside(self, _send):
+        raise AssertionError("nothing is asked")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return History(clock)
+
+
+def make(store, clock, *, number=0, **settings):
+    given = {"url": "sqlite:///unused.db", "concurrency": 3, **settings}
+    return HistoryKeeper(
+        store,
+        store,
+        from_mapping(given),
+        nonce="nonce",
+        number=number,
+        recorder=recorder(clock),
+        clock=clock,
+        rng=random.Random(1),  # noqa: S311  # a test
+    )
+
+
+def taken(key="k", **columns):
+    """A row as the next worker has claimed it."""
+    usual = {"next_time": START, "next_run_time": START + 60, "owner": "me.1", "attempt": 2}
+    return Row(key=key, fence=8, **{**usual, **columns})
+
+
+EXPIRED = ExpiredLease(Token("other.5", 7), START + 1)
+
+
+def test_a_lease_that_is_taken_over_is_recorded_under_its_own_token(store, clock):
+    store.alive = [
+        WorkerRecord(
+            nonce="other",
+            host="elsewhere",
+            pid=5,
+            number=1,
+            generation=4,
+            slots=1,
+            busy=1,
+            types=None,
+            started=START - 100,
+            seen=START,
+        )
+    ]
+    keeper = make(store, clock)
+    keeper.taken_over(taken(), EXPIRED)
+    keeper.work(0)
+    [record] = store.written
+    assert (record.owner, record.fence, record.attempt) == ("other.5", 7, 1)
+    assert (record.outcome, record.fate) == ("lost", None)
+    assert (record.host, record.generation) == ("elsewhere", 4)
+    assert (record.started, record.ended) == ((START + 1) * 1000, (START + 60) * 1000)
+
+
+def test_a_lease_of_an_unknown_worker_and_time_is_recorded_too(store, clock):
+    keeper = make(store, clock)
+    keeper.taken_over(taken(), changed(EXPIRED, claimed_at=None))
+    keeper.taken_over(taken("without-time", next_time=None), EXPIRED)
+    keeper.work(0)
+    [record] = store.written
+    assert (record.key, record.host, record.started) == ("k", None, None)
+
+
+def test_a_row_whose_history_is_off_leaves_no_record(store, clock):
+    keeper = make(store, clock, types={"quiet": {"history": "none"}})
+    keeper.taken_over(taken(type="quiet"), EXPIRED)
+    keeper.taken_over(taken("failures", options='{"history": "failures"}'), EXPIRED)
+    keeper.work(0)
+    assert [record.key for record in store.written] == ["failures"]
+
+
+def test_a_worker_says_once_a_minute_that_it_is_alive_and_at_its_end_that_it_is_not(store, clock):
+    keeper = make(store, clock, only=["a", "b"])
+    keeper.leave()
+    assert store.beats == []
+    for _ in range(12):
+        keeper.work(2)
+        clock.advance(BEAT_INTERVAL / 6)
+    assert len(store.beats) == 2
+    keeper.leave()
+    first, second, last = store.beats
+    assert (first.nonce, first.host, first.slots, first.busy) == ("nonce", "host", 3, 2)
+    assert first.types == '["a", "b"]'
+    assert first.started == second.started == last.started > 0
+    assert (second.ended, last.ended, last.busy) == (None, 0, 0)
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailableError("away"), StoreError("no right")])
+def test_a_failure_disturbs_nobody_and_is_not_repeated_at_every_tick(store, clock, failure):
+    keeper = make(store, clock)
+    keeper.work(0)
+    store.failure = failure
+    keeper.taken_over(taken(), EXPIRED)
+    keeper.work(0)
+    assert keeper.wakes > clock.monotonic()
+    store.failure = None
+    keeper.work(0)
+    assert store.written == []
+    clock.advance(10)
+    keeper.work(0)
+    # What was refused is not sent again; what was not answered is.
+    transient = isinstance(failure, StoreUnavailableError)
+    assert len(store.written) == (1 if transient else 0)
+    assert keeper.lost_records == (0 if transient else 1)
+    store.failure = failure
+    keeper.leave()
+
+
+def test_the_records_that_wait_are_bounded_and_the_others_are_counted(store, clock, monkeypatch):
+    monkeypatch.setattr(history_keeper, "MOST_WAITING", 3)
+    keeper = make(store, clock)
+    for number in range(5):
+        keeper.taken_over(taken(f"k{number}"), EXPIRED)
+    keeper.work(0)
+    assert [record.key for record in store.written] == ["k0", "k1", "k2"]
+    store.lost_records = 4
+    assert keeper.lost_records == 6
+
+
+def test_old_records_are_deleted_now_and_then_and_again_soon_while_there_are_more(store, clock):
+    keeper = make(store, clock, history_keep=3600)
+    store.trimmed = 500
+    clock.advance(60)
+    keeper.work(0)
+    clock.advance(1)
+    keeper.work(0)
+    assert len(store.trims) == 2
+    before, limit = store.trims[0]
+    assert limit == 500
+    assert before == pytest.approx((clock.wall() - 1 - 3600) * 1000, abs=2)
+    store.trimmed = 3
+    clock.advance(1)
+    keeper.work(0)
+    clock.advance(1)
+    keeper.work(0)
+    assert len(store.trims) == 3
+
+
+def test_a_limit_of_0_keeps_everything(store, clock):
+    keeper = make(store, clock, history_keep=0, history_keep_per_key=0)
+    for _ in range(20):
+        clock.advance(60)
+        keeper.wrote("k")
+        keeper.work(0)
+    assert (store.trims, store.trimmed_keys) == ([], [])
+
+
+def test_a_key_is_trimmed_in_a_small_part_of_its_runs(store, clock):
+    keeper = make(store, clock, history_keep_per_key=100)
+    keeper.work(0)
+    for _ in range(2000):
+        keeper.wrote("k")
+        keeper.work(0)
+    assert {*store.trimmed_keys} == {("k", 100)}
+    assert 100 < len(store.trimmed_keys) < 300
+
+
+def test_a_tick_trims_only_a_few_keys(store, clock):
+    keeper = make(store, clock, history_keep_per_key=1)
+    keeper.work(0)
+    for number in range(100):
+        keeper.wrote(f"k{number}")
+    keeper.work(0)
+    assert len(store.trimmed_keys) == 2
+    for _ in range(10):
+        keeper.work(0)
+    assert len(store.trimmed_keys) == 10
+
+
+def test_tables_that_are_created_later_are_used(store, clock, caplog):
+    store.problem = "the tables do not exist; run `psched init`"
+    keeper = make(store, clock)
+    keeper.work(0)
+    store.problem = None
+    keeper.work(0)
+    assert store.beats == []
+    clock.advance(BEAT_INTERVAL)
+    keeper.work(0)
+    assert len(store.beats) == 1
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_a_store_without_a_history_is_warned_of_once_in_a_generation(store, clock, caplog, capable):
+    caplog.set_level(logging.WARNING)
+    store.problem = "the tables do not exist; run `psched init`"
+    for number in 0, 1:
+        keeper = make(store if capable else Without(), clock, number=number)
+        for _ in range(3):
+            keeper.taken_over(taken(), EXPIRED)
+            keeper.wrote("k")
+            keeper.work(1)
+            clock.advance(100)
+        keeper.leave()
+    [said] = caplog.messages
+    assert said.startswith("no run history is kept: ")
+    assert ("psched init" in said) is capable
+    assert (store.written, store.beats, store.trims) == ([], [], [])
+    make(Without(), clock, history="none").work(0)
+    assert len(caplog.messages) == 1
