@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import sqlite3
 
 import pytest
@@ -78,10 +77,8 @@ PLANTS = {
 def plant(service, statement, name):
     """Copy the database, and run a statement on the copy; the url of the copy."""
     copy = service.folder / f"{name.replace(' ', '-')}.db"
-    with service.sql() as database:
-        [[path]] = database.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")
-    shutil.copy(path, copy)
-    with contextlib.closing(sqlite3.connect(copy)) as database, database:
+    with service.sql() as original, contextlib.closing(sqlite3.connect(copy)) as database, database:
+        original.backup(database)
         ids = [
             number
             for (number,) in database.execute(

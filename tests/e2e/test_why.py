@@ -181,8 +181,8 @@ def test_a_schedule_that_was_cancelled(service):
 
 
 def test_a_trigger_that_was_changed(service):
-    now = now_of(service)
-    service.add("s1", cron="0 0 1 1 *", next_time=now, timezone="UTC")
+    past = now_of(service) - 500 * 86_400
+    service.add("s1", cron="0 0 1 1 *", next_time=past, timezone="UTC")
     with service.sql() as database:
         database.execute("UPDATE psched SET created_at = created_at - 86400")
     with service.schedules() as schedules:

@@ -9,7 +9,6 @@ from psched.base.clock import SystemClock
 from psched.base.errors import (
     StoreError,
     StoreUnavailableError,
-    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
@@ -331,26 +330,3 @@ class TestBrokenConnections:
         assert recorded(store) == set()
         assert far.lost_records == 1
         assert len(losses(logged)) == 1
-
-    def test_a_database_that_is_too_slow_for_the_records_is_not_too_slow_to_settle(
-        self, database, store, proxy, lease
-    ):
-        """No request takes more than two timeouts. The last one leaves the records out."""
-        timeout = scaled(1.0)
-        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
-        with store_factory(url, timeout=timeout) as open_store:
-            far = open_store()
-            far.now()
-            ends = lease("a")
-            with proxy.slow(0.6 * timeout):
-                for _ in range(20):
-                    started = CLOCK.monotonic()
-                    try:
-                        assert settles(far, ends)
-                        break
-                    except TransientStoreError:
-                        assert CLOCK.monotonic() - started < 2.3 * timeout
-                else:
-                    pytest.fail("the settlement is never applied")
-            assert far.lost_records == 1
-            assert store.get("a").status == "finished"

@@ -471,6 +471,13 @@ class TestSituations:
         assert answer.code == Code.BEFORE_CREATION
         assert "an earlier one was deleted at 2026-11-22 02:29 CET" in answer.sentence
 
+    def test_a_schedule_that_was_added_with_occurrences_in_the_past(self):
+        after = {"cron": "30 2 * * *", "next_time": TODAY - DAY}
+        row = schedule(created_at=NOW - 60, next_time=TODAY - DAY, next_run_time=TODAY - DAY)
+        audits = [change("add", NOW - 60, None, after)]
+        assert ask("02:30", row, audits=audits).code == Code.NO_WORKER
+        assert ask("2026-11-20 02:30", row, audits=audits).code == Code.BEFORE_CREATION
+
     def test_a_key_that_no_schedule_has(self):
         answer = ask(None, None, similar_keys=lambda: ["s12"])
         assert (answer.code, answer.state) == (Code.NO_SUCH_SCHEDULE, State.UNKNOWN)

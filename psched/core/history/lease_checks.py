@@ -76,18 +76,22 @@ def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
 def _fences(
     runs: Sequence[RunRecord], row: Row | None, audits: Sequence[AuditRecord]
 ) -> Iterator[Violation]:
-    highest: RunRecord | None = None
+    earlier, highest = iter(runs), None  # the largest fence of those that certainly came earlier
+    candidate = next(earlier, None)
+    granted: dict[int, RunRecord] = {}
     for record in runs:
-        if highest is None or record.fence > highest.fence:
-            highest = record
+        while candidate is not None and begin_of(candidate) < begin_of(record) - TOLERANCE:
+            if highest is None or candidate.fence > highest.fence:
+                highest = candidate
+            candidate = next(earlier, None)
+        other = granted.setdefault(record.fence, record)
+        if highest is not None and highest.fence > record.fence:
+            other = highest
+        if other.owner == record.owner and other.fence == record.fence:
             continue
-        if record.owner == highest.owner and record.fence == highest.fence:
-            continue  # another record of the same lease
-        late = begin_of(record) > begin_of(highest) + TOLERANCE
-        if not late and record.fence != highest.fence:
-            continue  # the order of the two is not known
-        if _may_be_new(row, audits, highest, record):
-            highest = record
+        if _may_be_new(row, audits, other, record):
+            highest = None
+            granted[record.fence] = record
             continue
         yield Violation(
             kind=Kind.FENCE,
@@ -96,7 +100,7 @@ def _fences(
             lease=lease_of(record),
             text=(
                 f"the lease {lease_of(record)} of {show(begin_of(record))} has no larger fence"
-                f" than {lease_of(highest)} of {show(begin_of(highest))}"
+                f" than {lease_of(other)} of {show(begin_of(other))}"
             ),
         )
 

@@ -118,6 +118,9 @@ class Facts:
                 break
             before = values(each.before)
             if each.before is None and each.after is not None:
+                first = values(each.after).get("next_time")
+                if isinstance(first, int) and first <= instant:
+                    break  # it was added with occurrences in the past
                 return Then(definition=None, until=until, added=each)
             if changes_trigger(each):
                 until = each
