@@ -90,6 +90,13 @@ def decode_worker(answer: Sequence[bytes | None]) -> WorkerRecord:
     return WorkerRecord(**values)
 
 
+def known_worker(nonce: str, stored: Sequence[bytes | None]) -> WorkerRecord | None:
+    """The record of a worker, given its `WORKER_FIELDS`; None if there is none."""
+    if not stored or stored[0] is None:
+        return None
+    return decode_worker((text(nonce), *stored))
+
+
 def entry_number(entry: bytes) -> int | None:
     """A number for an entry of a stream, which is larger for later entries."""
     milliseconds, _, sequence = entry.partition(b"-")

@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
-from psched.core.model import Row
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import errors, history_encoding, scripts
@@ -69,8 +68,7 @@ class HistoryStore(Store):
     def __init__(self, parameters: StoreParameters) -> None:
         self._keep = parameters.history_keep
         self._limits = (MOST_RUNS, parameters.history_keep_per_key, parameters.history_keep)
-        # The installation's setting: the script does not know the settings of types and schedules.
-        self._records_lost_attempts = parameters.history(Row(key="")) != "none"
+        self._history_of = parameters.history
         self._losing = False
         self.lost_records = 0
 

@@ -1,6 +1,6 @@
 """The store on a Redis server: each request is one Lua script."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil
@@ -18,6 +18,8 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.config import redis_urls
+from psched.core.history.recording import lost_record
+from psched.core.history.records import WorkerRecord
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import (
@@ -264,18 +266,48 @@ class RedisStore(HistoryStore):
         # end early.
         wait = ceil(retry_wait) + 1 if retry_wait else 0
         released: list[str] = []
-        after: Any = b""
+        after = b""
         while True:
-            dead = (encoding.text(nonce), alive_time, wait, after, BATCH)
-            plain = (scripts.RECOVER, dead)
-            if self._records_lost_attempts:
-                recording = (scripts.RECOVER_AND_RECORD, (*dead, *self._limits))
-                keys, after = self._run_recording(recording, plain, lambda found: len(found[0]))
-            else:
-                keys, after, _, _ = self._connector.run(plain[0], *dead)
-            released += (key.decode(errors="replace") for key in keys)
-            if not after:
+            fields = history_encoding.WORKER_FIELDS
+            milliseconds, worker, leases = self._read(
+                scripts.DEAD, encoding.text(nonce), after, BATCH, *fields
+            )
+            if not leases:
                 return released
+            known = history_encoding.known_worker(nonce, worker)
+            dead = [
+                (member, None if row is None else encoding.row_of(row)) for member, row in leases
+            ]
+            records = [self._lost_record(row, int(milliseconds), known) for _, row in dead]
+            recorded = {
+                row.key for (_, row), record in zip(dead, records, strict=True) if row and record
+            }
+            named = [
+                (member, row.fence if row else 0, record)
+                for (member, row), record in zip(dead, records, strict=True)
+            ]
+            limits = (alive_time, wait, *self._limits)
+            (keys,) = self._run_recording(
+                (scripts.RECOVER_AND_RECORD, (*limits, *_flat(named))),
+                (scripts.RECOVER, (*limits, *_flat((m, fence, b"") for m, fence, _ in named))),
+                partial(_count_among, recorded),
+            )
+            released += (key.decode(errors="replace") for key in keys)
+            after = leases[-1][0]
+
+    def _lost_record(self, row: Row | None, ended: int, worker: WorkerRecord | None) -> bytes:
+        """The record of a dead worker's attempt; empty if there is none."""
+        if row is None or row.next_time is None or self._history_of(row) == "none":
+            return b""
+        record = lost_record(
+            row,
+            attempt=row.attempt,
+            claimed_at=row.claimed_at,
+            ended=ended,
+            reason="its worker died",
+            worker=worker,
+        )
+        return history_encoding.encode_run(record)
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
@@ -333,6 +365,11 @@ def _in_batches(
             # The batches before this one were written, so the outcome of the whole call is unknown.
             raise UnknownOutcomeError(str(error)) from None
     return answered
+
+
+def _count_among(recorded: Collection[str], answer: Sequence[Any]) -> int:
+    """Count the released rows, in the answer of `scripts.RECOVER`, that have a record."""
+    return sum(key.decode(errors="replace") in recorded for key in answer[0])
 
 
 def _size_of_records(end: Settlement) -> int:
