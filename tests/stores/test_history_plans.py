@@ -134,6 +134,8 @@ def test_records_since_a_time_are_found_by_few_reads(ledger, share):
 def test_old_records_of_a_key_are_found_through_an_index(ledger):
     cost = ledger.cost(ledger.sql.nth_of_key, {"key": "busy0", "keep": 100})
     assert cost.examined <= 100 + MOST, cost.plan
+    cost = ledger.cost(ledger.sql.oldest_of_key, {"key": "busy0", "most": 100})
+    assert cost.examined <= 100 + MOST, cost.plan
     cost = ledger.cost(ledger.sql.delete_of_key, {"key": "k7", "last": 10})
     assert cost.examined <= MOST, cost.plan
 
@@ -146,7 +148,7 @@ def test_the_oldest_are_found_by_their_ids(ledger, name):
 
 @pytest.mark.parametrize("name", ["delete_range", "delete_audits"])
 def test_a_range_of_ids_costs_as_much_as_it_holds(ledger, name):
-    cost = ledger.cost(getattr(ledger.sql, name), {"first": 1, "last": LIMIT})
+    cost = ledger.cost(getattr(ledger.sql, name), {"first": 1, "last": LIMIT, "before": START})
     assert cost.examined <= MOST, cost.plan
 
 

@@ -53,7 +53,8 @@ def repeat(
     """
     compiled = _compile(statement, connection.dialect)
     bound = [compiled.bind(each) for each in values]
-    _execute(connection, compiled.text, bound, _nothing, many=True)
+    many = len(bound) > 1
+    _execute(connection, compiled.text, bound if many else bound[0], _nothing, many=many)
 
 
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:

@@ -81,6 +81,7 @@ class HistoryStatements:
         self._of_key, self._newest_of_key = (
             part.format(self._key, ":key") for part in dialect.newest_of_key
         )
+        self._oldest_of_key = self._newest_of_key.replace(" DESC", "")
         # Each of these statements changes no row, and fails if the user does not have the right.
         self.rights = {
             f"{table}_{name}": {
@@ -120,10 +121,15 @@ class HistoryStatements:
             f"SELECT ended FROM {self._runs} WHERE id >= :id ORDER BY id LIMIT :limit"
         )
         self.oldest = text(f"SELECT id, ended FROM {self._runs} ORDER BY id LIMIT :limit")
-        self.delete_range = text(f"DELETE FROM {self._runs} WHERE id >= :first AND id <= :last")
+        within = "WHERE id >= :first AND id <= :last"
+        self.delete_range = text(f"DELETE FROM {self._runs} {within} AND ended < :before")
         self.nth_of_key = text(
             f"SELECT id FROM {self._runs} WHERE {self._key} = :key"
             " ORDER BY id DESC LIMIT 1 OFFSET :keep"
+        )
+        self.oldest_of_key = text(
+            f"SELECT id FROM {self._runs} WHERE {self._of_key} ORDER BY {self._oldest_of_key}"
+            " LIMIT 1 OFFSET :most"
         )
         self.delete_of_key = text(
             f"DELETE FROM {self._runs} WHERE {self._key} = :key AND id <= :last"
@@ -133,7 +139,9 @@ class HistoryStatements:
             " AND scheduled_time = :scheduled_time AND owner = :owner AND outcome = 'lost'"
         )
         self.oldest_audits = text(f"SELECT id, time FROM {self._audit} ORDER BY id LIMIT :limit")
-        self.delete_audits = text(f"DELETE FROM {self._audit} WHERE id >= :first AND id <= :last")
+        self.delete_audits = text(
+            f"DELETE FROM {self._audit} {within} AND {quote('time')} < :before"
+        )
         self.delete_workers = text(f"DELETE FROM {self._workers} WHERE seen < :before")
         self.delete_worker = text(f"DELETE FROM {self._workers} WHERE nonce = :nonce")
         columns, integer = ", ".join(map(quote, WORKER_COLUMNS)), dialect.integer.format

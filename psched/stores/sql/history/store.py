@@ -29,6 +29,9 @@ from psched.stores.sql.table_store import S, TableStore, one_request
 INSERT_BATCH = 200
 """The most records that are inserted at a time."""
 
+_MOST_TRIMMED = 1000
+"""About the most records of one key that are deleted at a time."""
+
 _NEIGHBOURS = 10
 """How many records in a row must be older than a time before all records before them count as older
 without being read."""
@@ -165,9 +168,10 @@ class HistoryStore(TableStore[S]):
         ):
             ids = self._query(select, {"limit": limit})
             old = [number for number, ended in ids if ended < before]
-            # The ids grow nearly in the order of time, so that the old records are a range.
+            # The ids grow nearly in the order of time, so that the old records are nearly a range.
             if old:
-                deleted += self._write(delete, {"first": min(old), "last": max(old)})
+                ends = {"first": min(old), "last": max(old), "before": before}
+                deleted += self._write(delete, ends)
         self._write(sql.delete_workers, {"before": before // 1000})
         return deleted
 
@@ -175,10 +179,15 @@ class HistoryStore(TableStore[S]):
     def trim_key(self, key: str, keep: int) -> int:
         """Delete the old records of one key, as `KeepsHistory.trim_key` describes."""
         self._require_history()
-        found = self._query(self._history.nth_of_key, {"key": key, "keep": keep})
+        sql = self._history
+        found = self._query(sql.nth_of_key, {"key": key, "keep": keep})
         if not found:
             return 0
-        return self._write(self._history.delete_of_key, {"key": key, "last": found[0][0]})
+        last = found[0][0]
+        # A large deletion could take longer than a request may take.
+        for (earlier,) in self._query(sql.oldest_of_key, {"key": key, "most": _MOST_TRIMMED}):
+            last = min(last, earlier)
+        return self._write(sql.delete_of_key, {"key": key, "last": last})
 
     @one_request
     def beat(self, worker: WorkerRecord) -> None:
