@@ -11,9 +11,9 @@ import pytest
 from psched.app import make_store, read_config
 from psched.base.clock import SystemClock
 from psched.base.retry import retry_while_unavailable
-from psched.core.history.findings import Findings
+from psched.client.verifier import Verifier
 from psched.core.history.protocol import KeepsHistory
-from psched.core.history.verifier import Verifier
+from psched.core.history.verify.findings import Findings
 from support.service import Service, open_services
 
 DAY = 86_400

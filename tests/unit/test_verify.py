@@ -6,10 +6,10 @@ from dataclasses import replace as changed
 import pytest
 
 from psched import config
-from psched.core.history import verify
-from psched.core.history.findings import begin_of
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord
-from psched.core.history.verify import Period, Recorded, check
+from psched.core.history.verify import check as verify
+from psched.core.history.verify.check import Period, Recorded, check
+from psched.core.history.verify.findings import begin_of
 from psched.core.model import Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})

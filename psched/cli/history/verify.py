@@ -16,8 +16,8 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.time_format import format_time
-from psched.core.history.findings import Findings
-from psched.core.history.verifier import Verifier
+from psched.client.verifier import Verifier
+from psched.core.history.verify.findings import Findings
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""

@@ -7,10 +7,10 @@ from typing import TypeVar
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, send_once
 from psched.config import Config
-from psched.core.history.findings import Findings, begin_of
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import RunRecord
-from psched.core.history.verify import INVALID, MOST_RUNS, Period, Recorded, check
+from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
+from psched.core.history.verify.findings import Findings, begin_of
 from psched.core.model import Row
 from psched.core.store_protocol import Store
 

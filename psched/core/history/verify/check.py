@@ -5,7 +5,7 @@ The rules:
 * Each instant of the trigger that the schedule has passed has exactly one fate, or lies in exactly
   one span. A schedule that runs only once, and has ended, has exactly one fate.
 * No two attempts of a schedule overlap, the fences of its leases grow, and no attempt starts before
-  it is due; see `psched.core.history.lease_checks`.
+  it is due; see `psched.core.history.verify.lease_checks`.
 
 An instant from the row's ``next_time`` on is pending. The fate of an instant is unknown, and no
 violation, if somebody who writes no records may have changed the schedule, or if the settings of
@@ -23,7 +23,8 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.definition import Definition, history_setting, parse_row
-from psched.core.history.findings import (
+from psched.core.history.records import AuditRecord, Fate, RunRecord
+from psched.core.history.verify.findings import (
     TOLERANCE,
     Findings,
     Kind,
@@ -31,8 +32,7 @@ from psched.core.history.findings import (
     begin_of,
     show_range,
 )
-from psched.core.history.lease_checks import check_leases
-from psched.core.history.records import AuditRecord, Fate, RunRecord
+from psched.core.history.verify.lease_checks import check_leases
 from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
 from psched.triggers.trigger import Trigger, first
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from psched.core.catchup import iso
-from psched.core.history.findings import (
+from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
+from psched.core.history.verify.findings import (
     TOLERANCE,
     Findings,
     Kind,
@@ -14,7 +15,6 @@ from psched.core.history.findings import (
     show,
     show_range,
 )
-from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import Row
 
 _REQUEUED = frozenset({Fate.CANCELLED, Fate.EXPIRED, Fate.GAVE_UP, Fate.QUARANTINED})
