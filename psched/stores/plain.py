@@ -156,6 +156,7 @@ class PlainStore(Store, abc.ABC):
                     fence=row.fence + 1,
                     attempt=row.attempt + 1,
                     next_run_time=end,
+                    claimed_at=floor(now),
                 )
             return Claimed(
                 rows=[
@@ -227,7 +228,11 @@ class PlainStore(Store, abc.ABC):
                 if dead and now < _time(row) <= now + alive_time + 1:
                     wait = floor(retry_wait) + 1 if row.attempt > 1 else 0
                     found[row.key] = replace(
-                        row, owner=None, next_run_time=now + wait, reason="its worker died"
+                        row,
+                        owner=None,
+                        claimed_at=None,
+                        next_run_time=now + wait,
+                        reason="its worker died",
                     )
                     freed.append(row.key)
             return freed
@@ -249,6 +254,7 @@ def _settle(found: Rows, end: Settlement, now: int) -> Settled:
         row,
         **{name: getattr(end, name) for name in _SETTLED},
         owner=None,
+        claimed_at=None,
         settled_by=str(end.token),
         next_run_time=None if end.rest else max(end.not_before or 0, by_outcome),
         retain_until=None if end.retain is None else now + end.retain,

@@ -10,10 +10,10 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.core.history.protocol import KeepsHistory
-from psched.core.store_protocol import Settled
+from psched.core.store_protocol import ExpiredLease, Settled
 from psched.testing import BackendContract, BacklogContract, StatusContract
-from psched.testing.store_contract.bench import leased
-from psched.testing.store_contract.history.bench import ending_with, recorded
+from psched.testing.store_contract.bench import LEASE, claim, ending, leased
+from psched.testing.store_contract.history.bench import claimed, ending_with, recorded
 from support.stores import SOME, takes_some_types
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"
@@ -52,6 +52,23 @@ class TestFileStore(BackendContract, BacklogContract, StatusContract):
         held = leased(store, "k")
         assert store.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
         assert not isinstance(store, KeepsHistory)
+
+    def test_the_time_of_a_claim_is_kept_until_the_lease_ends(self, backend_factory):
+        """A subclass that keeps the run history needs it for the records of lost attempts."""
+        store = backend_factory()
+        before = int(store.now())
+        held = leased(store, "k", "w.1")
+        claimed_at = store.get("k").claimed_at
+        assert before <= claimed_at <= store.now()
+        with store.all() as rows:
+            rows["k"] = replace(rows["k"], next_run_time=1)
+        expired = claim(store, "w.2").expired
+        assert expired == {"k": ExpiredLease(held.token, claimed_at)}
+        store.recover("w", alive_time=LEASE, retry_wait=0.0)
+        assert store.get("k").claimed_at is None
+        row = claimed(store, "k", "w.3")
+        store.settle([ending(row)])
+        assert store.get("k").claimed_at is None
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(self, backend_factory):
         some = backend_factory()
