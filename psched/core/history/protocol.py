@@ -65,12 +65,26 @@ class AuditSelection:
 class KeepsHistory(Protocol):
     """A capability of a `psched.core.store_protocol.Store`: it keeps the run history.
 
-    `psched.core.store_protocol.Store.settle` of such a store also writes the records of each
-    settlement that it applies (`psched.core.model.Settlement.records`), in the same transaction.
-    If the records cannot be written, for example because a right is missing or the disk is full,
-    the settlements are applied without them, and ``lost_records`` grows.
+    Besides the methods of this protocol, three methods of such a store do more:
 
-    Every method can raise the exceptions of the methods of a store.
+    * `Store.claim` stores the time of the claim in ``claimed_at`` of the row. In `Claimed.expired`,
+      it returns the token and this time of each lease that has ended without a settle.
+    * `Store.settle` also writes the records of each settlement that it applies
+      (`psched.core.model.Settlement.records`), in the same transaction. A settlement that is not
+      applied leaves no record. If the records cannot be written, for example because a right is
+      missing or the disk is full, the settlements are applied without them, and ``lost_records``
+      grows.
+    * `Store.recover` also writes the record of each lost attempt, in the transaction that releases
+      its lease: `psched.core.history.recording.lost_record`. It writes none for a row without
+      ``next_time``, or whose setting ``history`` is ``none``
+      (`psched.core.definition.history_setting`).
+
+    A record is identified by key, ``scheduled_time`` and ``owner``: of several records with the
+    same ones, the store keeps the first, but see `record`.
+
+    Every method can raise the exceptions of the methods of a store. If `history_problem` returns a
+    problem, the workers call no other method of this protocol, and the others may raise a
+    `psched.errors.SchemaError`.
     """
 
     lost_records: int
@@ -83,8 +97,8 @@ class KeepsHistory(Protocol):
     def record(self, records: Sequence[RunRecord]) -> None:
         """Write records that belong to no settlement: of lost and of preempted attempts.
 
-        If a record of the same lease and occurrence exists, the first one stays, unless its outcome
-        is ``lost``.
+        If a record of the same lease and occurrence exists, it stays, with one exception: a record
+        with another outcome replaces one whose outcome is ``lost``.
         """
         ...
 

@@ -132,7 +132,7 @@ class Records:
         add(one, "fresh")
         claimed = claim(other, "w.2")
         assert {row.key for row in claimed.rows} == {"lost", "fresh"}
-        assert {*claimed.expired} == {"lost"}
+        assert {key: lease.token for key, lease in claimed.expired.items()} == {"lost": lost.token}
         taken = found(other, "lost")
         assert taken.owner == "w.2"
         assert taken.fence == lost.fence + 1

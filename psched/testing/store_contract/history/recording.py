@@ -6,6 +6,7 @@ from psched.core.history.records import FOREVER, LONGEST_ERROR, Fate, Outcome
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import (
     LATER,
+    LEASE,
     LONG_AGO,
     BackendFactory,
     add,
@@ -258,6 +259,20 @@ class Recording:
         history_of(store).record(records)
         history_of(store).record([])
         assert are_same(runs(backend_factory()), records)
+
+    def test_the_recovery_of_a_dead_worker_records_its_attempts_as_lost(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        """A store that cannot find the leases of a dead worker releases and records nothing."""
+        store = backend_factory()
+        held = leased(store, "k", "dead.1")
+        released = store.recover("dead", alive_time=LEASE, retry_wait=1.0)
+        store.recover("dead", alive_time=LEASE, retry_wait=1.0)
+        lost = ("k", held.next_time, str(held.token), Outcome.LOST, None)
+        assert [
+            (each.key, each.scheduled_time, each.lease, each.outcome, each.fate)
+            for each in runs(store)
+        ] == [lost] * len(released)
 
     def test_the_first_record_of_a_lease_and_occurrence_stays(
         self, backend_factory: BackendFactory
