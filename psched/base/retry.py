@@ -1,6 +1,6 @@
 """Repeating a request while a store is unavailable, for callers that can wait a few seconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from psched.base.clock import Clock
@@ -23,6 +23,19 @@ class Send(Protocol):
 def send_once(request: Callable[[], T]) -> T:
     """Send a request once, without repeating it."""
     return request()
+
+
+def read_each(send: Send, found: Iterator[T]) -> Iterator[T]:
+    """Yield what a store has found, which it reads page by page.
+
+    Args:
+        send: reads each page. It may repeat the request, because an iterator of a store reads the
+            same page again after an error.
+        found: what the store has found.
+    """
+    end = object()
+    while (item := send(lambda: next(found, end))) is not end:
+        yield item  # type: ignore[misc]  # it is not `end`
 
 
 def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:

@@ -13,7 +13,7 @@ from typing import Any
 from psched.base.clock import Clock
 from psched.base.compression import readable
 from psched.base.errors import NotSupportedError, PschedError, UnknownOutcomeError
-from psched.base.retry import Send
+from psched.base.retry import Send, read_each
 from psched.base.texts import visible
 from psched.client.author import Author
 from psched.client.history import earliest
@@ -152,11 +152,7 @@ class Auditor:
         selection = AuditSelection(key=key, since=first, limit=limit)
         if not isinstance(store, KeepsHistory):
             raise NotSupportedError("this store keeps no audit trail")
-        return self._read(self._send(lambda: store.audits(selection)))
-
-    def _read(self, found: Iterator[AuditRecord]) -> Iterator[AuditRecord]:
-        while (record := self._send(lambda: next(found, None))) is not None:
-            yield record
+        return read_each(self._send, self._send(lambda: store.audits(selection)))
 
     @cached_property
     def _author(self) -> Author:

@@ -9,7 +9,7 @@ from psched.application.task import Task
 from psched.base.clock import Clock
 from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
-from psched.base.retry import retry_while_unavailable
+from psched.base.retry import read_each, retry_while_unavailable
 from psched.client.author import Author, this_process
 from psched.client.collection_history import CollectionHistory
 from psched.client.poller import Poller
@@ -365,8 +365,7 @@ class ScheduleCollection(CollectionHistory):
 
     def _list(self, selection: Selection) -> Iterator[ScheduleMetadata]:
         rows = self._send(lambda: self._store.rows(selection))
-        while (row := self._send(lambda: next(rows, None))) is not None:
-            yield ScheduleMetadata(row)
+        yield from map(ScheduleMetadata, read_each(self._send, rows))
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """Return the next occurrences of a schedule; see `Schedule.next`."""
@@ -446,8 +445,6 @@ class ScheduleCollection(CollectionHistory):
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
         self._writer.requeue(key, run_at)
-
-    # --- the audit trail -----------------------------------------------------------------
 
     # --- leasing -------------------------------------------------------------------------
 

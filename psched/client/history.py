@@ -7,10 +7,10 @@ from typing import Any
 
 from psched.base.errors import InvalidError, NotSupportedError
 from psched.base.quantities import DURATIONS, as_seconds
-from psched.base.retry import Send
+from psched.base.retry import Send, read_each
 from psched.core.columns import LATEST_TIME, check_number
 from psched.core.history.protocol import FindsLastRuns, KeepsHistory, RunSelection
-from psched.core.history.records import FAILED_FATES, FAILURES, Fate, Outcome, RunRecord
+from psched.core.history.records import FAILED_FATES, FAILURES, Fate, Outcome
 from psched.core.history.run import Run
 from psched.core.schedule import Since
 from psched.core.selection import LARGEST_LIMIT, chosen_texts
@@ -92,15 +92,10 @@ class HistoryReader:
         outcomes: frozenset[str] | None,
         limit: int | None,
     ) -> Iterator[Run]:
-        records = self._records(store, selection)
+        records = read_each(self._send, self._send(lambda: store.runs(selection)))
         if outcomes is not None:
             records = (each for each in records if each.outcome in outcomes)
         return map(Run, islice(records, limit))
-
-    def _records(self, store: KeepsHistory, selection: RunSelection) -> Iterator[RunRecord]:
-        found = self._send(lambda: store.runs(selection))
-        while (record := self._send(lambda: next(found, None))) is not None:
-            yield record
 
     def _earliest(self, since: Since) -> int:
         return earliest(since, lambda: self._send(self._store.now))

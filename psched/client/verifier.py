@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as changed
+from operator import attrgetter
 from typing import TypeVar
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
-from psched.base.retry import Send, send_once
+from psched.base.retry import Send, read_each, send_once
 from psched.config import Config
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
-from psched.core.history.verify.findings import Findings, begin_of
+from psched.core.history.verify.findings import Findings
 from psched.core.model import Row
 from psched.core.store_protocol import Store
 
@@ -91,7 +92,7 @@ class Verifier:
         chosen: Sequence[str | None] = keys or (None,)
         for key in chosen:
             for record in self._all(self._history.runs, RunSelection(key=key)):
-                oldest = min(oldest, begin_of(record))
+                oldest = min(oldest, record.began)
                 if record.ended < since * 1000:
                     break
                 found.add(record.key)
@@ -121,7 +122,9 @@ class Verifier:
         selection = RunSelection(key=key, since=(period.start - _SLACK) * 1000, limit=MOST_RUNS)
         runs = [_without_texts(each) for each in self._all(self._history.runs, selection)]
         audits = [*self._all(self._history.audits, AuditSelection(key=key))]
-        recorded = Recorded(key=key, row=row, runs=sorted(runs, key=begin_of), audits=audits)
+        recorded = Recorded(
+            key=key, row=row, runs=sorted(runs, key=attrgetter("began")), audits=audits
+        )
         try:
             return check(recorded, period, self._settings)
         except InvalidError:  # a user's trigger has returned an invalid time
@@ -131,9 +134,7 @@ class Verifier:
         return self._send(lambda: self._store.get(key))
 
     def _all(self, query: Callable[[A], Iterator[T]], argument: A) -> Iterator[T]:
-        found = self._send(lambda: query(argument))
-        while (item := self._send(lambda: next(found, None))) is not None:
-            yield item
+        return read_each(self._send, self._send(lambda: query(argument)))
 
 
 def _without_texts(record: RunRecord) -> RunRecord:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace as changed
+from operator import attrgetter
 
 import pytest
 
@@ -9,7 +10,6 @@ from psched import config
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord
 from psched.core.history.verify import check as verify
 from psched.core.history.verify.check import Period, Recorded, check
-from psched.core.history.verify.findings import begin_of
 from psched.core.model import Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -90,7 +90,7 @@ def check_all(row, runs, audits=(), *, start=START, minutes=10.5, kept_since=0, 
     """What the checker finds some minutes after noon."""
     now = NOON + minutes * MINUTE
     period = Period(start=start, kept_since=kept_since, now=now)
-    recorded = Recorded(key="k", row=row, runs=sorted(runs, key=begin_of), audits=audits)
+    recorded = Recorded(key="k", row=row, runs=sorted(runs, key=attrgetter("began")), audits=audits)
     return check(recorded, period, SETTINGS.with_settings(**settings))
 
 

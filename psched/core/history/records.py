@@ -206,16 +206,39 @@ class RunRecord:
     @property
     def nonce(self) -> str:
         """The nonce of the worker that held the lease; see `WorkerRecord`."""
-        return self.owner.rpartition(".")[0]
+        return nonce_of(self.owner)
+
+    @property
+    def lease(self) -> str:
+        """The lease as text, in the form of the column ``settled_by``."""
+        return f"{self.owner}#{self.fence}"
+
+    @property
+    def began(self) -> int:
+        """When the attempt started, in milliseconds; ``ended`` if nothing ran, or if not known."""
+        return self.ended if self.started is None else self.started
+
+    @property
+    def last(self) -> int:
+        """The scheduled time of the last occurrence of a span; of the only one if it is none."""
+        return self.scheduled_time if self.until is None else self.until
 
     def covers(self, instant: int) -> bool:
         """Whether the record is about the occurrence with this scheduled time."""
-        last = self.scheduled_time if self.until is None else self.until
-        return self.scheduled_time <= instant <= last
+        return self.scheduled_time <= instant <= self.last
+
+
+def nonce_of(owner: str) -> str:
+    """The nonce in the owner of a lease, see `psched.core.model.Token`."""
+    return owner.rpartition(".")[0]
 
 
 FOREVER = 2**53
 """The end of a span that has no end; no scheduled time is so large."""
+
+
+BEAT_INTERVAL = 60
+"""The seconds between two writes of a worker's record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

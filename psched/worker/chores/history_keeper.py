@@ -16,16 +16,13 @@ from psched.config import Config
 from psched.core.definition import history_setting
 from psched.core.history.protocol import KeepsHistory
 from psched.core.history.recording import Recorder
-from psched.core.history.records import Outcome, RunRecord, WorkerRecord
+from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row
 from psched.core.store_protocol import ExpiredLease, Store
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
-
-BEAT_INTERVAL = 60.0
-"""Seconds between two records that say that the worker is alive."""
 
 MOST_WAITING = 1000
 """The most records that wait to be written. Further records are dropped, and counted."""

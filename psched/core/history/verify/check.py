@@ -12,24 +12,21 @@ violation, if somebody who writes no records may have changed the schedule, or i
 the schedule keep no such record.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
-from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.definition import Definition, history_setting, parse_row
+from psched.core.history.changes import dst_policy, values
 from psched.core.history.records import AuditRecord, Fate, RunRecord
 from psched.core.history.verify.findings import (
     TOLERANCE,
     Findings,
     Kind,
     Violation,
-    begin_of,
     show_range,
 )
 from psched.core.history.verify.lease_checks import check_leases
@@ -172,10 +169,10 @@ def _check_one_shot(
         return
     found.instants += 1
     since = (created or 0) * 1000 - TOLERANCE
-    mine = [record for record in recorded.runs if begin_of(record) >= since]
+    mine = [record for record in recorded.runs if record.began >= since]
     if any(record.fate is not None for record in mine) or _was_ended(recorded.audits, since):
         return
-    last = f"{mine[-1].owner}#{mine[-1].fence}" if mine else None
+    last = mine[-1].lease if mine else None
     if reason := next((text for _, text in doubts), None):
         found.note_unknown(reason, 1)
     elif row.fence == 0 or (last is not None and last == row.settled_by):
@@ -188,7 +185,7 @@ def _check_one_shot(
 
 def _was_ended(audits: Sequence[AuditRecord], since: int) -> bool:
     """Whether a client has ended the schedule since a time, in milliseconds."""
-    return any("status" in _fields(audit.after) and (audit.time or 0) >= since for audit in audits)
+    return any("status" in values(audit.after) and (audit.time or 0) >= since for audit in audits)
 
 
 # --- schedules with a trigger ----------------------------------------------------------
@@ -205,7 +202,7 @@ def _series(
     assert row is not None  # noqa: S101  # for mypy: the caller has checked it
     last = row.next_time
     if last is None:  # the next time is computed when the schedule is claimed
-        last = max((_last(record) for record in runs if record.fate is not None), default=0)
+        last = max((record.last for record in runs if record.fate is not None), default=0)
     end = min(last - 1, int(period.now))
     start, since = period.start, 0
     change = next((audit for audit in recorded.audits if _begins_series(audit)), None)
@@ -215,9 +212,7 @@ def _series(
     elif row.created_at is not None and row.created_at >= period.start:
         since, start = row.created_at * 1000 - TOLERANCE, row.created_at
     mine = [
-        record
-        for record in runs
-        if begin_of(record) >= since and record.ended >= period.start * 1000
+        record for record in runs if record.began >= since and record.ended >= period.start * 1000
     ]
     if row.created_at is None:  # the row has had no lease that was settled
         start = end + 1
@@ -246,13 +241,13 @@ def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
 
 def _start_after(change: AuditRecord, runs: Sequence[RunRecord], last: int) -> int:
     """The first occurrence after a change of the trigger or of the next time."""
-    after, time = _fields(change.after), change.time or 0
+    after, time = values(change.after), change.time or 0
     if isinstance(start := after.get("next_time"), int):
         return start
     for record in runs:
-        if begin_of(record) <= time <= record.ended and record.fate == Fate.FINISHED:
+        if record.began <= time <= record.ended and record.fate == Fate.FINISHED:
             # The new trigger begins at the end of the task that was running.
-            later = (each.scheduled_time for each in runs if begin_of(each) > record.ended)
+            later = (each.scheduled_time for each in runs if each.began > record.ended)
             return min(later, default=last)
     return ceil(time / 1000)
 
@@ -283,7 +278,7 @@ def _uncovered(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges of neighbouring occurrences that have no fate: first, last and number."""
     covers = sorted(
-        (record.scheduled_time, _last(record), record.count or 1)
+        (record.scheduled_time, record.last, record.count or 1)
         for record in runs
         if record.fate is not None and record.fate not in _NOT_OF_THE_TRIGGER
     )
@@ -376,7 +371,7 @@ def _is_unaudited(row: Row, audits: Sequence[AuditRecord], period: Period) -> bo
         new = row.created_at is None or row.created_at >= period.kept_since
         return row.version > 1 and new
     for name in ("cron", "timezone"):
-        known = [_fields(audit.after)[name] for audit in audits if name in _fields(audit.after)]
+        known = [values(audit.after)[name] for audit in audits if name in values(audit.after)]
         if known and known[0] != getattr(row, name):
             return True
     return False
@@ -392,34 +387,15 @@ def _last_foreign(runs: Sequence[RunRecord], trigger: Trigger) -> int:
 
 def _begins_series(audit: AuditRecord) -> bool:
     """Whether a change begins a new series of occurrences."""
-    before, after = _fields(audit.before), _fields(audit.after)
+    before, after = values(audit.before), values(audit.after)
     if audit.before is None or audit.after is None:
         return True
     if not _DEFINES_TIMES.isdisjoint({*before, *after}):
         return True
-    return _dst_policy(before) != _dst_policy(after)
-
-
-def _dst_policy(fields: Mapping[str, Any]) -> object:
-    options = fields.get("options")
-    return options.get("dst_policy") if isinstance(options, dict) else None
-
-
-def _fields(stored: str | None) -> Mapping[str, Any]:
-    """The columns in an audit record; none if it cannot be read."""
-    with suppress(ValueError):
-        found = json.loads(stored or "{}")
-        if isinstance(found, dict):
-            return found
-    return {}
+    return dst_policy(before) != dst_policy(after)
 
 
 # --- small things ----------------------------------------------------------------------
-
-
-def _last(record: RunRecord) -> int:
-    """The scheduled time of the last occurrence of a record."""
-    return record.scheduled_time if record.until is None else record.until
 
 
 def _delay(recorded: Recorded) -> int:
@@ -427,7 +403,7 @@ def _delay(recorded: Recorded) -> int:
     row, runs = recorded.row, recorded.runs
     if row is None or row.created_at is None or row.version > 1:
         return 0
-    same = not runs or begin_of(runs[0]) >= row.created_at * 1000
+    same = not runs or runs[0].began >= row.created_at * 1000
     return row.delay if same else 0
 
 

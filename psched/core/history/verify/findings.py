@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from psched.core.catchup import iso
-from psched.core.history.records import RunRecord
 
 TOLERANCE = 1000
 """By how many milliseconds two times of different records can be wrong without being a violation.
@@ -88,16 +87,6 @@ class Findings:
     def note_unknown(self, reason: str, count: int) -> None:
         """Note that the fates of some occurrences cannot be known, for a reason."""
         self.unknown[reason] = self.unknown.get(reason, 0) + count
-
-
-def begin_of(record: RunRecord) -> int:
-    """When an attempt began; or when a decision was made, if nothing ran. In milliseconds."""
-    return record.ended if record.started is None else record.started
-
-
-def lease_of(record: RunRecord) -> str:
-    """The lease of a record as text, in the form of the column ``settled_by``."""
-    return f"{record.owner}#{record.fence}"
 
 
 def show(milliseconds: int) -> str:

@@ -10,8 +10,6 @@ from psched.core.history.verify.findings import (
     Findings,
     Kind,
     Violation,
-    begin_of,
-    lease_of,
     show,
     show_range,
 )
@@ -61,11 +59,11 @@ def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
                 kind=Kind.OVERLAP,
                 key=record.key,
                 instant=record.scheduled_time,
-                lease=lease_of(record),
+                lease=record.lease,
                 text=(
-                    f"the run of {iso(record.scheduled_time)} ({lease_of(record)}) started at"
+                    f"the run of {iso(record.scheduled_time)} ({record.lease}) started at"
                     f" {show(record.started)}, but the run of {iso(busy.scheduled_time)}"
-                    f" ({lease_of(busy)}) ended only at {show(busy.ended)}"
+                    f" ({busy.lease}) ended only at {show(busy.ended)}"
                 ),
             )
         # Nobody saw the end of a lost attempt. It ended at the latest when the next one started.
@@ -80,7 +78,7 @@ def _fences(
     candidate = next(earlier, None)
     granted: dict[int, RunRecord] = {}
     for record in runs:
-        while candidate is not None and begin_of(candidate) < begin_of(record) - TOLERANCE:
+        while candidate is not None and candidate.began < record.began - TOLERANCE:
             if highest is None or candidate.fence > highest.fence:
                 highest = candidate
             candidate = next(earlier, None)
@@ -97,10 +95,10 @@ def _fences(
             kind=Kind.FENCE,
             key=record.key,
             instant=record.scheduled_time,
-            lease=lease_of(record),
+            lease=record.lease,
             text=(
-                f"the lease {lease_of(record)} of {show(begin_of(record))} has no larger fence"
-                f" than {lease_of(other)} of {show(begin_of(other))}"
+                f"the lease {record.lease} of {show(record.began)} has no larger fence"
+                f" than {other.lease} of {show(other.began)}"
             ),
         )
 
@@ -115,11 +113,11 @@ def _may_be_new(
     if row is None or row.created_at is None:
         return True
     # The time of the creation is known in whole seconds.
-    if begin_of(earlier) <= row.created_at * 1000 + 1000 + TOLERANCE:
+    if earlier.began <= row.created_at * 1000 + 1000 + TOLERANCE:
         return True
     return any(
         (audit.before is None or audit.after is None)
-        and begin_of(earlier) - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
+        and earlier.began - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
         for audit in audits
     )
 
@@ -137,9 +135,9 @@ def _early_starts(runs: Sequence[RunRecord], delay: int) -> Iterator[Violation]:
                 kind=Kind.EARLY,
                 key=record.key,
                 instant=record.scheduled_time,
-                lease=lease_of(record),
+                lease=record.lease,
                 text=(
-                    f"the run of {iso(record.scheduled_time)} ({lease_of(record)}) started at"
+                    f"the run of {iso(record.scheduled_time)} ({record.lease}) started at"
                     f" {show(record.started)}, but was due at {show(due)}"
                 ),
             )
@@ -164,7 +162,7 @@ class _Repetitions:
         """Check all occurrences."""
         by_time = sorted(
             (record for record in self._runs if record.until is None),
-            key=lambda record: (record.scheduled_time, begin_of(record), record.fence),
+            key=lambda record: (record.scheduled_time, record.began, record.fence),
         )
         for _, records in groupby(by_time, key=lambda record: record.scheduled_time):
             decided: RunRecord | None = None
@@ -185,12 +183,12 @@ class _Repetitions:
         for record in fates:
             if (
                 furthest is not None
-                and record.scheduled_time <= _last(furthest)
+                and record.scheduled_time <= furthest.last
                 and not record.until == furthest.until is None  # `check` has compared them
             ):
                 first, later = sorted((furthest, record), key=lambda each: each.ended)
                 self._is_repeated(first, later)
-            if furthest is None or _last(record) >= _last(furthest):
+            if furthest is None or record.last >= furthest.last:
                 furthest = record
 
     def _is_repeated(self, first: RunRecord, later: RunRecord) -> bool:
@@ -208,7 +206,7 @@ class _Repetitions:
             self._found.note_unknown(CHANGED, 1)
             return True
         since = max(first.scheduled_time, later.scheduled_time)
-        until = min(_last(first), _last(later))
+        until = min(first.last, later.last)
         again = "ran again" if later.fate is None else f"has the fate {later.fate}"
         self._found.violations.append(
             Violation(
@@ -216,11 +214,11 @@ class _Repetitions:
                 key=later.key,
                 instant=since,
                 until=None if since == until else until,
-                lease=lease_of(later),
+                lease=later.lease,
                 text=(
                     f"{show_range(since, until)}: {again} at {show(later.ended)}"
-                    f" ({lease_of(later)}), but had the fate {first.fate} since"
-                    f" {show(first.ended)} ({lease_of(first)})"
+                    f" ({later.lease}), but had the fate {first.fate} since"
+                    f" {show(first.ended)} ({first.lease})"
                 ),
             )
         )
@@ -237,13 +235,9 @@ class _Repetitions:
         ):
             return True
         created = None if row is None else row.created_at
-        if created is not None and begin_of(first) > created * 1000 + 1000 + TOLERANCE:
+        if created is not None and first.began > created * 1000 + 1000 + TOLERANCE:
             return False  # the schedule has been the same one since before the first record
         if created is not None and first.ended <= created * 1000 + 1000 + TOLERANCE:
             # It was added again, or requeued, after the first record, or within the same second.
-            return begin_of(later) >= created * 1000 - TOLERANCE or later.fence <= first.fence
+            return later.began >= created * 1000 - TOLERANCE or later.fence <= first.fence
         return later.fence <= first.fence
-
-
-def _last(record: RunRecord) -> int:
-    return record.scheduled_time if record.until is None else record.until

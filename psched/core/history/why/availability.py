@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from psched.core.history.records import RunRecord, WorkerRecord
+from psched.core.history.records import BEAT_INTERVAL, RunRecord, WorkerRecord, nonce_of
 from psched.core.history.why.answer import Code, Wording
 from psched.core.history.why.facts import Facts
 from psched.core.history.why.intervals import (
@@ -19,10 +19,7 @@ from psched.core.history.why.intervals import (
 )
 from psched.core.model import Row
 
-BEAT = 60
-"""The interval in seconds at which workers write their records."""
-
-TOLERANCE = BEAT + 30
+TOLERANCE = BEAT_INTERVAL + 30
 """A worker whose record is not older than this, in seconds, is taken to be alive."""
 
 _BEFORE = 86_400
@@ -86,7 +83,7 @@ def find_cause(
         return _no_taker(others, type_, (start, end), f"between {words.span(start, end)}")
     busy = _busy(facts, takers, alive, since, until)
     # Between two tasks a slot is free for a moment, so the present moment alone does not tell.
-    last = [(max(since, until - BEAT), until)] if waits else window
+    last = [(max(since, until - BEAT_INTERVAL), until)] if waits else window
     if not _explains(within(busy, *last[0]), last, waits=False):
         return None
     part = _main(busy, waits=waits)
@@ -122,7 +119,7 @@ def _main(parts: Sequence[Interval], *, waits: bool) -> Interval:
 
 
 def _alive(worker: WorkerRecord, now: float) -> Interval:
-    """When a worker was alive. The end of a worker that was killed is known to `BEAT` seconds."""
+    """When a worker was alive; a worker that was killed, until it wrote its last record."""
     if worker.ended is not None:
         return worker.started, worker.ended
     return worker.started, now + 1 if worker.seen >= now - TOLERANCE else worker.seen
@@ -218,5 +215,5 @@ def _occupied(
     for row in leased:
         if row.owner is not None:
             # The time of the claim is missing if a worker of an older version has claimed the row.
-            since = now - BEAT if row.claimed_at is None else row.claimed_at
-            yield row.owner.rpartition(".")[0], (since, now + 1)
+            since = now - BEAT_INTERVAL if row.claimed_at is None else row.claimed_at
+            yield nonce_of(row.owner), (since, now + 1)

@@ -3,18 +3,12 @@
 from datetime import UTC, datetime
 
 from psched.base.errors import InvalidError
+from psched.core.history.changes import changes_trigger, time_of, who
 from psched.core.history.records import AuditRecord
 from psched.core.history.why.answer import Answer, Code, State, Wording
 from psched.core.history.why.asked_time import Asked
 from psched.core.history.why.case import Case
-from psched.core.history.why.facts import (
-    Facts,
-    changes_trigger,
-    fires,
-    last_before,
-    time_of,
-    who,
-)
+from psched.core.history.why.facts import Facts, fires, last_before
 from psched.core.history.why.missing import (
     answer_before_start,
     answer_missing,

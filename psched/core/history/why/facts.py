@@ -10,6 +10,7 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.definition import Definition, parse_row
+from psched.core.history.changes import changes_trigger, time_of, values
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
 from psched.core.model import Row
 from psched.triggers.trigger import Trigger
@@ -143,41 +144,6 @@ class Facts:
 
 _DEFINING = ("type", "cron", "timezone", "delay", "options")
 """The columns that decide when a schedule runs, and on which workers."""
-
-
-def time_of(change: AuditRecord) -> float:
-    """When a change was made, in Unix seconds."""
-    return (change.time or 0) / 1000
-
-
-def values(text: str | None) -> dict[str, Any]:
-    """The columns in `AuditRecord.before` or `AuditRecord.after`."""
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def changes_trigger(change: AuditRecord) -> bool:
-    """Whether a change of an existing schedule has changed its trigger."""
-    before, after = values(change.before), values(change.after)
-    if any(name in after and before.get(name) != after[name] for name in ("cron", "timezone")):
-        return change.before is not None
-    policies = [_policy(each) for each in (before, after)]
-    return "options" in before and "options" in after and policies[0] != policies[1]
-
-
-def _policy(columns: Mapping[str, Any]) -> object:
-    options = columns.get("options")
-    if isinstance(options, str):
-        options = values(options)
-    return options.get("dst_policy") if isinstance(options, Mapping) else None
-
-
-def who(change: AuditRecord) -> str:
-    """Who has made a change, and with which program."""
-    return f"by {change.user} on {change.host} ({change.program})"
 
 
 def fires(trigger: Trigger | None, instant: int) -> bool:

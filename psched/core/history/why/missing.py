@@ -1,9 +1,10 @@
 """Answers if nothing is recorded about a time: no occurrence, an earlier definition, no history."""
 
+from psched.core.history.changes import time_of, values, who
 from psched.core.history.records import AuditRecord
 from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.case import Case
-from psched.core.history.why.facts import fires, last_before, time_of, values, who
+from psched.core.history.why.facts import fires, last_before
 from psched.core.model import CANCELLED, FINISHED, MARKS, PAUSED, QUARANTINED
 
 _BY_ACTION = {

@@ -6,11 +6,11 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.definition import Definition
-from psched.core.history.records import AuditRecord
+from psched.core.history.changes import time_of, values, who
+from psched.core.history.records import AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
-from psched.core.history.why.facts import time_of, values, who
 from psched.core.history.why.recorded import LATE, details_of, summary
 from psched.core.model import (
     CANCELLED,
@@ -137,7 +137,7 @@ def last_change_to(case: Case, status: str) -> AuditRecord | None:
 
 
 def _leased(case: Case, row: Row, owner: str) -> Answer:
-    now, nonce = case.facts.now, owner.rpartition(".")[0]
+    now, nonce = case.facts.now, nonce_of(owner)
     workers = case.facts.workers_since(row.claimed_at or int(now) - 86_400)
     host = next((each.host for each in workers if each.nonce == nonce), None)
     on = f" on {host}" if host else f" in the worker {nonce}"

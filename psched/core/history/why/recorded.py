@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psched.core.history.changes import time_of, who
 from psched.core.history.records import FOREVER, Fate, Outcome, RunRecord
 from psched.core.history.why.answer import Answer, Code, State, duration, listed
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
-from psched.core.history.why.facts import last_before, time_of, who
+from psched.core.history.why.facts import last_before
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""

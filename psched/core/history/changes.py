@@ -1,0 +1,47 @@
+"""Reads the changes in the audit trail."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from psched.core.history.records import AuditRecord
+
+
+def time_of(change: AuditRecord) -> float:
+    """When a change was made, in Unix seconds."""
+    return (change.time or 0) / 1000
+
+
+def values(text: str | None) -> Mapping[str, Any]:
+    """The columns in `AuditRecord.before` or `AuditRecord.after`; none if they cannot be read."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def changes_trigger(change: AuditRecord) -> bool:
+    """Whether a change of an existing schedule has changed its trigger."""
+    before, after = values(change.before), values(change.after)
+    if any(name in after and before.get(name) != after[name] for name in ("cron", "timezone")):
+        return change.before is not None
+    has_options = "options" in before and "options" in after
+    return has_options and dst_policy(before) != dst_policy(after)
+
+
+def dst_policy(columns: Mapping[str, Any]) -> object:
+    """The setting ``dst_policy`` of the schedule itself; None if there is none, or none is known.
+
+    Args:
+        columns: the columns in a record, see `values`.
+    """
+    options = columns.get("options")
+    if isinstance(options, str):
+        options = values(options)
+    return options.get("dst_policy") if isinstance(options, Mapping) else None
+
+
+def who(change: AuditRecord) -> str:
+    """Who has made a change, and with which program."""
+    return f"by {change.user} on {change.host} ({change.program})"
