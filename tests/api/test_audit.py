@@ -363,7 +363,7 @@ class TestWhatCannotBeRecorded:
         assert len(sent) == 5
         assert len(caplog.records) == 1
 
-    def test_a_store_without_a_history_is_changed_as_ever(
+    def test_a_store_without_a_history_can_be_changed(
         self, tmp_path, settings, caplog, monkeypatch
     ):
         monkeypatch.syspath_prepend(EXAMPLES)

@@ -394,9 +394,7 @@ KILLS = ["kills_itself", {}], shell("kill -KILL $$"), shell("exit 137")
     ("counts", "expected"),
     [((None, None), True), ((4, 5), True), ((4, 4), False), ((None, 5), True), ((4, None), True)],
 )
-def test_who_was_killed_without_psched_was_so_by_lack_of_memory_if_nothing_denies_it(
-    counts, expected
-):
+def test_a_kill_by_somebody_else_is_lack_of_memory_unless_the_counter_contradicts(counts, expected):
     assert isolated(oom_cases, KILLS, counts * len(KILLS)) == [expected] * len(KILLS)
 
 
@@ -413,7 +411,7 @@ def stopped(kill_timeout, command):
     return attempts, Path("log").read_text()
 
 
-def test_who_was_killed_at_the_time_limit_was_not_so_by_lack_of_memory():
+def test_a_kill_at_the_time_limit_is_no_lack_of_memory():
     (program, handler), log = isolated(stopped, 0.3, "trap '' TERM; sleep 1000 & wait; wait; wait")
     assert program["outcome"] == handler["outcome"] == Outcome.TIMED_OUT
     assert (program["exit_status"], program["exit_signal"]) == (None, signal.SIGKILL)

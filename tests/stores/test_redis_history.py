@@ -161,7 +161,7 @@ class TestWhatIsLeftBehind:
         store.record([made(f"k{number}", owner=f"w.{number}") for number in range(1000)])
         assert 200 <= redis_cli("XLEN", STREAM) <= 400
 
-    def test_old_records_of_a_key_go_when_new_ones_come(self, open_store):
+    def test_old_records_of_a_key_are_deleted_when_new_ones_are_written(self, open_store):
         store = open_store(history_keep=MONTH)
         now = int(store.now() * 1000)
         ages = (MONTH + 9, MONTH + 8, MONTH + 7, 7)

@@ -308,7 +308,7 @@ def test_a_span_is_one_record_and_neither_an_attempt_nor_an_outcome():
     assert not record.covers(NOON + 10 * MINUTE)
 
 
-def test_a_span_of_one_has_no_end_and_an_endless_one_ends_never():
+def test_the_record_of_one_occurrence_has_no_until_and_that_of_an_endless_span_has_forever():
     row, end = leased(), Settlement.of(leased())
     one = Skipped(fate=Fate.COALESCED, first=NOON, until=NOON, count=1)
     endless = Skipped(fate=Fate.COALESCED, first=NOON, until=None, count=None)

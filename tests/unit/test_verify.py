@@ -203,7 +203,7 @@ class TestWhatIsUnknown:
         found = check_all(row(), without(3, 7), history=history)
         assert (found.violations, found.unknown) == ([], {reason: 2})
 
-    def test_so_does_the_setting_of_the_type(self):
+    def test_the_setting_history_of_the_type_explains_missing_fates(self):
         found = check_all(row(), [], types={"default": {"history": "none"}})
         assert (found.violations, found.unknown) == ([], {verify.HISTORY_OFF: 10})
 
@@ -211,7 +211,7 @@ class TestWhatIsUnknown:
         found = check_all(row(version=2), without(3))
         assert (found.violations, found.unknown) == ([], {verify.UNAUDITED: 1})
 
-    def test_but_not_if_its_record_may_have_been_deleted(self):
+    def test_a_change_that_may_be_older_than_the_kept_records_explains_nothing(self):
         old = row(version=2, created_at=NOON - HOUR)
         assert kinds(check_all(old, without(3), start=NOON, kept_since=NOON))
 
@@ -233,7 +233,7 @@ class TestWhatIsUnknown:
         assert kinds(found) == [("missing", 5 * MINUTE, 1)]
         assert set(found.unknown) == {verify.TRIMMED}
 
-    def test_a_table_that_perfectsched_uses_too(self):
+    def test_workers_of_perfectsched_on_the_table_explain_missing_fates(self):
         compat = {"type": "rdb_compat", "url": "sqlite:///unused.db", "table": "schedules"}
         found = check_all(row(), without(3), **compat)
         assert (found.violations, found.unknown) == ([], {verify.SHARED_TABLE: 1})
@@ -275,29 +275,29 @@ class TestChanges:
 
 class TestOneShots:
     @pytest.mark.parametrize("status", ["finished", "failed", "expired"])
-    def test_one_that_has_ended_has_a_fate(self, status):
+    def test_a_task_that_has_ended_has_a_fate(self, status):
         assert check_all(once(status), [run()]).violations == []
         assert kinds(check_all(once(status, settled_by="w.1#1"), [])) == [("missing", 0, 1)]
 
     @pytest.mark.parametrize("status", ["waiting", "cancelled", "quarantined", "paused"])
-    def test_one_that_waits_or_was_stopped_needs_none(self, status):
+    def test_a_task_that_waits_or_was_stopped_needs_no_fate(self, status):
         assert check_all(once(status), []).violations == []
 
-    def test_one_that_waits_is_pending_when_it_is_due(self):
+    def test_a_task_that_waits_is_pending_when_it_is_due(self):
         assert check_all(once("waiting"), []).pending == 1
         assert check_all(once("waiting", next_time=NOON + HOUR), []).pending == 0
 
-    def test_one_that_a_client_has_ended_is_explained_by_the_audit(self):
+    def test_a_task_that_a_client_has_ended_is_explained_by_the_audit(self):
         ended = audit(1, {"status": "waiting"}, {"status": "finished"}, "force_finish")
         assert check_all(once(fence=0, version=2), [], [ended]).violations == []
 
-    def test_one_that_plain_sql_has_ended_is_unknown(self):
+    def test_a_task_that_plain_sql_has_ended_is_unknown(self):
         assert check_all(once(fence=0), []).unknown == {verify.UNAUDITED: 1}
         tried = run(outcome="failed", fate=None)
         found = check_all(once(settled_by="w.1#1"), [tried])
         assert (found.violations, found.unknown) == ([], {verify.UNAUDITED: 1})
 
-    def test_one_that_ended_before_the_period_is_not_checked(self):
+    def test_a_task_that_ended_before_the_period_is_not_checked(self):
         found = check_all(once(created_at=NOON - 5 * HOUR, retain_until=START + HOUR - 1), [])
         assert (found.violations, found.instants) == ([], 0)
 

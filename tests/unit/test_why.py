@@ -349,7 +349,7 @@ class TestSituations:
         assert answer.state in {State.DID_NOT_RUN, State.UNKNOWN}
         assert "a reason" in answer.sentence
 
-    def test_who_has_cancelled_it(self):
+    def test_the_answer_names_who_has_cancelled_the_schedule(self):
         row = schedule(status="cancelled", next_time=TODAY, next_run_time=None)
         cancelled = change("cancel", TODAY - 60, {"status": "waiting"}, {"status": "cancelled"})
         answer = ask("02:30", row, audits=[cancelled])
@@ -526,11 +526,11 @@ class TestOneShots:
     def once(self, **columns):
         return schedule(cron=None, next_time=TODAY, next_run_time=None, **columns)
 
-    def test_needs_no_time(self):
+    def test_a_task_that_runs_once_needs_no_time(self):
         answer = ask(None, self.once(status="finished"), ran(TODAY))
         assert answer.sentence.startswith("The task of 2026-11-22 02:30 CET ran at 02:30:01 CET")
 
-    def test_has_only_one_occurrence(self):
+    def test_a_task_that_runs_once_has_only_one_occurrence(self):
         answer = ask("05:00", self.once(status="finished"), ran(TODAY))
         assert (answer.code, answer.time) == (Code.RAN, TODAY)
         assert answer.sentence.endswith("; it has no other occurrence.")
@@ -571,12 +571,12 @@ class TestClockChanges:
             " 2026-03-29 03:00 CEST ran at 03:00:01 CEST on web1 and took 3.2 s."
         )
 
-    def test_or_is_skipped(self):
+    def test_a_time_that_does_not_exist_is_skipped(self):
         answer = self.at(self.SPRING, "wallclock")
         assert (answer.code, answer.state) == (Code.NO_SUCH_LOCAL_TIME, State.DID_NOT_RUN)
         assert answer.details["change"] == self.SPRING
 
-    def test_or_is_no_time_of_the_schedule(self):
+    def test_a_time_that_does_not_exist_is_no_time_of_the_schedule(self):
         answer = self.at(self.SPRING, "debian", text="02:45")
         assert (answer.code, answer.state) == (Code.NO_SUCH_LOCAL_TIME, State.NO_INSTANT)
 
@@ -587,7 +587,7 @@ class TestClockChanges:
         assert "02:30 comes twice on 2026-10-25 in Europe/Berlin" in answer.sentence
         assert [each["code"] for each in answer.details["readings"]] == ["ran", "no_instant"]
 
-    def test_or_both_times(self):
+    def test_a_time_that_exists_twice_runs_both_times(self):
         first, second = self.AUTUMN - 1800, self.AUTUMN + 1800
         answer = self.at(self.AUTUMN, "wallclock", ran(first))
         assert [each["code"] for each in answer.details["readings"]] == ["ran", "unknown"]
@@ -619,7 +619,7 @@ class TestAskedTimes:
             (TODAY, TODAY),
         ],
     )
-    def test_forms(self, text, instant):
+    def test_every_form_of_a_time_is_parsed(self, text, instant):
         assert berlin(text).instants == (instant,)
         assert berlin(text).before == ("h" in str(text))
 
@@ -627,7 +627,7 @@ class TestAskedTimes:
         "text",
         ["", "noon", "20261122", "2026-11-22", "25:00", "02:60", "-2x", "--2h", "9" * 5000, -1],
     )
-    def test_what_is_refused(self, text):
+    def test_what_is_no_time_is_refused(self, text):
         with pytest.raises(InvalidError, match=r"^time: "):
             berlin(text)
 

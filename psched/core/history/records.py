@@ -118,7 +118,7 @@ class Attempt:
         peak_kb: the most memory that it used at one time, in KiB; None if not known.
         out_of_memory: whether it was probably killed because memory ran out.
         error: the error with its traceback, at most `LONGEST_ERROR` characters.
-        result: the result that the task has set, as JSON text.
+        result: the result of the task, as JSON text; None, because a task cannot set one yet.
     """
 
     outcome: Outcome

@@ -148,7 +148,7 @@ class Run:
 
     @property
     def result(self) -> Any:  # noqa: ANN401  # of JSON
-        """The result that the task has set; None if it has set none.
+        """The result of the task; None if there is none. A task cannot set a result yet.
 
         Raises:
             InvalidError: the stored result is not JSON.

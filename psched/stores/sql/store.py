@@ -92,9 +92,8 @@ class SqlStore(HistoryStore[Statements]):
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
         self._statements = partial(Statements, quoted, dialect, parameters.only)
-        # The statements that are the same whatever the table's version; and all, once it is known.
+        # For statements that are the same whatever the table's version. `_check` sets the others.
         self._plain_sql = self._statements()
-        self._known_sql: Statements | None = None
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._history_of = parameters.history
@@ -103,12 +102,6 @@ class SqlStore(HistoryStore[Statements]):
         # The strategy of each server, with and without a run history. They are stored so that
         # psched need not probe a server again after it has reconnected.
         self._known_strategies: dict[Hashable, Strategy] = {}
-
-    @property  # type: ignore[misc]  # set by `_check`
-    def _sql(self) -> Statements:
-        if self._known_sql is None:
-            self._connector.read(lambda _connection: None)  # opens a connection, which is checked
-        return self._known_sql or self._plain_sql
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:

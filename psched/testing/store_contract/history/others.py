@@ -42,7 +42,9 @@ class WorkersAndChanges:
         assert changed(second, seen=0) == changed(busy, seen=0)
         assert second.seen >= first.seen
 
-    def test_a_worker_that_ends_says_so(self, backend_factory: BackendFactory) -> None:
+    def test_the_record_of_a_worker_that_has_ended_has_its_end(
+        self, backend_factory: BackendFactory
+    ) -> None:
         store = backend_factory()
         history_of(store).beat(_WORKER)
         (alive,) = history_of(store).workers()

@@ -68,7 +68,7 @@ class Recording:
             assert settled(sender, *ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
         assert sorted(each.key for each in runs(store)) == ["gone", "kept"]
 
-    def test_who_repeats_a_settlement_with_other_records_changes_none(
+    def test_a_repeated_settlement_with_other_records_changes_none(
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
