@@ -28,6 +28,9 @@ class StoreParameters:
         only: the types of tasks that the store claims; empty means all types.
         claim_strategy: how a relational database claims due rows; ``auto`` means the best way that
             the server supports.
+        history_keep: the age in seconds at which records of the run history are deleted; 0 means
+            that they are not.
+        history_keep_per_key: how many records of one schedule are kept; 0 means no limit.
         history: returns the setting ``history`` that applies to a row.
         wait_replicas: the number of Redis replicas that must have received a write before the write
             counts as done; 0 means that psched does not wait for replicas.

@@ -161,7 +161,7 @@ class HistoryKeeper:
     def _work(self, busy: int) -> None:
         now = self._clock.monotonic()
         if not self._kept and now >= self._next_beat:
-            # The tables can be created later, and are found when the store connects again.
+            # The tables can be created later, so the store is asked again.
             self._kept = self._find_out()
             self._next_beat = now if self._kept else now + BEAT_INTERVAL
         if not self._kept or self._store is None:

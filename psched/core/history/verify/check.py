@@ -395,7 +395,7 @@ def _begins_series(audit: AuditRecord) -> bool:
     return dst_policy(before) != dst_policy(after)
 
 
-# --- small things ----------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------
 
 
 def _delay(recorded: Recorded) -> int:

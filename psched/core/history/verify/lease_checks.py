@@ -55,12 +55,10 @@ def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
         # The start of a lost attempt is known in whole seconds.
         tolerance = TOLERANCE + 1000 if lost else TOLERANCE
         if busy is not None and record.started < busy.ended - tolerance:
-            yield Violation(
-                kind=Kind.OVERLAP,
-                key=record.key,
-                instant=record.scheduled_time,
-                lease=record.lease,
-                text=(
+            yield _violation(
+                Kind.OVERLAP,
+                record,
+                (
                     f"the run of {iso(record.scheduled_time)} ({record.lease}) started at"
                     f" {show(record.started)}, but the run of {iso(busy.scheduled_time)}"
                     f" ({busy.lease}) ended only at {show(busy.ended)}"
@@ -91,16 +89,24 @@ def _fences(
             highest = None
             granted[record.fence] = record
             continue
-        yield Violation(
-            kind=Kind.FENCE,
-            key=record.key,
-            instant=record.scheduled_time,
-            lease=record.lease,
-            text=(
+        yield _violation(
+            Kind.FENCE,
+            record,
+            (
                 f"the lease {record.lease} of {show(record.began)} has no larger fence"
                 f" than {other.lease} of {show(other.began)}"
             ),
         )
+
+
+def _violation(kind: Kind, record: RunRecord, text: str) -> Violation:
+    return Violation(
+        kind=kind,
+        key=record.key,
+        instant=record.scheduled_time,
+        lease=record.lease,
+        text=text,
+    )
 
 
 def _may_be_new(
@@ -131,12 +137,10 @@ def _early_starts(runs: Sequence[RunRecord], delay: int) -> Iterator[Violation]:
         own = delay if record.scheduled_time > oldest and record.fence > 1 else 0
         due = max((record.scheduled_time + own) * 1000, record.due or 0)
         if record.started < due - TOLERANCE:
-            yield Violation(
-                kind=Kind.EARLY,
-                key=record.key,
-                instant=record.scheduled_time,
-                lease=record.lease,
-                text=(
+            yield _violation(
+                Kind.EARLY,
+                record,
+                (
                     f"the run of {iso(record.scheduled_time)} ({record.lease}) started at"
                     f" {show(record.started)}, but was due at {show(due)}"
                 ),
