@@ -108,10 +108,11 @@ def test_nothing_is_no_error_without_a_key_or_with_a_condition(service, history)
     write(service, run_record())
     assert history("k", "--failed") == ["no record matches"]
     assert history("k", "--failed", "--json") == []
+    service.add("off")
     service.configure(history="none")
-    assert history("--failed") == [
-        "no record; the setting history is none, so that no run is recorded"
-    ]
+    none = "no record; the setting history is none, so that no run is recorded"
+    assert history("--failed") == [none]
+    assert service.psched("history", "off").stderr == f"Error: off: {none}\n"
 
 
 def test_a_table_has_fifty_records_and_says_that_there_are_more(service, history):
@@ -167,6 +168,22 @@ def test_times_attempts_exits_and_spans_are_readable(service, history, now):
     assert f"2 skipped, {day_before} 23:00 to {day[:2]}" in span
     local = history("k", TZ="Asia/Tokyo")
     assert f"{day} 22:59:58" in local[-2]
+
+
+def test_a_late_run_shows_its_scheduled_time(service, history, now):
+    base = now - now % 86_400 - 86_400
+    late = {"scheduled_time": base, "started": (base + 60) * 1000, "ended": (base + 61) * 1000}
+    write(
+        service,
+        run_record("late", **late),
+        run_record("late", **{**late, "started": (base + 59) * 1000}),
+        run_record("late", **late, outcome="failed", reason="three"),
+    )
+    assert [row.split("web1")[1].strip() for row in history("late", "--utc")[1:-1]] == [
+        "of 00:00: three",
+        "",
+        "of 00:00",
+    ]
 
 
 def test_conditions_of_the_command(service, history, now):

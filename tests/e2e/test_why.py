@@ -29,6 +29,13 @@ def now_of(service):
         return int(schedules.now())
 
 
+def test_times_in_utc(service):
+    service.add("s1", "0 3 * * *", timezone="Asia/Tokyo", next_time=4_000_000_000)
+    assert " JST " in why(service, "s1")[0]["sentence"]
+    assert " UTC " in why(service, "s1", "--utc")[0]["sentence"]
+    assert service.invoke("why", "s1", "--utc", "--zone", "UTC").exit_code == 2
+
+
 def note_worker(service, nonce="web1-1", **fields):
     """Write the record of a worker, as the worker itself does once a minute."""
     given = {

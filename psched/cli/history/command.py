@@ -27,6 +27,8 @@ from psched.core.model import WAITING, Row
 _DEFAULT_LIMIT = 50
 """The number of records in a table, unless the user chooses another one."""
 
+_NONE = "no record; the setting history is none, so that no run is recorded"
+
 _COLOURS = Colours(
     "OUTCOME",
     {
@@ -139,7 +141,7 @@ def history(
             view = View(schedules.now(), utc, redaction)
             number = _print(runs, key, limit, view, errors=errors)
         if not number and key is not None:
-            _refuse_unknown(schedules, key)
+            _refuse_unknown(schedules, key, settings)
         if not number and not as_json:
             click.echo(_nothing(settings, all_of_them=not (failed or since or outcomes or fates)))
 
@@ -157,7 +159,7 @@ def _print(
     return number
 
 
-def _refuse_unknown(schedules: ScheduleCollection, key: str) -> None:
+def _refuse_unknown(schedules: ScheduleCollection, key: str, settings: Config) -> None:
     """Raise an error if a key has no record at all; the text says why.
 
     Raises:
@@ -171,6 +173,8 @@ def _refuse_unknown(schedules: ScheduleCollection, key: str) -> None:
         raise NotFoundError(
             f"no schedule has the key {key!r}, and the run history has no record of one"
         ) from None
+    if settings.history == "none":
+        raise NotFoundError(f"{key}: {_NONE}")
     raise NotFoundError(f"{key}: no run is recorded yet; {_prospect(found.row, schedules.now())}")
 
 
@@ -188,5 +192,5 @@ def _prospect(row: Row, now: float) -> str:
 
 def _nothing(settings: Config, *, all_of_them: bool) -> str:
     if settings.history == "none":
-        return "no record; the setting history is none, so that no run is recorded"
+        return _NONE
     return "no record yet" if all_of_them else "no record matches"

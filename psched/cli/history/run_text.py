@@ -18,6 +18,9 @@ _LONGEST_REASON = 2000
 
 _INDENT = "    "
 
+_LATE = 60
+"""If a run starts so many seconds after its scheduled time, the table shows the latter, too."""
+
 
 class View(NamedTuple):
     """How runs are shown.
@@ -43,7 +46,7 @@ class View(NamedTuple):
 
 
 def _reason(run: Run, view: View) -> str:
-    parts = [_occurrences(run, view)] if run.outcome is None else []
+    parts = [_occurrences(run, view)] if run.outcome is None or _is_late(run) else []
     if run.out_of_memory:
         parts.append("probably out of memory")
     if run.reason:
@@ -51,9 +54,13 @@ def _reason(run: Run, view: View) -> str:
     return one_line(cut(": ".join(parts), _LONGEST_REASON))
 
 
+def _is_late(run: Run) -> bool:
+    return run.started is not None and run.started - run.scheduled_time >= _LATE
+
+
 def _occurrences(run: Run, view: View) -> str:
-    """Which occurrences did not run: ``12 skipped, 02:00 to 13:00``."""
-    first = view.time(run.scheduled_time, beside=run.ended)
+    """Which occurrences are meant: ``of 02:30``, or ``12 skipped, 02:00 to 13:00``."""
+    first = view.time(run.scheduled_time, beside=run.ended if run.started is None else run.started)
     if run.count == 1:
         return f"of {first}"
     number = "many" if run.count is None else str(run.count)

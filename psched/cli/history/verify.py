@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 
 import click
 
 from psched.app import CLOCK, make_store
+from psched.base.errors import InvalidError
 from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
@@ -15,7 +17,8 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.time_format import format_time
+from psched.cli.time_format import format_time, parse_since
+from psched.client.history import earliest
 from psched.client.verifier import Verifier
 from psched.core.history.verify.findings import Findings
 
@@ -28,16 +31,18 @@ _TRIES = 5
 @click.option(
     "--since",
     default="1d",
-    type=options.duration(least=0),
-    metavar="AGE",
-    help="Check what was due in the last AGE: seconds, or a number with a unit, as in 12h."
+    metavar="AGE|TIME",
+    help="Check what was due at most this long ago (30s, 5m, 1h, 30d), or after this time."
     " Default: 1d.",
 )
+@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @options.database
 @click.pass_obj
 @report_errors
-def verify(location: ConfigLocation, *, keys: tuple[str, ...], since: float, as_json: bool) -> None:
+def verify(
+    location: ConfigLocation, *, keys: tuple[str, ...], since: str, utc: bool, as_json: bool
+) -> None:
     """Check that every occurrence ran once or has a reason.
 
     The command reads the run history, and checks that each time of each schedule has exactly one
@@ -54,15 +59,28 @@ def verify(location: ConfigLocation, *, keys: tuple[str, ...], since: float, as_
     send = partial(retry_while_unavailable, clock=CLOCK, tries=_TRIES)
     try:
         verifier = Verifier(store, settings, send)
-        found = verifier.verify(since, keys)
+        found = verifier.verify(_age(since, partial(send, store.now), utc=utc), keys)
     finally:
         store.disconnect()
     if as_json:
         _print_object(found, verifier)
     else:
-        _print_lines(found, verifier)
+        _print_lines(found, verifier, utc=utc)
     if found.violations:
         sys.exit(1)
+
+
+def _age(since: str, now: Callable[[], float], *, utc: bool) -> float:
+    """How long ago the check begins, in seconds.
+
+    Raises:
+        click.UsageError: the text is neither an age nor a time.
+    """
+    try:
+        begin = earliest(parse_since(since, utc=utc) or 0, now)
+    except InvalidError as error:
+        raise click.UsageError(str(error)) from None
+    return max(now() - begin / 1000, 0)
 
 
 def _print_object(found: Findings, verifier: Verifier) -> None:
@@ -79,10 +97,10 @@ def _print_object(found: Findings, verifier: Verifier) -> None:
     click.echo(json.dumps(about))
 
 
-def _print_lines(found: Findings, verifier: Verifier) -> None:
+def _print_lines(found: Findings, verifier: Verifier, *, utc: bool) -> None:
     for each in found.violations:
         click.echo(f"{each.kind}: {one_line(each.key)}: {one_line(each.text)}")
-    since = format_time(verifier.start)
+    since = format_time(verifier.start, local=not utc)
     if not verifier.is_complete:
         since += ", where the history begins"
     number = len(found.violations)

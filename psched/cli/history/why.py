@@ -42,12 +42,19 @@ class _TakesAgo(click.Command):
     metavar="ZONE",
     help="Time zone of TIME and of the answer. Default: that of the schedule.",
 )
+@click.option("--utc", is_flag=True, help="The same as --zone UTC.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with a code and details.")
 @options.database
 @click.pass_obj
 @report_errors
 def why(
-    location: ConfigLocation, *, key: str, time: Sequence[str], zone: str | None, as_json: bool
+    location: ConfigLocation,
+    *,
+    key: str,
+    time: Sequence[str],
+    zone: str | None,
+    utc: bool,
+    as_json: bool,
 ) -> None:
     """Explain why a schedule ran, or did not run.
 
@@ -58,11 +65,13 @@ def why(
     The exit status is 0 if it ran, runs or will run, or if the schedule has no run at TIME. It is
     1 if it did not run, or if nobody knows. No master needs to run.
     """
+    if utc and zone is not None:
+        raise click.UsageError("--utc and --zone exclude each other")
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
     with open_schedules(settings) as schedules:
         try:
-            answer = schedules.why(key, " ".join(time) or None, zone)
+            answer = schedules.why(key, " ".join(time) or None, "UTC" if utc else zone)
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
     shown = redaction.value(answer.to_json()) if as_json else redaction.text(answer.sentence)

@@ -115,9 +115,12 @@ class Wording:
 
     Attributes:
         zone: the zone of all times.
+        anchor: the time about which the whole sentence is; the date of a time on the same day is
+            omitted. None if there is none.
     """
 
     zone: Zone
+    anchor: float | None = None
 
     def time(self, instant: float, beside: float | None = None) -> str:
         """A time such as ``2026-11-22 02:30 CET``.
@@ -128,6 +131,7 @@ class Wording:
                 is omitted.
         """
         whole = int(instant)
+        beside = self.anchor if beside is None else beside
         if not 0 <= whole < LATEST:
             return str(whole)
         date, clock = self.zone.shown(whole)
@@ -142,9 +146,11 @@ class Wording:
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units, such as ``17 min`` or ``3.2 s``."""
+    """A duration in its two largest units, such as ``17 min``, ``3.2 s`` or ``120 ms``."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 10:  # noqa: PLR2004  # below this, tenths of a second are of interest
-        return f"{max(seconds, 0):.1f} s"
+        return f"{seconds:.1f} s"
     left, parts = round(seconds), list[str]()
     for unit, size in (("d", _DAY), ("h", 3600), ("min", 60), ("s", 1)):
         number, left = divmod(left, size)

@@ -75,6 +75,11 @@ class Case:
         return self.definition.first_run(self.instant)
 
     @property
+    def near(self) -> Wording:
+        """Words for times that follow `subject` in a sentence."""
+        return Wording(self.words.zone, self.instant)
+
+    @property
     def subject(self) -> str:
         """The occurrence, as the subject of a sentence."""
         if self.once:

@@ -167,7 +167,7 @@ def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer
         both = [_about(facts, row, each, words) for each in instants]
         main = min(both, key=lambda each: _WORST.index(each.state))
         parts = [
-            f"the {which} is {words.time(each)}: {answer.sentence.rstrip('.')}"
+            f"the {which} is {words.time(each)}: {_clause(answer)}"
             for which, each, answer in zip(("first", "second"), instants, both, strict=True)
         ]
         sentence = f"{clock} comes twice on {date} in {zone.name}; {'; '.join(parts)}."
@@ -180,7 +180,7 @@ def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer
     if matches and trigger.match_after(wall - 1) == wall:  # type: ignore[union-attr]
         if fires(trigger, change.instant) and trigger.fixed:  # type: ignore[union-attr]
             answer = _about(facts, row, change.instant, words)
-            sentence = f"{absent}, and the schedule runs right after instead: {answer.sentence}"
+            sentence = f"{absent}, and the schedule runs right after instead: {_clause(answer)}."
             return answer.saying(sentence, local_time="skipped")
         effects = clock_change_effects(trigger, change.instant - 1, change.instant)
         effect = next((each.effect for each in effects), "skipped")
@@ -196,6 +196,11 @@ def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer
         sentence=sentence,
         details={"local_time": "skipped", "change": change.instant},
     )
+
+
+def _clause(answer: Answer) -> str:
+    """The sentence of an answer as a part of another sentence."""
+    return (answer.sentence[0].lower() + answer.sentence[1:]).rstrip(".")
 
 
 def _wall_text(wall: int) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from psched.core.definition import Definition
 from psched.core.history.changes import time_of, values, who
 from psched.core.history.records import AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
-from psched.core.history.why.availability import find_cause
+from psched.core.history.why.availability import TOLERANCE, find_cause
 from psched.core.history.why.case import Case
 from psched.core.history.why.recorded import LATE, details_of, summary
 from psched.core.model import (
@@ -63,7 +63,7 @@ def answer_at_cursor(case: Case, row: Row) -> Answer:
     if row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
         return dropped
     after = f", after {tried}" if tried else ""
-    return _overdue(case, run_at, f"is due since {case.time(run_at)}{after}")
+    return _overdue(case, run_at, f"has been due since {case.time(run_at)}{after}")
 
 
 def answer_after_cursor(case: Case, row: Row) -> Answer:
@@ -72,7 +72,7 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
         return _will_run(case, case.run_from)
     if row.owner is None and row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
         return dropped
-    cursor = case.time(row.next_time or 0)
+    cursor, since = case.time(row.next_time or 0), case.run_from
     if row.owner is not None:
         first = f"the occurrence of {cursor} is still running"
     elif row.next_run_time is not None and row.next_run_time > case.facts.now:
@@ -82,18 +82,18 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
         behind = Case(facts=case.facts, words=case.words, instant=row.next_time or 0)
         found = answer_at_cursor(behind, row)
         if found.code in {Code.COALESCED, Code.SKIPPED_CATCHUP}:
-            return _overdue(case, case.run_from, f"is due since {case.time(case.run_from)}")
+            return _overdue(case, since, f"has been due since {case.time(since)}")
         earlier = found.sentence[0].lower() + found.sentence[1:].rstrip(".")
-        text = f"is due since {case.time(case.run_from)} and waits for an earlier one: {earlier}"
-        details = {**found.details, "due": case.run_from, "first": row.next_time}
-        return case.answer(found.code, _pending(case, case.run_from), text, **details)
-    text = f"is due since {case.time(case.run_from)} and waits because {first}"
+        text = f"has been due since {case.time(since)} and waits for an earlier one: {earlier}"
+        # If the earlier one should have started long ago, this one does not start soon, either.
+        first_due = min(since, found.details.get("due", since))
+        details = {**found.details, "due": since, "first": row.next_time, "first_due": first_due}
+        return case.answer(found.code, _pending(case, first_due), text, **details)
+    text = f"has been due since {case.time(since)} and waits because {first}"
     policy = None if case.definition is None else case.definition.settings.catchup
     if policy in {"skip", "latest"}:
         text += f" (catchup: {policy} may drop it)"
-    return case.answer(
-        Code.WAITING, _pending(case, case.run_from), text, due=case.run_from, first=row.next_time
-    )
+    return case.answer(Code.WAITING, _pending(case, since), text, due=since, first=row.next_time)
 
 
 def answer_at_rest(case: Case, row: Row) -> Answer:
@@ -138,7 +138,8 @@ def last_change_to(case: Case, status: str) -> AuditRecord | None:
 
 def _leased(case: Case, row: Row, owner: str) -> Answer:
     now, nonce = case.facts.now, nonce_of(owner)
-    workers = case.facts.workers_since(row.claimed_at or int(now) - 86_400)
+    # The worker's record can be older than the claim by the time between two of its beats.
+    workers = case.facts.workers_since((row.claimed_at or int(now) - 86_400) - TOLERANCE)
     host = next((each.host for each in workers if each.nonce == nonce), None)
     on = f" on {host}" if host else f" in the worker {nonce}"
     since = f" since {case.time(row.claimed_at)}" if row.claimed_at else ""
@@ -152,8 +153,9 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
         return _overdue(case, row.next_run_time, text, details)
     tried = summary(case)
     after = f", after {tried}" if tried else ""
+    running = "has been running" if since else "is running"
     number = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-    return case.answer(Code.RUNNING, State.RAN, f"is running{on}{since}{number}{after}", **details)
+    return case.answer(Code.RUNNING, State.RAN, f"{running}{on}{since}{number}{after}", **details)
 
 
 def _will_run(case: Case, run_at: int) -> Answer:
@@ -174,7 +176,7 @@ def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None
     """
     now, row = case.facts.now, case.facts.row
     type_ = "" if row is None else row.type
-    cause = find_cause(case.facts, type_, since, max(now, since + 1), case.words)
+    cause = find_cause(case.facts, type_, since, max(now, since + 1), case.near)
     state = _pending(case, since)
     details = {**(more or {}), "due": since}
     if cause is not None:
@@ -214,7 +216,7 @@ def _will_be_dropped(case: Case, definition: Definition, cursor: int, oldest: in
     code = Code.COALESCED if latest else Code.SKIPPED_CATCHUP
     why = describe_dropped(definition, cursor, oldest).replace("dropped", "drops")
     text = f"has not run and will not: it was missed, and {why}"
-    cause = find_cause(case.facts, definition.type, case.run_from, case.facts.now, case.words)
+    cause = find_cause(case.facts, definition.type, case.run_from, case.facts.now, case.near)
     if cause is not None:
         text += f"; {cause.text}"
     return case.answer(code, State.DID_NOT_RUN, text, reason=why)

@@ -25,7 +25,7 @@ _ENDS = {
     Outcome.TIMED_OUT: "was stopped at its time limit",
     Outcome.CANCELLED: "was stopped because it was cancelled",
     Outcome.RELEASED: "was interrupted",
-    Outcome.LOST: "was lost with its worker or host",
+    Outcome.LOST: "was lost",
     Outcome.PREEMPTED: "lost its lease",
 }
 
@@ -55,7 +55,7 @@ def answer_by_fate(case: Case) -> Answer | None:
     if fate in _SKIPPED:
         text = _SKIPPED[Fate(fate)] + because + _span_text(case, decisive)
         if fate in {Fate.SKIPPED_CATCHUP, Fate.COALESCED}:
-            missed = find_cause(case.facts, decisive.type, case.run_from, when, case.words)
+            missed = find_cause(case.facts, decisive.type, case.run_from, when, case.near)
             text += "" if missed is None else f"; {missed.text}"
             details |= {} if missed is None else {"missed_code": missed.code.value}
         return case.answer(Code(fate), State.DID_NOT_RUN, text, **details)
@@ -85,10 +85,12 @@ def answer_by_attempts(case: Case) -> Answer | None:
 def summary(case: Case) -> str:
     """What became of the attempts that have not succeeded; empty if there were none."""
     failed = [each for each in case.attempts if each.outcome != Outcome.FINISHED]
-    shown = [_described(case, each) for each in failed[-_MOST_SHOWN:]]
+    last = failed[-_MOST_SHOWN:]
+    following = (*last[1:], None)
+    shown = [_described(case, each, after) for each, after in zip(last, following, strict=False)]
     more = len(failed) - len(shown)
-    earlier = [f"{more} earlier attempt{'s' if more > 1 else ''}"] if more else []
-    return listed([*earlier, *shown])
+    earlier = f"{more} earlier attempt{'s' if more > 1 else ''} did not succeed"
+    return listed([*([earlier] if more else []), *shown])
 
 
 def details_of(case: Case, decisive: RunRecord | None = None) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
     if cause:
         details["late_code"] = Code.WAITING.value
     else:
-        found = find_cause(case.facts, first.type, case.run_from, started, case.words)
+        found = find_cause(case.facts, first.type, case.run_from, started, case.near)
         cause = "" if found is None else found.text
         details |= {} if found is None else {"late_code": found.code.value}
     because = f" because {cause}" if cause else ""
@@ -150,7 +152,8 @@ def _ran(case: Case, record: RunRecord, details: dict[str, Any]) -> Answer:
     return case.answer(Code.RAN, State.RAN, text, **details, **more)
 
 
-def _described(case: Case, record: RunRecord) -> str:
+def _described(case: Case, record: RunRecord, following: RunRecord | None) -> str:
+    """What became of an attempt; without its reason if the following one has the same."""
     end = _ENDS.get(Outcome(record.outcome), "") if record.outcome in set(Outcome) else ""
     text = f"attempt {record.attempt} {end or record.outcome}"
     if record.host:
@@ -158,7 +161,9 @@ def _described(case: Case, record: RunRecord) -> str:
     text += f" at {case.time(record.ended / 1000)}"
     if record.out_of_memory:
         text += ", probably because memory ran out"
-    return f"{text} ({record.reason})" if record.reason else text
+    said = end.removeprefix("was ") == record.reason
+    repeated = following is not None and following.reason == record.reason
+    return text if said or repeated or not record.reason else f"{text} ({record.reason})"
 
 
 def _attempt(record: RunRecord) -> dict[str, Any]:
