@@ -99,8 +99,7 @@ class Poller:
         if history_setting(row, self.settings) == "none":
             return
         with suppress(StoreError):
-            if store.history_problem() is None:
-                store.record([record])
+            store.record([record])
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
         """Return the task of a leased row; None if there is nothing to run, or the lease was lost.

@@ -379,3 +379,4 @@ class TestBrokenConnections:
                 assert settles(far, ends)
                 assert proxy.answers == before + 1
             assert far.lost_records == 1
+            assert store.get("a").status == "finished"
