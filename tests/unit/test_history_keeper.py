@@ -6,7 +6,12 @@ from dataclasses import replace as changed
 
 import pytest
 
-from psched.base.errors import StoreError, StoreSlowError, StoreUnavailableError
+from psched.base.errors import (
+    AlreadyExistsError,
+    StoreError,
+    StoreSlowError,
+    StoreUnavailableError,
+)
 from psched.config import from_mapping
 from psched.core.history.records import WorkerRecord
 from psched.core.model import Row, Token
@@ -176,7 +181,10 @@ def test_a_worker_says_once_a_minute_that_it_is_alive_and_at_its_end_that_it_is_
     assert (second.ended, last.ended, last.busy) == (None, 0, 0)
 
 
-@pytest.mark.parametrize("failure", [StoreUnavailableError("away"), StoreError("no right")])
+@pytest.mark.parametrize(
+    "failure",
+    [StoreUnavailableError("away"), StoreError("no right"), AlreadyExistsError("another index")],
+)
 def test_a_failure_disturbs_nobody_and_is_not_repeated_at_every_tick(store, clock, failure):
     keeper = make(store, clock)
     keeper.work(0)

@@ -11,7 +11,7 @@ from functools import partial
 from math import floor, inf
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, StoreSlowError, TransientStoreError
+from psched.base.errors import PschedError, StoreSlowError, TransientStoreError
 from psched.config import Config
 from psched.core.definition import history_setting
 from psched.core.history.protocol import KeepsHistory
@@ -243,7 +243,7 @@ class HistoryKeeper:
             raise
         except TransientStoreError:
             raise  # the records are written later; to write a record twice does no harm
-        except StoreError:
+        except PschedError:
             self._dropped += len(batch)
             self._forget(len(batch))
             raise
@@ -294,6 +294,8 @@ class HistoryKeeper:
         """Do something; if the store does not answer or refuses it, wait for some seconds."""
         try:
             work()
-        except StoreError as error:
+        except PschedError as error:
+            # For example, a record that violates a unique index which somebody has added raises an
+            # AlreadyExistsError, which is no StoreError.
             self._not_before = self._clock.monotonic() + _PAUSE
             _log.info("the run history is not written for now: %s", error)
