@@ -13,7 +13,7 @@ from typing_extensions import override
 from psched.application.task import Holder, Task, assignment
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, PreemptedError, StoreError
+from psched.base.errors import InvalidError, PreemptedError, PschedError
 from psched.base.retry import Send
 from psched.config import Config
 from psched.core.columns import encode, payload_text
@@ -98,9 +98,8 @@ class Poller:
             return
         if history_setting(row, self.settings) == "none":
             return
-        with suppress(StoreError):
-            if store.history_problem() is None:
-                store.record([record])
+        with suppress(PschedError):
+            store.record([record])
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
         """Return the task of a leased row; None if there is nothing to run, or the lease was lost.

@@ -88,8 +88,10 @@ class PolicyRequest:
         """The settlement that quarantines the row if its trigger cannot be called."""
         # After a run, the trigger is called only if the occurrence has succeeded or was given up
         # (see `policy.after_run`). So we clear the time: the occurrence must not run again.
-        row = self.row if self.leased is None else changed(self.row, next_time=None)
-        return quarantine(row, why)
+        if self.leased is None:
+            return quarantine(self.row, why)
+        fate = Fate.FINISHED if isinstance(self.decision, Finish) else Fate.GAVE_UP
+        return changed(quarantine(changed(self.row, next_time=None), why), fate=fate)
 
 
 def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:

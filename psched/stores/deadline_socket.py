@@ -23,8 +23,8 @@ class Budget:
     A request consists of steps: connecting, setting up the session, and each statement. A step
     with one answer fails after ``seconds``. A step with several answers fails if no part of an
     answer arrives for ``seconds``, or if its request has taken twice ``seconds``. If a request has
-    already taken longer than ``seconds``, its next step does not begin. So each request ends after
-    at most twice ``seconds``, unless `renew` is called.
+    already taken longer than ``seconds``, its next step does not begin, except for the step that
+    `finish` begins. So each request ends after at most twice ``seconds``, unless `renew` is called.
 
     Args:
         clock: measures the time.
@@ -47,24 +47,30 @@ class Budget:
         """Begin a step of ``seconds``, however long the current request has already taken."""
         self._ends, self._latest = self._clock.monotonic() + self._seconds, None
 
-    def step(self, *, answers: bool = False) -> None:
+    def step(self, *, answers: bool = False, ahead: float = 0.0) -> None:
         """Begin a step of the current request.
 
         Args:
             answers: whether the step has several answers, so that it may wait ``seconds`` for each
                 part of them.
+            ahead: the seconds that the rest of the request is expected to take.
 
         Raises:
-            TimeoutError: the request has already taken longer than ``seconds``.
+            TimeoutError: the request has already taken longer than ``seconds``, or would take
+                longer.
         """
         used = self._clock.monotonic() - self._begun
-        if used > self._seconds:
+        if used + ahead > self._seconds:
             raise TimeoutError(
                 f"its first answers took {used:.1f} s, and database_timeout is {self._seconds:g} s"
             )
         self.renew()
         if answers:
             self._latest = self._begun + 2 * self._seconds
+
+    def finish(self) -> None:
+        """Begin the last step of the current request, which has all the time that is left."""
+        self._ends, self._latest = max(self._ends, self._begun + 2 * self._seconds), None
 
     def answered(self) -> None:
         """Extend the current step if it has several answers.

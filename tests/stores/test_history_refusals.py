@@ -8,6 +8,7 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.base.errors import (
     StoreError,
+    StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
@@ -330,3 +331,52 @@ class TestBrokenConnections:
         assert recorded(store) == set()
         assert far.lost_records == 1
         assert len(losses(logged)) == 1
+
+    @pytest.mark.parametrize("share", [0.35, 0.6, 0.8])
+    def test_a_database_that_is_too_slow_for_the_records_is_not_too_slow_to_settle(
+        self, database, store, proxy, lease, share
+    ):
+        """The connection survives, and the second request leaves the records out."""
+        timeout = min(scaled(1.0), 5.0)
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        with store_factory(url, timeout=timeout) as open_store:
+            far = open_store()
+            far.now()
+            ends = lease("a")
+            before = proxy.answers
+            with proxy.slow(share * timeout):
+                started = CLOCK.monotonic()
+                with pytest.raises(StoreSlowError):
+                    far.settle(ends)
+                assert CLOCK.monotonic() - started < 2.1 * timeout
+                assert proxy.answers == before + 2  # of BEGIN and ROLLBACK
+                assert settles(far, ends)
+                assert proxy.answers == before + 3
+            assert far.lost_records == 1
+            assert store.get("a").status == "finished"
+
+    def test_nor_is_one_that_becomes_slow_during_the_transaction(
+        self, database, store, proxy, lease
+    ):
+        timeout = min(scaled(1.0), 5.0)
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        with store_factory(url, timeout=timeout) as open_store:
+            far = open_store()
+            far.now()
+            ends = lease("a")
+            with contextlib.ExitStack() as slow:
+                step = far._connector.step
+
+                def slow_down(**arguments):
+                    step(**arguments)
+                    if "ahead" in arguments:
+                        slow.enter_context(proxy.slow(0.6 * timeout))
+
+                far._connector.step = slow_down
+                with pytest.raises(StoreSlowError):
+                    far.settle(ends)
+                before = proxy.answers
+                assert settles(far, ends)
+                assert proxy.answers == before + 1
+            assert far.lost_records == 1
+            assert store.get("a").status == "finished"

@@ -6,7 +6,12 @@ from dataclasses import replace as changed
 
 import pytest
 
-from psched.base.errors import StoreError, StoreUnavailableError
+from psched.base.errors import (
+    AlreadyExistsError,
+    StoreError,
+    StoreSlowError,
+    StoreUnavailableError,
+)
 from psched.config import from_mapping
 from psched.core.history.records import WorkerRecord
 from psched.core.model import Row, Token
@@ -176,7 +181,10 @@ def test_a_worker_says_once_a_minute_that_it_is_alive_and_at_its_end_that_it_is_
     assert (second.ended, last.ended, last.busy) == (None, 0, 0)
 
 
-@pytest.mark.parametrize("failure", [StoreUnavailableError("away"), StoreError("no right")])
+@pytest.mark.parametrize(
+    "failure",
+    [StoreUnavailableError("away"), StoreError("no right"), AlreadyExistsError("another index")],
+)
 def test_a_failure_disturbs_nobody_and_is_not_repeated_at_every_tick(store, clock, failure):
     keeper = make(store, clock)
     keeper.work(0)
@@ -195,6 +203,52 @@ def test_a_failure_disturbs_nobody_and_is_not_repeated_at_every_tick(store, cloc
     assert keeper.lost_records == (0 if transient else 1)
     store.failure = failure
     keeper.leave()
+
+
+def test_one_call_sends_one_batch_so_that_the_worker_can_claim_between_two(store, clock):
+    keeper = make(store, clock)
+    for number in range(120):
+        keeper.taken_over(taken(f"k{number}"), EXPIRED)
+    for written in 50, 100, 120:
+        keeper.work(0)
+        assert len(store.written) == written
+    assert keeper.wakes > clock.monotonic()
+
+
+def test_a_store_that_is_too_slow_for_many_records_at_once_gets_fewer(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    for number in range(120):
+        keeper.taken_over(taken(f"k{number}"), EXPIRED)
+    store.failure = StoreSlowError("four answers took too long")
+    for _ in range(3):
+        keeper.work(0)
+        clock.advance(11)
+    store.failure = None
+    batches = []
+    for _ in range(5):
+        before = len(store.written)
+        keeper.work(0)
+        batches.append(len(store.written) - before)
+    assert batches == [6, 12, 24, 48, 30]
+
+
+def test_at_its_end_a_worker_writes_records_only_for_a_while(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    for number in range(1000):
+        keeper.taken_over(taken(f"k{number}"), EXPIRED)
+    record, begun = store.record, clock.monotonic()
+
+    def slowly(records):
+        clock.advance(2)
+        record(records)
+
+    store.record = slowly
+    keeper.leave()
+    assert clock.monotonic() - begun <= 2 * 5
+    assert 0 < len(store.written) < 1000
+    assert store.beats[-1].ended == 0
 
 
 def test_the_records_that_wait_are_bounded_and_the_others_are_counted(store, clock, monkeypatch):

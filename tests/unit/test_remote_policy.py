@@ -160,3 +160,14 @@ def test_an_answer_cannot_run_an_occurrence_again():
         None,
     )
     assert PolicyRequest(leased(), NOON).quarantine("x").next_time == NOON
+
+
+@pytest.mark.parametrize(
+    ("decision", "fate"), [(Finish(), Fate.FINISHED), (Retry(None, "no"), Fate.GAVE_UP)]
+)
+def test_a_trigger_that_hangs_after_a_run_does_not_change_what_became_of_the_occurrence(
+    decision, fate
+):
+    after_a_run = PolicyRequest(leased(), NOON, leased(), decision).quarantine("x")
+    assert (after_a_run.status, after_a_run.fate) == (QUARANTINED, fate)
+    assert PolicyRequest(leased(), NOON).quarantine("x").fate is Fate.QUARANTINED

@@ -238,8 +238,12 @@ class Connector:
         """
 
         def within(connection: Connection) -> T:
+            begun = self._clock.monotonic()
             connection.exec_driver_sql(self.dialect.begin)
             try:
+                if not patient:
+                    # Two statements and COMMIT follow, and each may take as long as BEGIN.
+                    self.step(ahead=3 * (self._clock.monotonic() - begun))
                 result = work(connection)
                 (self.renew if patient else self.step)()
             except BaseException as error:
@@ -261,14 +265,14 @@ class Connector:
         """Allow the next statement of the current work a full timeout."""
         self._budget.renew()
 
-    def step(self, *, answers: bool = False) -> None:
+    def step(self, *, answers: bool = False, ahead: float = 0.0) -> None:
         """Begin a step of the current request; see `Budget.step`.
 
         Raises:
-            StoreSlowError: the request has already taken too long.
+            StoreSlowError: the request takes too long.
         """
         try:
-            self._budget.step(answers=answers)
+            self._budget.step(answers=answers, ahead=ahead)
         except TimeoutError as error:
             # Nothing was sent, so the connection stays usable and open.
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
@@ -456,6 +460,7 @@ class Connector:
         if unknown or connection.invalidated:
             self.disconnect()
             return
+        self._budget.finish()
         try:
             connection.exec_driver_sql("ROLLBACK")
         except SQLAlchemyError:

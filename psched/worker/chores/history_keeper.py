@@ -11,7 +11,7 @@ from functools import partial
 from math import floor, inf
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, TransientStoreError
+from psched.base.errors import PschedError, StoreSlowError, TransientStoreError
 from psched.config import Config
 from psched.core.definition import history_setting
 from psched.core.history.protocol import KeepsHistory
@@ -28,7 +28,10 @@ MOST_WAITING = 1000
 """The most records that wait to be written. Further records are dropped, and counted."""
 
 _BATCH = 50
-"""The most records that one request writes."""
+"""The most records that one request writes.
+
+It is halved if the store is too slow for so many, and doubled again when records were written.
+"""
 
 _TRIM_LIMIT = 500
 """The most records that one request deletes because of their age."""
@@ -99,6 +102,7 @@ class HistoryKeeper:
         self._started = 0
         self._dropped = 0
         self._waiting: deque[RunRecord] = deque()
+        self._most = _BATCH
         self._keys: dict[str, None] = {}
         self._not_before = 0.0
         self._next_beat = 0.0
@@ -153,9 +157,9 @@ class HistoryKeeper:
         self._try(partial(self._work, busy))
 
     def leave(self) -> None:
-        """Write the waiting records, and that this worker ends now."""
+        """Write the waiting records as far as time allows, and that this worker ends now."""
         if self._kept and self._started and self._store is not None:
-            self._try(self._write)
+            self._try(self._write_last)
             self._try(partial(self._beat, self._store, 0, ended=0))
 
     def _work(self, busy: int) -> None:
@@ -220,20 +224,34 @@ class HistoryKeeper:
             self._waiting.append(record)
 
     def _write(self) -> None:
-        """Write the records that wait."""
+        """Write some of the records that wait.
+
+        The others are written later, because the worker claims nothing meanwhile.
+        """
         store = self._store
-        while self._waiting and store is not None:
-            batch = [*self._waiting][:_BATCH]
-            try:
-                batch = self._with_hosts(store, batch)
-                self._gateway.request_aside(partial(store.record, batch))
-            except TransientStoreError:
-                raise  # the records are written later; to write a record twice does no harm
-            except StoreError:
-                self._dropped += len(batch)
-                self._forget(len(batch))
-                raise
+        if not self._waiting or store is None:
+            return
+        batch = [*self._waiting][: self._most]
+        try:
+            batch = self._with_hosts(store, batch)
+            self._gateway.request_aside(partial(store.record, batch))
+        except StoreSlowError:
+            self._most = max(1, self._most // 2)
+            raise
+        except TransientStoreError:
+            raise  # the records are written later; to write a record twice does no harm
+        except PschedError:
+            self._dropped += len(batch)
             self._forget(len(batch))
+            raise
+        self._forget(len(batch))
+        self._most = min(_BATCH, 2 * self._most)
+
+    def _write_last(self) -> None:
+        """Write the records that wait, for not much longer than the driver's timeout."""
+        give_up_at = self._clock.monotonic() + self._settings.driver_timeout
+        while self._waiting and self._clock.monotonic() <= give_up_at:
+            self._write()
 
     def _with_hosts(self, store: KeepsHistory, records: list[RunRecord]) -> list[RunRecord]:
         """Add the hosts of the workers whose leases this worker has taken over."""
@@ -273,6 +291,8 @@ class HistoryKeeper:
         """Do something; if the store does not answer or refuses it, wait for some seconds."""
         try:
             work()
-        except StoreError as error:
+        except PschedError as error:
+            # For example, a record that violates a unique index which somebody has added raises an
+            # AlreadyExistsError, which is no StoreError.
             self._not_before = self._clock.monotonic() + _PAUSE
             _log.info("the run history is not written for now: %s", error)

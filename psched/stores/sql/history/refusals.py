@@ -56,7 +56,8 @@ class Refusals:
         """Whether an error means that the records were refused, so that they are to be left out.
 
         Args:
-            error: the error of a transaction that had already changed the rows.
+            error: the error of a transaction that had already changed the rows, or whose BEGIN took
+                too long.
             committing: whether the records were inserted, and the transaction was to be committed.
         """
         refused = not isinstance(error, StoreUnavailableError | UnknownOutcomeError)

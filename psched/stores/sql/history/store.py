@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import AlreadyExistsError, SchemaError, StoreError
+from psched.base.errors import AlreadyExistsError, SchemaError, StoreError, StoreSlowError
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
 from psched.stores.parameters import StoreParameters
@@ -268,7 +268,8 @@ class HistoryStore(TableStore[S]):
         try:
             result = self._connector.transact(begin, patient=False)
         except (StoreError, AlreadyExistsError) as error:
-            if not recording or (of_many and isinstance(error, InvalidValueError)):
+            slow = isinstance(error, StoreSlowError)
+            if not (recording or slow) or (of_many and isinstance(error, InvalidValueError)):
                 raise
             if not self._refusals.is_refusal(error, committing=inserted):
                 raise
