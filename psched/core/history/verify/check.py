@@ -123,7 +123,10 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
     """
     row = recorded.row
     found = Findings(schedules=1)
-    found.runs = sum(record.outcome is not None for record in recorded.runs)
+    found.runs = sum(
+        record.outcome is not None and record.ended >= period.start * 1000
+        for record in recorded.runs
+    )
     if settings.store_kind.keeps_options:
         # PerfectSched's table, which has no options, has no fences.
         check_leases(recorded.runs, row, recorded.audits, _delay(recorded), found)
