@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import click
+
 from psched.base.errors import InvalidError
 from psched.base.quantities import DURATIONS, as_seconds
 from psched.triggers.zone import find_zone
@@ -67,8 +69,15 @@ def parse_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
         A value for the argument ``since`` of `ScheduleCollection.runs`.
 
     Raises:
-        InvalidError: the text is neither an age nor a time.
+        click.UsageError: the text is neither an age nor a time.
     """
+    try:
+        return _since(text, utc=utc)
+    except InvalidError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _since(text: str | None, *, utc: bool) -> int | str | datetime | None:
     if text is None or not isinstance(as_seconds(text), str):
         return text
     if text.isdecimal() and text.isascii():

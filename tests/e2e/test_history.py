@@ -180,7 +180,7 @@ def test_a_late_run_shows_its_scheduled_time(service, history, now):
         run_record("late", **late, outcome="failed", reason="three"),
     )
     assert [row.split("web1")[1].strip() for row in history("late", "--utc")[1:-1]] == [
-        "of 00:00: three",
+        "three (of 00:00)",
         "",
         "of 00:00",
     ]
@@ -217,8 +217,8 @@ def test_conditions_of_the_command(service, history, now):
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
-        (["--since", "yesterday"], 1, "since: 'yesterday' is neither an age (30s, 5m, 1h, 30d)"),
-        (["--since", "202601310900"], 1, "since: '202601310900' could be a date"),
+        (["--since", "yesterday"], 2, "since: 'yesterday' is neither an age (30s, 5m, 1h, 30d)"),
+        (["--since", "202601310900"], 2, "since: '202601310900' could be a date"),
         (["--failed", "--fate", "expired"], 2, "--failed selects outcomes and fates"),
         (["--json", "--errors"], 2, "--errors and --utc are for the table"),
         (["--outcome", "good"], 2, "'good' is not one of 'finished', 'failed'"),

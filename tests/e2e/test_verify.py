@@ -121,8 +121,6 @@ def test_only_the_chosen_schedules_are_checked(ticking):
     assert (wrong.exit_code, "since: 'never' is neither an age" in wrong.output) == (2, True)
     future = ticking.invoke("verify", "--since", "2100-01-01T00:00", "--utc", "--database", url)
     assert future.exit_code == 0
-    # A run can have ended within the second in which the check begins.
-    assert re.search(r" and (no run|1 run|2 runs) since ", future.stdout)
     late = ticking.invoke("verify", "--since", "0", "--database", url)
     assert late.exit_code == 0
     assert "no violation" in late.stdout

@@ -102,7 +102,9 @@ class _Shown:
         fields = {
             name: None if side is None else self._fields(side) for name, side in sides.items()
         }
-        return asdict(record) | fields
+        # In seconds, like the times that the other commands show as JSON.
+        when = None if record.time is None else record.time / 1000
+        return asdict(record) | fields | {"time": when}
 
     def _changes(self, record: AuditRecord) -> Iterator[str]:
         """For each changed field, its name, and its old and new value."""

@@ -46,12 +46,15 @@ class View(NamedTuple):
 
 
 def _reason(run: Run, view: View) -> str:
-    parts = [_occurrences(run, view)] if run.outcome is None or _is_late(run) else []
+    parts = [_occurrences(run, view)] if run.outcome is None else []
     if run.out_of_memory:
         parts.append("probably out of memory")
     if run.reason:
         parts.append(view.redaction.text(run.reason))
-    return one_line(cut(": ".join(parts), _LONGEST_REASON))
+    text = ": ".join(parts)
+    if _is_late(run):
+        text = f"{text} ({_occurrences(run, view)})" if text else _occurrences(run, view)
+    return one_line(cut(text, _LONGEST_REASON))
 
 
 def _is_late(run: Run) -> bool:

@@ -9,7 +9,6 @@ from functools import partial
 import click
 
 from psched.app import CLOCK, make_store
-from psched.base.errors import InvalidError
 from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
@@ -71,15 +70,8 @@ def verify(
 
 
 def _age(since: str, now: Callable[[], float], *, utc: bool) -> float:
-    """How long ago the check begins, in seconds.
-
-    Raises:
-        click.UsageError: the text is neither an age nor a time.
-    """
-    try:
-        begin = earliest(parse_since(since, utc=utc) or 0, now)
-    except InvalidError as error:
-        raise click.UsageError(str(error)) from None
+    """How long ago the check begins, in seconds."""
+    begin = earliest(parse_since(since, utc=utc) or 0, now)
     return max(now() - begin / 1000, 0)
 
 
