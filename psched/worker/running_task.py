@@ -7,7 +7,7 @@ from typing import Any
 from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.history.records import Attempt, Outcome
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.store_clock import Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.settling import Ending
 from psched.process.kill_ladder import KillLadder
@@ -42,7 +42,7 @@ class RunningTask(Lease):
         runner: the process that runs the task.
         started: when the task was started, seconds of the monotonic clock.
         store_clock: the store's clock.
-        started_at: when the task was started, milliseconds of the store's clock.
+        started_at: when the task was started, as a reading of the store's clock.
         ended_at: when the run ended, milliseconds of the store's clock; 0 until then.
         decision: how the task wants its lease to end; None if it has not decided.
         failure: what went wrong in the run, in one line; None if the run has succeeded or has not
@@ -69,7 +69,7 @@ class RunningTask(Lease):
     runner: RunnerChild
     started: float
     store_clock: StoreClock
-    started_at: int = 0
+    started_at: Reading = Reading(0, 0.0)
     ended_at: int = 0
     decision: Decision | None = None
     failure: str | None = None
@@ -116,7 +116,7 @@ class RunningTask(Lease):
         """
         if not self.over:
             self.over, self.failure, self.ended, self.told = True, failure, now, told
-            self.ended_at = self.store_clock.milliseconds()
+            self.ended_at = self.store_clock.after(self.started_at)
 
     def judge_memory(self, oom_kills: int | None) -> None:
         """Find out whether the run, which has ended, was probably ended because memory ran out.
@@ -207,7 +207,7 @@ class RunningTask(Lease):
         return Attempt(
             outcome=outcome,
             pid=self.runner.pid,
-            started=self.started_at,
+            started=self.started_at.milliseconds,
             ended=self.ended_at,
             reason=None if isinstance(decision, Finish | Release) else decision.reason,
             exit_status=self.told.exit_status,

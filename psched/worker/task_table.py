@@ -122,7 +122,7 @@ class TaskTable:
             runner=runner,
             started=self._clock.monotonic(),
             store_clock=self._store_clock,
-            started_at=self._store_clock.milliseconds(),
+            started_at=self._store_clock.reading(),
         )
         self._tasks[row.key] = task
         self.started += 1

@@ -107,7 +107,7 @@ class TestLostWrites:
         wait_until(lambda: store.now() >= store.get("k").next_run_time, what="the lease's end")
         claimed = store.claim("w.2", **CLAIM)
         assert [(each.key, each.next_time) for each in claimed.rows] == [("k", 1)]
-        assert claimed.expired == {"k"}
+        assert {*claimed.expired} == {"k"}
 
     def test_a_lost_end_that_was_not_acknowledged_is_written_again(self, pair):
         store, lose = pair

@@ -243,7 +243,7 @@ class TestLease:
 
     @pytest.mark.parametrize("fault", LOST)
     def test_recovering_is_repeated(self, fault, far, held, store, proxy):
-        with proxy.fault(fault, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+        with proxy.fault(fault, b"COMMIT"), pytest.raises(UnknownOutcomeError):
             far.recover("far", alive_time=60, retry_wait=300)
         far.recover("far", alive_time=60, retry_wait=300)
         (row,) = store.claim("near.1", **CLAIM).rows
@@ -418,7 +418,7 @@ class TestPythonApi:
         schedules = collection(far, settings, Meanwhile())
         schedules.add("k", cron="@hourly", next_time=int(CLOCK.wall()) - 3 * 3600)
         task = schedules.poll()
-        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"):
+        with proxy.fault(Fault.LOSE_REPLY, b"COMMIT"):
             task.finish()
         assert store.get("k").fence == 2
 

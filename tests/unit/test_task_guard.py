@@ -38,6 +38,8 @@ class Runner:
     stop_flags: Flags = field(default_factory=Flags)
     exit: object = None
     stuck: bool = False
+    cpu_us: int | None = None
+    peak_kb: int | None = None
 
     def send(self, number):
         self.sent.append((self.clock.monotonic(), number))

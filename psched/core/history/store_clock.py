@@ -1,6 +1,20 @@
 """The store's clock, estimated without a request."""
 
+from typing import NamedTuple
+
 from psched.base.clock import Clock
+
+
+class Reading(NamedTuple):
+    """One reading of a `StoreClock`.
+
+    Attributes:
+        milliseconds: the time of the store's clock, in Unix milliseconds.
+        boottime: the time of this host's boot-time clock, in seconds.
+    """
+
+    milliseconds: int
+    boottime: float
 
 
 class StoreClock:
@@ -31,3 +45,15 @@ class StoreClock:
     def milliseconds(self) -> int:
         """The present time of the store's clock, in Unix milliseconds."""
         return round((self._clock.boottime() + self._offset) * 1000)
+
+    def reading(self) -> Reading:
+        """The present time of both clocks."""
+        return Reading(self.milliseconds(), self._clock.boottime())
+
+    def after(self, earlier: Reading) -> int:
+        """The present time in Unix milliseconds: an earlier reading plus the time since then.
+
+        So the difference of the two is exact, even if the store has told its time in between.
+        """
+        elapsed = self._clock.boottime() - earlier.boottime
+        return earlier.milliseconds + round(elapsed * 1000)
