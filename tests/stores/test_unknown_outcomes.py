@@ -421,7 +421,7 @@ class TestPythonApi:
         schedules = collection(far, settings, Meanwhile())
         schedules.add("k", cron="@hourly", next_time=int(CLOCK.wall()) - 3 * 3600)
         task = schedules.poll()
-        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"):
+        with proxy.fault(Fault.LOSE_REPLY, b"COMMIT"):
             task.finish()
         assert store.get("k").fence == 2
 
