@@ -7,7 +7,7 @@ from typing import Any
 from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.history.records import Attempt, Outcome
-from psched.core.history.store_clock import Reading, StoreClock
+from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.settling import Ending
 from psched.process.kill_ladder import KillLadder
@@ -69,7 +69,7 @@ class RunningTask(Lease):
     runner: RunnerChild
     started: float
     store_clock: StoreClock
-    started_at: Reading = Reading(0, 0.0)
+    started_at: Reading = NEVER
     ended_at: int = 0
     decision: Decision | None = None
     failure: str | None = None

@@ -242,8 +242,11 @@ class TestLease:
         assert json.loads(store.get("k").data) == {"n": 1}
 
     @pytest.mark.parametrize("fault", LOST)
-    def test_recovering_is_repeated(self, fault, far, held, store, proxy):
-        with proxy.fault(fault, b"COMMIT"), pytest.raises(UnknownOutcomeError):
+    @pytest.mark.parametrize("statement", [b"UPDATE", b"COMMIT"])
+    def test_recovering_is_repeated(self, fault, statement, *, far, held, store, proxy):
+        """It is a transaction, because it also records that the attempt was lost."""
+        error = UnknownOutcomeError if statement == b"COMMIT" else StoreUnavailableError
+        with proxy.fault(fault, statement), pytest.raises(error):
             far.recover("far", alive_time=60, retry_wait=300)
         far.recover("far", alive_time=60, retry_wait=300)
         (row,) = store.claim("near.1", **CLAIM).rows

@@ -17,6 +17,10 @@ class Reading(NamedTuple):
     boottime: float
 
 
+NEVER = Reading(0, 0.0)
+"""Stands for a reading that was not taken yet."""
+
+
 class StoreClock:
     """Estimates the present time of the store's clock.
 
