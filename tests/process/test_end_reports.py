@@ -343,7 +343,8 @@ def test_a_zombie_tells_what_it_has_used_and_remains_one():
     for _ in range(2):
         cpu_us, peak_kb = usage_of_zombie(child.pid)
         assert 290_000 <= cpu_us < 900_000
-        assert 200 * MIB < peak_kb < 300 * MIB
+        # The process begins with the memory of the tests' process.
+        assert peak_kb > 200 * MIB
     assert child.wait() == 0
     assert usage_of_zombie(child.pid) == (None, None)
 

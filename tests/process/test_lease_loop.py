@@ -16,6 +16,7 @@ from psched.app import make_store
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.config import from_mapping
+from psched.core.history.protocol import KeepsHistory
 from psched.core.model import Finish, Settlement
 from psched.core.store_protocol import ClaimUnknownError
 from psched.runner.stop_flags import Reason
@@ -44,6 +45,7 @@ class Unreliable:
         self.faults = {}
         self.requests = Counter()
         self.late = None
+        self.lost_records = 0
 
     def __getattr__(self, name):
         request = getattr(self._store, name)
@@ -78,6 +80,16 @@ class Host(SystemClock):
 
     def boottime(self):
         return super().boottime() + self.suspended
+
+
+def _passed_on(name):
+    return lambda self, *args, **kwargs: self.__getattr__(name)(*args, **kwargs)
+
+
+# From Python 3.12 on, `isinstance` finds the methods of a capability without ``__getattr__``.
+for _name in dir(KeepsHistory):
+    if not _name.startswith("_") and callable(getattr(KeepsHistory, _name)):
+        setattr(Unreliable, _name, _passed_on(_name))
 
 
 class Scene:
