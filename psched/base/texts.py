@@ -39,6 +39,11 @@ def visible(text: str, *, lines: bool = False) -> str:
     return "".join(c if c in kept or _is_harmless(c) else ascii(c)[1:-1] for c in text)
 
 
+def storable(text: str) -> str:
+    """The text with marks in place of NUL and halves of surrogate pairs, which no store accepts."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
 def cut(text: str, most: int = LONGEST) -> str:
     """The first ``most`` characters of a text, and a note on the number of dropped characters."""
     if len(text) <= most:

@@ -12,16 +12,14 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.base.compression import readable
-from psched.base.errors import NotSupportedError, PschedError, UnknownOutcomeError
-from psched.base.retry import Send, read_each
+from psched.base.errors import PschedError, UnknownOutcomeError
+from psched.base.retry import Send
 from psched.base.texts import visible
 from psched.client.author import Author
-from psched.client.history import earliest
 from psched.core.columns import DECODER
 from psched.core.history.protocol import AuditSelection, KeepsHistory
 from psched.core.history.records import AuditRecord
 from psched.core.model import DELETING, Row
-from psched.core.schedule import Since
 from psched.core.store_protocol import Store
 
 _log = logging.getLogger("psched.audit")
@@ -142,17 +140,6 @@ class Auditor:
             self._warn(keys, error)
         else:
             self.record(action, [(None, row) for row in found.values()])
-
-    def records(
-        self, key: str | None, since: Since | None, limit: int | None
-    ) -> Iterator[AuditRecord]:
-        """Read the audit trail; see `psched.client.collection.ScheduleCollection.audit`."""
-        store = self._store
-        first = None if since is None else earliest(since, lambda: self._send(self._store.now))
-        selection = AuditSelection(key=key, since=first, limit=limit)
-        if not isinstance(store, KeepsHistory):
-            raise NotSupportedError("this store keeps no audit trail")
-        return read_each(self._send, self._send(lambda: store.audits(selection)))
 
     @cached_property
     def _author(self) -> Author:

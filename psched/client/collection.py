@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from psched.application.task import Task
 from psched.base.clock import Clock
@@ -29,8 +30,6 @@ from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
-
-T = TypeVar("T")
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
@@ -70,18 +69,17 @@ class ScheduleCollection(CollectionHistory):
         warns_without_type: bool = False,
         author: Callable[[], Author] = this_process,
     ) -> None:
-        self._store = store
         self._settings = settings
         self._clock = clock
         self._draw_nonce = draw_nonce
-        self._tries = tries
         self._warns_without_type = warns_without_type
-        super().__init__(store, settings, clock=clock, author=author, send=self._send)
+        send = partial(retry_while_unavailable, clock=clock, tries=tries)
+        super().__init__(store, settings, clock=clock, author=author, send=send)
         self._writer = Writer(
-            store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=self._send
+            store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=send
         )
         self._poller = Poller(
-            store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
+            store, settings, clock=clock, draw_nonce=draw_nonce, send=send, schedules=self
         )
 
     def __enter__(self) -> Self:
@@ -463,6 +461,3 @@ class ScheduleCollection(CollectionHistory):
 
     def _read(self, key: str) -> Row:
         return self._send(lambda: read_row(self._store, key))
-
-    def _send(self, request: Callable[[], T]) -> T:
-        return retry_while_unavailable(request, clock=self._clock, tries=self._tries)

@@ -3,19 +3,29 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import islice
 
 from psched.base.clock import Clock
-from psched.base.retry import Send
+from psched.base.errors import InvalidError, NotSupportedError
+from psched.base.retry import Send, read_each
+from psched.client.arguments import chosen_key, earliest, keeping_history
 from psched.client.auditor import Auditor
 from psched.client.author import Author
 from psched.client.explain import explain_from_store
-from psched.client.history import HistoryReader
 from psched.config import Config
+from psched.core.columns import check_number
 from psched.core.declare import When
-from psched.core.history.records import AuditRecord
+from psched.core.history.protocol import (
+    AuditSelection,
+    FindsLastRuns,
+    KeepsHistory,
+    RunSelection,
+)
+from psched.core.history.records import FAILED_FATES, FAILURES, AuditRecord, Fate, Outcome
 from psched.core.history.run import Run
 from psched.core.history.why.answer import Answer
 from psched.core.schedule import Since
+from psched.core.selection import LARGEST_LIMIT, chosen_texts
 from psched.core.store_protocol import Store
 
 
@@ -43,7 +53,8 @@ class CollectionHistory:
         send: Send,
     ) -> None:
         self.auditor = Auditor(store, author=author, clock=clock, send=send)
-        self._history = HistoryReader(store, send=send)
+        self._store = store
+        self._send = send
         self._explain = partial(explain_from_store, store, settings, send)
 
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
@@ -78,9 +89,30 @@ class CollectionHistory:
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
             NotSupportedError: the store keeps no run history; the text names the fix.
         """
-        return self._history.runs(
-            key, type=type, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+        if limit is not None:
+            check_number("limit", limit, LARGEST_LIMIT)
+        outcomes, fates = _known("outcome", outcome, Outcome), _known("fate", fate, Fate)
+        if failed:
+            if outcomes or fates:
+                other = "outcome" if outcomes else "fate"
+                raise InvalidError("failed", f"and {other} both select records; leave one out")
+            outcomes, fates = FAILURES, FAILED_FATES
+        types = chosen_texts("type", type)
+        # A selection with both returns records that have one of either.
+        both = bool(outcomes and fates) and not failed
+        history = self._history()
+        selection = RunSelection(
+            key=chosen_key(key),
+            types=types,
+            outcomes=frozenset() if both else outcomes,
+            fates=fates,
+            since=None if since is None else self._earliest(since),
+            limit=None if both else limit,
         )
+        records = read_each(self._send, self._send(lambda: history.runs(selection)))
+        if both:
+            records = (each for each in records if each.outcome in outcomes)
+        return map(Run, islice(records, limit))
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
         """Find the last attempt that has ended of each of these keys, in a few round trips.
@@ -91,7 +123,11 @@ class CollectionHistory:
         Raises:
             NotSupportedError: the store keeps no run history, or cannot find these runs.
         """
-        return self._history.last_runs(keys)
+        history = self._history()
+        if not isinstance(history, FindsLastRuns):
+            raise NotSupportedError("this store cannot find the last runs of many keys")
+        found = self._send(lambda: history.last_runs(keys))
+        return {key: Run(record) for key, record in found.items()}
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
         """Note in the audit trail why the changes in the ``with`` block are made."""
@@ -111,4 +147,33 @@ class CollectionHistory:
             NotSupportedError: a store of this kind keeps no audit trail.
             SchemaError: the table of the audit trail does not exist.
         """
-        return self.auditor.records(key, since, limit)
+        history = keeping_history(self._store)
+        selection = AuditSelection(
+            key=chosen_key(key),
+            since=None if since is None else self._earliest(since),
+            limit=limit,
+        )
+        return read_each(self._send, self._send(lambda: history.audits(selection)))
+
+    def _earliest(self, since: Since) -> int:
+        return earliest(since, lambda: self._send(self._store.now))
+
+    def _history(self) -> KeepsHistory:
+        """The store.
+
+        Raises:
+            NotSupportedError: it keeps no history now; the text names the fix.
+        """
+        history = keeping_history(self._store)
+        if (problem := self._send(history.history_problem)) is not None:
+            raise NotSupportedError(f"there is no run history: {problem}")
+        return history
+
+
+def _known(
+    field: str, values: str | Iterable[str] | None, known: type[Outcome] | type[Fate]
+) -> frozenset[str]:
+    chosen = chosen_texts(field, values)
+    if unknown := chosen - {*known}:
+        raise InvalidError(field, f"{min(unknown)!r} is unknown; choose from {', '.join(known)}")
+    return chosen

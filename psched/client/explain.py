@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from psched.base.retry import Send
-from psched.client.writer import stored_key
+from psched.client.arguments import stored_key
 from psched.config import Config
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, read_each, send_once
+from psched.client.arguments import keeping_history, stored_key
 from psched.config import Config
-from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
+from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
 from psched.core.history.verify.findings import Findings
@@ -43,10 +44,8 @@ class Verifier:
     """
 
     def __init__(self, store: Store, settings: Config, send: Send = send_once) -> None:
-        if not isinstance(store, KeepsHistory):
-            raise NotSupportedError("this store keeps no run history")
-        self._store: Store = store
-        self._history: KeepsHistory = store
+        self._store = store
+        self._history = keeping_history(store)
         self._settings = settings
         self._send = send
         self.start = 0
@@ -63,6 +62,7 @@ class Verifier:
             NotFoundError: there is neither a schedule nor a record with one of the keys.
             NotSupportedError: the store keeps no history; the text says why.
         """
+        keys = [stored_key(key) for key in keys]
         if (problem := self._send(self._history.history_problem)) is not None:
             raise NotSupportedError(problem)
         now = self._send(self._store.now)

@@ -19,6 +19,7 @@ from psched.base.errors import (
     StoreError,
 )
 from psched.base.retry import Send
+from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
 from psched.config import Config
 from psched.core.declare import When, redeclare
@@ -326,23 +327,6 @@ def read_row(store: Store, key: str) -> Row:
     if row is None:
         raise NotFoundError(f"no schedule has the key {key!r}")
     return row
-
-
-def stored_key(key: str) -> str:
-    """Return the key unchanged, if a store can contain it.
-
-    Raises:
-        NotFoundError: no row can have this key, because the key is not a text, contains NUL (which
-            PostgreSQL cannot store), or contains half of a surrogate pair (with which Python
-            represents invalid UTF-8 in file names and arguments).
-    """
-    try:
-        possible = b"\0" not in key.encode()
-    except (UnicodeEncodeError, AttributeError):
-        possible = False
-    if not possible:
-        raise NotFoundError(f"no schedule has the key {key!r}")
-    return key
 
 
 def _taken(keys: Sequence[str]) -> str:

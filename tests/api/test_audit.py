@@ -377,7 +377,7 @@ class TestWhatCannotBeRecorded:
         schedules["k"].modify(type="u")
         schedules["k"].delete()
         assert caplog.records == []
-        with pytest.raises(NotSupportedError, match="keeps no audit trail"):
+        with pytest.raises(NotSupportedError, match="no audit trail"):
             schedules.audit()
 
 

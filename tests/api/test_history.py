@@ -6,7 +6,8 @@ import pytest
 
 import psched
 from psched import InvalidError, NotSupportedError, Run
-from psched.client.history import HistoryReader
+from psched.base.clock import SystemClock
+from psched.client.collection import ScheduleCollection
 from psched.core.history.records import FOREVER
 from support.run_records import not_run, run_record
 
@@ -216,8 +217,8 @@ def test_without_its_tables_the_history_says_how_to_create_them(settings, schedu
                 ask()
 
 
-def test_a_store_without_the_capability_keeps_no_history():
-    reader = HistoryReader(object(), send=lambda request: request())
-    for ask in reader.runs, lambda: reader.last_runs(["k"]):
+def test_a_store_without_the_capability_keeps_no_history(settings):
+    reader = ScheduleCollection(object(), settings, clock=SystemClock(), draw_nonce=str)
+    for ask in reader.runs, lambda: reader.last_runs(["k"]), reader.audit:
         with pytest.raises(NotSupportedError, match="this store keeps no run history"):
             ask()

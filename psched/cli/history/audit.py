@@ -12,7 +12,6 @@ from psched.base.texts import cut
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.keys import refuse_surrogates
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
@@ -59,8 +58,6 @@ def audit(
 
     The words of the option -m of a command are shown in brackets at the end.
     """
-    if key is not None:
-        refuse_surrogates(key)
     settings = settings_to_read(location)
     shown = _Shown(Redaction(settings.redact), utc=utc)
     with open_schedules(settings) as schedules:

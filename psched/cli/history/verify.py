@@ -13,12 +13,11 @@ from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.keys import refuse_surrogates
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.time_format import format_time, parse_since
-from psched.client.history import earliest
+from psched.client.arguments import earliest
 from psched.client.verifier import Verifier
 from psched.core.history.verify.findings import Findings
 
@@ -54,8 +53,6 @@ def verify(
     KEY is the name of a schedule or task. Without a KEY, all of them are checked. No master needs
     to run. Times that differ by at most a second are considered equal.
     """
-    for key in keys:
-        refuse_surrogates(key)
     settings = settings_to_read(location)
     store = make_store(settings)
     send = partial(retry_while_unavailable, clock=CLOCK, tries=_TRIES)

@@ -17,6 +17,7 @@ from sqlalchemy import text
 from typing_extensions import override
 
 from psched.base.errors import SchemaError
+from psched.base.texts import storable
 from psched.core.model import RUNNING, WAITING, Row
 from psched.core.selection import SelectedRows, Selection
 from psched.stores.sql.dialects import Dialect
@@ -72,7 +73,7 @@ class SelectingStatements:
         selection, hidden = self._selection, self._dialect.exact.format
         if selection.statuses:
             yield self._status()
-        labels = {each for label in selection.labels for each in _encoded(_storable(label))}
+        labels = {each for label in selection.labels for each in _encoded(storable(label))}
         for column, chosen in ("type", selection.types), ("label", labels):
             if chosen:
                 values = _numbered(column, chosen)
@@ -81,7 +82,7 @@ class SelectingStatements:
                     [f"{column} IN ({listed})"], f"{hidden(column)} IN ({listed})", values
                 )
         if selection.prefix:
-            values = {"prefix": _storable(selection.prefix)}
+            values = {"prefix": storable(selection.prefix)}
             between = "{0} >= :prefix"
             if end := _after(values["prefix"]):
                 values["prefix_end"] = end
@@ -291,12 +292,7 @@ class _RowsByKey(Iterator[Row]):
 
 
 def _numbered(name: str, chosen: Iterable[str]) -> dict[str, Any]:
-    return {f"{name}{i}": _storable(value) for i, value in enumerate(sorted(chosen))}
-
-
-def _storable(text: str) -> str:
-    """The text without NUL and halves of surrogate pairs, which drivers refuse and no row has."""
-    return text.replace("\0", "?").encode(errors="replace").decode()
+    return {f"{name}{i}": storable(value) for i, value in enumerate(sorted(chosen))}
 
 
 def _listed(values: Mapping[str, Any]) -> str:

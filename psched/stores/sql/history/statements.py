@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 
+from psched.base.texts import storable
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
 from psched.stores.sql.dialects import Dialect
@@ -248,13 +249,8 @@ def run_values(record: RunRecord) -> dict[str, Any]:
     values["out_of_memory"] = int(record.out_of_memory)
     for name, most in _TEXTS:
         if (written := values[name]) is not None:
-            values[name] = _storable(written[:most])
+            values[name] = storable(written[:most])
     return values
-
-
-def _storable(written: str) -> str:
-    """A text without characters that no database stores: NUL, and half of a surrogate pair."""
-    return written.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def audit_values(change: AuditRecord) -> dict[str, Any]:

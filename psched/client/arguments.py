@@ -1,0 +1,90 @@
+"""Checks what callers have given: keys, times, and a store that is asked for its history."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
+from psched.base.quantities import DURATIONS, as_seconds
+from psched.core.columns import LATEST_TIME
+from psched.core.history.protocol import KeepsHistory
+from psched.core.schedule import Since
+from psched.core.store_protocol import Store
+
+_LONGEST_AGE = 10**9
+"""A number from here on is a time in Unix seconds; a smaller one is an age of up to 31 years."""
+
+
+def keeping_history(store: Store) -> KeepsHistory:
+    """The store, if it can keep a run history and an audit trail.
+
+    Raises:
+        NotSupportedError: a store of this kind keeps none.
+    """
+    if not isinstance(store, KeepsHistory):
+        raise NotSupportedError(
+            "this store keeps no run history and no audit trail; psched's own table keeps both, and"
+            " so does a store of your own that has the methods of KeepsHistory"
+        )
+    return store
+
+
+def earliest(since: Since, now: Callable[[], float]) -> int:
+    """The earliest time that is meant by an argument ``since``, in Unix milliseconds.
+
+    Args:
+        since: an age, an aware datetime or Unix seconds.
+        now: returns the present time of the store's clock, from which an age is counted.
+
+    Raises:
+        InvalidError: the value is none of these.
+    """
+    if isinstance(since, datetime):
+        if since.tzinfo is None:
+            raise InvalidError(
+                "since",
+                "is a datetime without a zone; give it one: tzinfo=ZoneInfo('Europe/Paris')",
+            )
+        return round(since.timestamp() * 1000)
+    seconds: Any = as_seconds(since)
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 <= seconds <= LATEST_TIME:
+        raise InvalidError(
+            "since",
+            f"must be an age ({DURATIONS}, a timedelta, or a number of seconds), a datetime or"
+            f" Unix seconds, not {since!r}",
+        )
+    if isinstance(since, str | timedelta) or seconds < _LONGEST_AGE:
+        seconds = now() - seconds
+    return int(seconds * 1000)
+
+
+def stored_key(key: str) -> str:
+    """Return the key unchanged, if a store can contain it.
+
+    Raises:
+        NotFoundError: no row can have this key, because the key is not a text, contains NUL (which
+            PostgreSQL cannot store), or contains half of a surrogate pair (with which Python
+            represents invalid UTF-8 in file names and arguments).
+    """
+    try:
+        possible = b"\0" not in key.encode()
+    except (UnicodeEncodeError, AttributeError):
+        possible = False
+    if not possible:
+        raise NotFoundError(f"no schedule has the key {key!r}")
+    return key
+
+
+def chosen_key(key: str | None) -> str | None:
+    """Return the argument ``key`` of a method that selects records: a key, or None for every key.
+
+    Raises:
+        InvalidError: it is neither.
+        NotFoundError: no row can have this key; see `stored_key`.
+    """
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise InvalidError("key", f"must be a text, not {key!r}")
+    return stored_key(key)
