@@ -41,6 +41,8 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 def storable(text: str) -> str:
     """The text with marks in place of NUL and halves of surrogate pairs, which no store accepts."""
+    if text.isascii() and "\0" not in text:  # nearly every text; the check is fast
+        return text
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

@@ -119,7 +119,7 @@ class Poller:
                     return Task({**run, "data": text}, holder)
                 except InvalidError as error:
                     verdict = quarantine(row, str(error))
-            verdict = self.recorder.with_records(
+            verdict.records = self.recorder.records_of(
                 verdict, row, None, history=history_setting(row, self.settings)
             )
             results = self.send(partial(self.store.settle, [verdict]))

@@ -150,7 +150,9 @@ def _settlement(
         fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.CANCELLED
         return changed(_at(current, definition, current.next_time), fate=fate)
     if isinstance(decision, Finish):
-        return changed(_finished(leased, current, definition, now), fate=Fate.FINISHED)
+        end = _finished(leased, current, definition, now)
+        end.fate = Fate.FINISHED
+        return end
     if isinstance(decision, Quarantine) and leased.version == current.version:
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):

@@ -188,7 +188,7 @@ def settle(
         for key, ending in open_endings.items():
             end = conclude(ending.leased, current[key], ending.decision, settings, now)
             if end is not None and recorder is not None:
-                end = recorder.with_records(
+                end.records = recorder.records_of(
                     end, ending.leased, ending.attempt, history=ending.history
                 )
             if end is not None:

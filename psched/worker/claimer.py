@@ -320,7 +320,8 @@ class Claimer:
     def _settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""
         history = history_setting(row, self._settings)
-        self._unstarted.settle(self._recorder.with_records(settlement, row, None, history=history))
+        settlement.records = self._recorder.records_of(settlement, row, None, history=history)
+        self._unstarted.settle(settlement)
 
     def _granted(self, row: Row, sent: float) -> Lease:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)

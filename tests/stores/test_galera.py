@@ -8,7 +8,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 
 from psched.base.errors import (
     AlreadyExistsError,
@@ -18,6 +18,7 @@ from psched.base.errors import (
 )
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.stores.sql import raw_execute
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.run_log import exactly_once, in_order, never_two_at_once
@@ -148,29 +149,39 @@ class TestConflictAtCommit:
     """Two transactions at two nodes have changed the same row; one of them fails at COMMIT."""
 
     @pytest.fixture
-    def before_commit(self):
-        """A function that has its argument called just before a store sends its next COMMIT."""
+    def before_commit(self, monkeypatch):
+        """A function that has its argument called just before the next COMMIT is sent."""
 
-        def before_commit(connector, something):
+        def before_commit(something):
             waiting = [something]
+            send = raw_execute.send
 
-            def send(_connection, _cursor, statement, *_):
+            def call_and_send(connection, statement):
                 if statement == "COMMIT" and waiting:
                     waiting.pop()()
+                send(connection, statement)
 
-            event.listen(connector._engines[0], "before_cursor_execute", send)
+            monkeypatch.setattr(raw_execute, "send", call_and_send)
 
         return before_commit
 
     @pytest.fixture
-    def refused(self, stores):
-        """A list that receives the numbers of the errors that one store gets."""
+    def refused(self, stores, monkeypatch):
+        """A list that receives the numbers of the errors of the work that one store begins."""
         numbers = []
+        run = stores[0]._connector.run
 
-        def note(context):
-            numbers.append(context.original_exception.args[0])
+        def note(work):
+            def noted(connection):
+                try:
+                    return work(connection)
+                except DBAPIError as error:
+                    numbers.append(error.orig.args[0])
+                    raise
 
-        event.listen(stores[0]._connector._engines[0], "handle_error", note)
+            return run(noted)
+
+        monkeypatch.setattr(stores[0]._connector, "run", note)
         return numbers
 
     def test_of_two_that_add_a_key_one_has_added_it_and_the_other_nothing(
@@ -184,7 +195,7 @@ class TestConflictAtCommit:
                 rows = [Row(key=key, next_time=1, next_run_time=1) for key in keys]
                 connection.execute(*one._sql.insert(rows, "one"))
 
-        before_commit(one._connector, lambda: add(other, "d", "x"))
+        before_commit(lambda: add(other, "d", "x"))
         with pytest.raises(AlreadyExistsError):
             one._connector.transact(insert)
 

@@ -110,8 +110,8 @@ class Installation:
         verdict = after_claim(row, self.settings, now)
         history = history_setting(row, self.settings)
         if not isinstance(verdict, Run):
-            end = self._recorder.with_records(verdict, row, None, history=history)
-            self.store.settle([end])
+            verdict.records = self._recorder.records_of(verdict, row, None, history=history)
+            self.store.settle([verdict])
             return
         started = self._recorder.clock.milliseconds()
         self.clock.advance(self.random.choice([0.2, 3, 20]))

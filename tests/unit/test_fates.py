@@ -71,7 +71,7 @@ def recorded(row, end, outcome, *, history="all"):
     attempt = outcome and Attempt(
         outcome=outcome, pid=9, started=(NOON - 5) * 1000, ended=(NOON + 9) * 1000
     )
-    return recorder.with_records(end, row, attempt, history=history).records
+    return recorder.records_of(end, row, attempt, history=history)
 
 
 def fate_after_run(decision, row=None, current=None, now=NOON + 1, **settings):

@@ -1,4 +1,4 @@
-"""Adds to a settlement the records that the store writes with it."""
+"""Creates the records that a store writes with a settlement."""
 
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -34,15 +34,15 @@ class Recorder:
     generation: int | None
     clock: StoreClock
 
-    def with_records(
+    def records_of(
         self,
         settlement: Settlement,
         leased: Row,
         attempt: Attempt | None,
         *,
         history: str,
-    ) -> Settlement:
-        """Add its records to a settlement.
+    ) -> tuple[RunRecord, ...]:
+        """Create the records of a settlement.
 
         Args:
             settlement: the end of the lease.
@@ -51,14 +51,14 @@ class Recorder:
             history: the setting of this name.
         """
         if history == "none":
-            return settlement
+            return ()
         records = []
         cursor = leased.next_time
         if cursor is None and leased.next_run_time is not None:
             cursor = leased.next_run_time  # the row had no scheduled time yet
         if (attempt is not None or settlement.fate is not None) and cursor is not None:
             records.append(self.record(leased, attempt, cursor, settlement))
-        records += (
+        records += [
             changed(
                 self.record(leased, None, skipped.first, settlement),
                 until=_until(skipped),
@@ -68,10 +68,10 @@ class Recorder:
                 attempt=0,
             )
             for skipped in settlement.skipped
-        )
+        ]
         if history == "failures":
             records = [each for each in records if _is_failure(each)]
-        return changed(settlement, records=tuple(records)) if records else settlement
+        return tuple(records)
 
     def record(
         self,

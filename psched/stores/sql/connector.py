@@ -239,7 +239,7 @@ class Connector:
 
         def within(connection: Connection) -> T:
             begun = self._clock.monotonic()
-            connection.exec_driver_sql(self.dialect.begin)
+            raw_execute.send(connection, self.dialect.begin)
             try:
                 if not patient:
                     # Two statements and COMMIT follow, and each may take as long as BEGIN.
@@ -253,7 +253,7 @@ class Connector:
                     raise self._failure(ErrorKind.UNAVAILABLE, error) from None
                 raise
             try:
-                connection.exec_driver_sql("COMMIT")
+                raw_execute.send(connection, "COMMIT")
             except DBAPIError as error:
                 self._roll_back(connection, error)
                 raise
@@ -462,7 +462,7 @@ class Connector:
             return
         self._budget.finish()
         try:
-            connection.exec_driver_sql("ROLLBACK")
+            raw_execute.send(connection, "ROLLBACK")
         except SQLAlchemyError:
             self.disconnect()
 

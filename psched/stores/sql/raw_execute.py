@@ -57,6 +57,15 @@ def repeat(
     _execute(connection, compiled.text, bound if many else bound[0], _nothing, many=many)
 
 
+def send(connection: Connection, statement: str) -> None:
+    """Send a statement that has neither values nor a result, such as ``COMMIT``.
+
+    Raises:
+        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
+    """
+    _execute(connection, statement, (), _nothing)
+
+
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
     """Send statements without values as one request; return the rows of the one query among them.
 
