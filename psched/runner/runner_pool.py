@@ -78,6 +78,16 @@ class RunnerPool(ABC):
             self.kill(runner)
         return clean
 
+    def hold(self, runner: RunnerChild) -> None:
+        """Give a runner no further task until `unhold` is called."""
+        if runner in self._idle:
+            self._idle.remove(runner)
+
+    def unhold(self, runner: RunnerChild) -> None:
+        """Allow further tasks for a runner again."""
+        if runner.exit is None:
+            self._idle.insert(0, runner)
+
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:
         """KILL all processes below a runner; return whether the runner can be used again."""

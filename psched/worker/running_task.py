@@ -10,6 +10,7 @@ from psched.core.history.records import Attempt, Outcome
 from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.settling import Ending
+from psched.output.collection import NO_OUTPUT, CapturedOutput
 from psched.process.kill_ladder import KillLadder
 from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
@@ -54,8 +55,11 @@ class RunningTask(Lease):
         out_of_memory: whether the run was probably ended because memory ran out.
         cpu_us: the CPU time in microseconds; None if it is not known.
         peak_kb: the most memory that one of its processes has used, in KiB; None if not known.
-        empty: whether no process belongs to the task any more. The runner can then run another
-            task.
+        empty: whether no process belongs to the task any more, and its output is known. The runner
+            can then run another task.
+        output: what the task has printed; known when ``empty`` is True.
+        awaits_output: whether no process belongs to the task any more, but the collector was asked
+            for its output and has not answered.
         begun: whether `TaskGuard` has checked that the runner has begun the task. `TaskGuard`
             checks this once, ``start_timeout`` seconds after the start.
         lost_server: whether the run has ended because the runner's fork server died.
@@ -80,6 +84,8 @@ class RunningTask(Lease):
     cpu_us: int | None = None
     peak_kb: int | None = None
     empty: bool = False
+    output: CapturedOutput = NO_OUTPUT
+    awaits_output: bool = False
     begun: bool = False
     lost_server: bool = False
     stopping: Reason = Reason.NONE
@@ -143,8 +149,7 @@ class RunningTask(Lease):
             self.run_over("its fork server died", now, EndReport.of_exit(self.runner.exit))
 
     def tree_gone(self) -> None:
-        """Note that no process belongs to the task any more."""
-        self.empty = True
+        """Note that no process belongs to the task any more, and what its processes have used."""
         # The figures are copied, because the runner can run another task before this lease ends.
         runner = self.runner
         self.cpu_us, self.peak_kb = self.told.cpu_us, self.told.peak_kb

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from psched.process.message_shapes import Shapes
 
-MOST_DESCRIPTORS = 8
+MOST_DESCRIPTORS = 16
 """The most descriptors that one message can carry."""
 
 _FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
