@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -27,6 +28,9 @@ if SLOWNESS not in os.environ:  # once for all processes of a run
     measure_slowness()
 
 pytest.register_assert_rewrite("psched.testing")
+
+# Under nohup(1), HUP is ignored, and every process that the tests start would inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A property test uses the same examples on every machine and every day, so that a failure belongs
 # to the change that it appears with. It has no deadline, because machines differ in speed.
