@@ -35,6 +35,11 @@ These descriptors are used directly, because such a path cannot be opened if the
 socket.
 """
 
+COPIED = b"\x1e"
+"""Stands before each line of `Log.copies_to`: a reader can tell by it that the log has the line, too.
+
+ASCII calls this character the record separator."""
+
 _REMEMBERED = 10
 """The largest number of warnings and errors in `Log.recent`."""
 
@@ -58,6 +63,8 @@ class Log(logging.Handler):
         subject: the occurrence that each line shows, as text; if empty, lines show no occurrence.
         recent: the last warnings and errors, one text line each, for ``psched status``.
         is_on_terminal: whether the lines are written to a terminal.
+        copies_to: a descriptor to which each line is written as well, as text after `COPIED`; None
+            if there is none. A task's captured output contains its log lines in this way.
 
     Raises:
         OSError: the file cannot be opened.
@@ -75,6 +82,7 @@ class Log(logging.Handler):
         self.process = process
         self.subject = ""
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self.copies_to: int | None = None
 
     @property
     def descriptors(self) -> list[int]:
@@ -105,6 +113,15 @@ class Log(logging.Handler):
                 _write_to_terminal(self._descriptor, line)
             else:
                 os.write(self._descriptor, line)
+        if self.copies_to is not None:
+            self._copy(record, self.copies_to)
+
+    def _copy(self, record: logging.LogRecord, descriptor: int) -> None:
+        """Write a message, as text, to a further descriptor."""
+        with suppress(OSError, ValueError):
+            lines = text_line(record, self.process, "").encode(errors="backslashreplace")
+            marked = b"".join(COPIED + line for line in lines.splitlines(keepends=True))
+            os.write(descriptor, marked)
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a message; as text, it is followed by the lines of the traceback."""
@@ -204,6 +221,13 @@ class Log(logging.Handler):
         if self._path is not None:
             os.close(before)
         self._path = name
+
+    def leave_standard_streams(self) -> None:
+        """Write to a copy of standard output or standard error, because these will be replaced."""
+        if self._path is None and self._descriptor in STANDARD.values():
+            self._descriptor = os.dup(self._descriptor)
+            if self._dumps:
+                self.dump_crashes()
 
     def dump_crashes(self) -> None:
         """Make `faulthandler` write the stack to this log if the process crashes."""

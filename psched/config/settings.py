@@ -216,6 +216,21 @@ class Config:
     """Number of records that the run history keeps of one schedule, the newest ones; 0 means no
     limit."""
 
+    output: Annotated[str, Choice("both", "history", "service", "raw", "none")] = "both"
+    """Where the output of tasks goes: to the service's output, each line with key and time
+    (service); to the store (history); both; to the service's output unchanged (raw); or nowhere
+    (none)."""
+
+    output_limit: Annotated[int, Number(whole=True, unit="bytes", most=2**20)] = 65_536
+    """Number of bytes of an attempt's output that the store keeps, the last ones."""
+
+    output_keep: Annotated[int, Number(whole=True)] = 604_800
+    """Age in seconds at which the output of attempts is deleted; 0 means no limit."""
+
+    output_budget: Annotated[int, Number(whole=True, unit="bytes")] = 1_073_741_824
+    """Number of bytes that the output of all attempts may take in the store; the oldest is deleted.
+    0 means no limit."""
+
     redact: Annotated[tuple[str, ...], FieldNames()] = ()
     """Names of fields, such as password or *token*, whose values are hidden wherever the command
     psched shows payloads, results and errors."""

@@ -18,15 +18,12 @@ from contextlib import suppress
 from typing import Any
 
 from psched.base.clock import Clock
+from psched.base.log import COPIED
 from psched.output.messages import LONGEST_TAIL
 from psched.output.service_output import ServiceOutput
 from psched.output.tail import Tail
 from psched.process.channel import Channel
 from psched.process.titles import set_title
-
-LOGGED = b"\x1e"
-"""Marks the beginning of a line that is in psched's log, so that it is not forwarded, too. It is
-the character that ASCII calls record separator."""
 
 _CHUNK = 1 << 16
 """The most bytes that are read from one pipe before the others have their turn."""
@@ -98,7 +95,7 @@ class _Pipe:
         return [
             b"%s %s: %s" % (now, self._prefix, line if line.endswith(b"\n") else line + b"\n")
             for line in lines
-            if not line.startswith(LOGGED)
+            if not line.startswith(COPIED)
         ]
 
 

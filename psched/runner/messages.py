@@ -20,6 +20,7 @@ from psched.process.message_shapes import (
     text,
     whole,
 )
+from psched.runner.standard_streams import PLACES
 
 FROM_RUNNER = Shapes(
     {
@@ -72,6 +73,7 @@ TO_RUNNER = Shapes(
                 fence=any_whole,
                 data_limit=whole(),
                 on_return=one_of("finish", "retry"),
+                output=one_of(*PLACES),
             ),
             "data": attached,
         },

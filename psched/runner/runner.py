@@ -43,6 +43,7 @@ from psched.process.titles import set_title
 from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER
+from psched.runner.standard_streams import PIPE, StandardStreams
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
 from psched.runner.usage import Usage
@@ -191,9 +192,16 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
+        self._streams = StandardStreams()
         # If each task has a process of its own, the fork server reads what the process has used.
         # Measuring it here, too, would copy 30 memory pages.
         self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()
+
+    def before_fork(self) -> None:
+        """Prepare the fork server for a fork; it calls this before each one."""
+        self._log.follow()
+        self._streams.save()
+        self._log.leave_standard_streams()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
         """Run tasks in this process until it must exit; return the exit status.
@@ -247,6 +255,8 @@ class Runner:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
+        place = self._streams.use(assignment["output"])
+        self._log.copies_to = 2 if place == PIPE else None
         # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence

@@ -227,7 +227,7 @@ def make_runner_pool(
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
-        before_fork=log.follow,
+        before_fork=runner.before_fork,
         output=output,
     )
 

@@ -18,6 +18,7 @@ from psched.runner.runner_pool import RunnerPool
 from psched.worker.chores.backlog_watch import BacklogWatch
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
+from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.claimer import Claimer
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
@@ -185,6 +186,7 @@ def make_lease_loop(
         startup=StartupSteps(startup, gateway),
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
         history=history,
+        output=OutputKeeper(store, gateway, settings, recorder=recorder, clock=clock, rng=rng),
         backlog=BacklogWatch(store, gateway, settings, clock=clock),
         recorder=recorder,
         clock=clock,

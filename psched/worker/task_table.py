@@ -18,11 +18,15 @@ from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
+from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")
+
+_PLACES = {"raw": RAW, "none": NONE}
+"""For the values of the setting ``output`` by which nothing is collected: where the output goes."""
 
 
 class LeaseWriter(Protocol):
@@ -143,7 +147,9 @@ class TaskTable:
         task.log("started, %s, attempt %d", run.definition.type, row.attempt)
         self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit
-        message = {"run": assignment(row, run.definition, run.scheduled_time)}
+        place = _PLACES.get(run.definition.settings.output, PIPE)
+        task_fields = assignment(row, run.definition, run.scheduled_time)
+        message = {"run": {**task_fields, "output": place}}
         runner.link.send(message, _stored(row.data))
 
     def remove(self, key: str) -> RunningTask:
@@ -258,7 +264,9 @@ class TaskTable:
         task = self._printing.get(pipe.number)
         if task is None:
             return UNKNOWN
-        return Whose(str(task.occurrence), 65536, forward=True)
+        settings = task.definition.settings
+        keep = settings.output_limit if settings.output in {"both", "history"} else 0
+        return Whose(task.row.key, keep, forward=settings.output in {"both", "service"})
 
     def _handle(
         self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
