@@ -36,7 +36,7 @@ socket.
 """
 
 COPIED = b"\x1e"
-"""Stands before each line of `Log.copies_to`: a reader can tell by it that the log has the line, too.
+"""Stands before each line of `Log.copies_to`, to tell that the line is in the log, too.
 
 ASCII calls this character the record separator."""
 

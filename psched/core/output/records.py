@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
     """What one attempt has printed; its fields are the columns of ``<table>_output``.
