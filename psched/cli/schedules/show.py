@@ -20,7 +20,7 @@ from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
-from psched.cli.schedules.status import shown_status
+from psched.cli.schedules.status import overdue, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
 from psched.core.history.records import Outcome
@@ -104,7 +104,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         print_table(columns, (table_row(run, columns, view) for run in attempts))
     if upcoming:
         click.echo()
-        for line in _upcoming_lines(upcoming, now):
+        for line in _upcoming_lines(upcoming, row, now):
             click.echo(line)
 
 
@@ -179,9 +179,10 @@ def _print_fields(fields: dict[str, str]) -> None:
         click.echo(f"{name + ':':{width}} {value}")
 
 
-def _upcoming_lines(upcoming: Sequence[UpcomingTime], now: float) -> Iterator[str]:
+def _upcoming_lines(upcoming: Sequence[UpcomingTime], row: Row, now: float) -> Iterator[str]:
     yield "next runs:"
     for each in upcoming:
         when = each.time if each.run_at is None else each.run_at
-        line = f"    {format_both(when)}  {format_distance(when - now)}"
+        distance = overdue(each, row, now) or format_distance(when - now)
+        line = f"    {format_both(when)}  {distance}"
         yield f"{line}  # {each.note}" if each.note else line
