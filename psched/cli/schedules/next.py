@@ -146,9 +146,7 @@ def _print_object(about: dict[str, object], listed: Iterable[UpcomingTime]) -> N
     click.echo(json.dumps({**about, "occurrences": occurrences}))
 
 
-def _print_lines(
-    listed: Sequence[UpcomingTime], due: Sequence[str | None], now: float
-) -> None:
+def _print_lines(listed: Sequence[UpcomingTime], due: Sequence[str | None], now: float) -> None:
     """Print the times.
 
     Args:
