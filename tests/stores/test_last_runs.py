@@ -72,3 +72,30 @@ def test_the_last_runs_are_found_by_an_index(store, database):
     late = run_record("k7", outcome="failed", fate=None)
     store.record([late])
     assert store.last_runs(["k7"])["k7"].owner == late.owner
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_plan_that_postgresql_makes_for_any_key_uses_the_index_too(database):
+    """PostgreSQL reuses such a plan; it would read all records if it took each key for frequent."""
+    store = make_store(database.url, timeout=60)
+    store.init()
+    statement, _ = store._history.select_last_runs(["rare"])
+
+    def plan(connection):
+        columns = {"type": "'t'", "scheduled_time": "i", "attempt": "1", "fence": "1"}
+        ends = {"owner": "'w.' || CAST(i AS VARCHAR)", "ended": "i", "outcome": "'finished'"}
+        for key, rows in ("rare", 1), ("frequent", RECORDS):
+            values = {"key": f"'{key}'", **columns, **ends}
+            fill(connection, "postgresql", rows, table="psched_runs", **values)
+        connection.exec_driver_sql("ANALYZE psched_runs")
+        connection.exec_driver_sql("SET plan_cache_mode = force_generic_plan")
+        prepared = str(statement).replace(":key0", "$1")
+        connection.exec_driver_sql(f"PREPARE last (text) AS {prepared}")
+        rows = connection.exec_driver_sql("EXPLAIN (ANALYZE) EXECUTE last ('rare')")
+        return "\n".join(row[0] for row in rows)
+
+    found = store._connector.run(plan)
+    store.disconnect()
+    assert "using psched_runs_key" in found, found
+    assert "Rows Removed" not in found, found

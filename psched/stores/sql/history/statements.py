@@ -83,6 +83,9 @@ class HistoryStatements:
         self._of_key, self._newest_of_key = (
             part.format(self._key, ":key") for part in dialect.newest_of_key
         )
+        self._of_each_key, self._newest_of_each_key = (
+            part.format(self._key, ":key{0}") for part in dialect.newest_of_key
+        )
         self._oldest_of_key = self._newest_of_key.replace(" DESC", "")
         # Each of these statements changes no row, and fails if the user does not have the right.
         self.rights = {
@@ -209,9 +212,9 @@ class HistoryStatements:
         """
         each = (
             f"SELECT newest FROM (SELECT id AS newest FROM {self._runs}"
-            f" WHERE {self._key} = :key{{0}}"
+            f" WHERE {self._of_each_key}"
             f" AND (outcome IS NOT NULL OR (fate IN ({_DECISIONS}) AND {self._until} IS NULL))"
-            " ORDER BY id DESC LIMIT 1) AS last{0}"
+            f" ORDER BY {self._newest_of_each_key} LIMIT 1) AS last{{0}}"
         )
         # It is a join, because MariaDB would run the parts of id IN (…) anew for each record.
         parts = (
