@@ -413,7 +413,7 @@ class Schedules(Protocol):
         ...
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
-        """Find the last attempt that has ended of each of these keys."""
+        """Find the last run of each of these keys: how its last attempt or occurrence ended."""
 
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will."""

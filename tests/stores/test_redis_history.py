@@ -334,16 +334,6 @@ class TestReading:
         after = int(redis_cli("INFO", "commandstats")["cmdstat_xrevrange"]["calls"])
         assert after - before == 1
 
-    def test_the_last_run_of_a_key_is_found_behind_what_never_ran(self, store):
-        skipped = [
-            made("a", owner=f"s.{n}", outcome=None, fate="skipped_catchup") for n in range(30)
-        ]
-        store.record([made("a", error="e", result="{}"), *skipped, made("b", owner="b.1")])
-        store.record([made("c", outcome=None)])
-        last = store.last_runs(["a", "b", "c", "none"])
-        assert {key: each.owner for key, each in last.items()} == {"a": "worker.1", "b": "b.1"}
-        assert (last["a"].error, last["a"].result) == (None, None)
-
     def test_later_records_have_larger_numbers(self, store):
         store.record([made("k", owner=f"w.{n}") for n in range(300)])
         numbers = [each.id for each in store.runs()]

@@ -294,8 +294,8 @@ class TestSituations:
         ]
         answer = ask("02:30", schedule(), late, workers=workers)
         assert answer.sentence == (
-            "The occurrence of 2026-11-22 02:30 CET ran at 02:47 CET on web1, 17 min late because"
-            " no worker was alive between 02:25 CET and 02:46:40 CET, and took 10 s."
+            "The occurrence of 2026-11-22 02:30 CET ran at 02:47 CET on web1, 17.0 min late because"
+            " no worker was alive between 02:25 CET and 02:46:40 CET, and took 10.0 s."
         )
         assert answer.details["late_code"] == "no_worker"
         assert answer.details["late"] == 1020
