@@ -7,6 +7,7 @@ days; clocks are changed. Then a record is deleted, and its absence is found.
 
 import json
 import random
+import sys
 from dataclasses import replace as changed
 from itertools import count
 
@@ -43,9 +44,18 @@ DEFINITIONS = (
     {"cron": "0 * * * *", "jitter": 300, "catchup_limit": 5},
 )
 
+CLAIM = {"limit": 1, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+OUTCOMES = {Outcome.FINISHED: 12, Outcome.FAILED: 3, Outcome.RELEASED: 1, Outcome.LOST: 1}
+
 
 class Installation:
-    """A store, a client and a worker."""
+    """A store, a client and a worker.
+
+    Attributes:
+        settings: the worker's settings; a test can replace them.
+        outcomes: how tasks end, with weights.
+    """
 
     def __init__(self, url, database_clock, seed):
         self.url = url
@@ -58,6 +68,7 @@ class Installation:
             self.store, self.settings, clock=self.clock, draw_nonce=lambda: next(nonces)
         )
         self.random = random.Random(seed)  # noqa: S311  # repeatable
+        self.outcomes = dict(OUTCOMES)
         self._owners = map("w.{}".format, count())
         self._recorder = Recorder(host="h", generation=1, clock=Estimate(self.clock))
 
@@ -97,9 +108,7 @@ class Installation:
         """Run what is due, as a worker does, until nothing is."""
         while True:
             sent = self.clock.boottime()
-            claimed = self.store.claim(
-                next(self._owners), limit=1, alive_time=60, shortest=6, horizon=0
-            )
+            claimed = self.store.claim(next(self._owners), **CLAIM)
             if claimed.now is not None:
                 self._recorder.clock.read(claimed.now, sent, self.clock.boottime())
             if not claimed.rows:
@@ -116,9 +125,7 @@ class Installation:
         started = self._recorder.clock.milliseconds()
         self.clock.advance(self.random.choice([0.2, 3, 20]))
         during()
-        how = self.random.choices(
-            [Outcome.FINISHED, Outcome.FAILED, Outcome.RELEASED, Outcome.LOST], [12, 3, 1, 1]
-        )[0]
+        how = self.random.choices([*self.outcomes], [*self.outcomes.values()])[0]
         if how is Outcome.LOST:
             self.clock.advance(90)  # the lease expires
             return
@@ -268,3 +275,139 @@ def test_changes_of_schedules_are_no_violations(install, seed):
     assert actions >= {"add", "modify"}
     assert len([*psched.store.runs(RunSelection(key="a"))]) > 20
     assert checked > 20
+
+
+TIDES = """
+class Tides:
+    def next_at(self, after):
+        return (after // 600 + 1) * 600
+"""
+"""A trigger with a time every ten minutes."""
+
+
+class Coast:
+    """An installation with a trigger that not every host can load.
+
+    Attributes:
+        psched: the installation, with one schedule.
+        able: the settings of a host that can load the trigger.
+        unable: the settings of a host that cannot.
+    """
+
+    KEY = "tide"
+
+    def __init__(self, psched, folder, **fields):
+        (folder / "psched_tides.py").write_text(TIDES)
+        self.psched = psched
+        self.unable = psched.settings
+        self.able = psched.settings.with_settings(load_path=[str(folder)])
+        psched.outcomes = {Outcome.FINISHED: 1}
+        psched.schedules = ScheduleCollection(
+            psched.store, self.able, clock=psched.clock, draw_nonce=map("n{}".format, count()).__next__
+        )
+        psched.change("add", self.KEY, "t", cron="@call psched_tides:Tides", **fields)
+
+    def finish(self):
+        """Run the next occurrence, which is settled where the trigger cannot be loaded."""
+        self.wait(max(self.row.next_time - self.psched.clock.wall(), 0))
+        self.work(during=self.forget)
+
+    def forget(self):
+        """Let the host that runs the task forget the trigger."""
+        self.psched.settings = self.unable
+
+    def work(self, during=lambda: None):
+        """Let a host work that can load the trigger."""
+        self.psched.settings = self.able
+        self.psched.work(during)
+
+    def work_elsewhere(self):
+        """Let a host work that cannot load the trigger."""
+        self.forget()
+        self.psched.work()
+
+    def wait(self, seconds):
+        self.psched.clock.advance(seconds)
+
+    @property
+    def row(self):
+        return self.psched.store.get(self.KEY)
+
+    def fates(self):
+        """The fates of each time that was due, in the order of the times."""
+        covering = [each for each in self.psched.store.runs() if each.fate is not None]
+        first = min(each.scheduled_time for each in covering)
+        times = range(first, int(self.psched.clock.wall()) + 1, 600)
+        return [[str(each.fate) for each in covering if each.covers(time)] for time in times]
+
+    def violations(self):
+        return Verifier(self.psched.store, self.able).verify(30 * DAY).violations
+
+
+@pytest.fixture
+def coast(install, tmp_path, monkeypatch):
+    """A function that makes a `Coast`."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield lambda **fields: Coast(install(), tmp_path, **fields)
+    sys.modules.pop("psched_tides", None)
+
+
+class TestTriggersThatAHostCannotLoad:
+    """A task finishes on a host that cannot load the trigger; nothing may be lost meanwhile."""
+
+    @pytest.mark.parametrize(
+        ("catchup", "missed"),
+        [
+            ("all", [["finished"]] * 4),
+            ("latest", [["coalesced"]] * 3 + [["finished"]]),
+            ("skip", [["skipped_catchup"]] * 4),
+        ],
+    )
+    def test_each_time_that_passes_until_another_host_takes_over_has_one_fate(
+        self, coast, catchup, missed
+    ):
+        here = coast(catchup=catchup, catchup_grace=5)
+        here.finish()
+        assert (here.row.next_time, here.row.owner) == (None, None)
+        assert here.violations() == []
+        here.wait(45 * MINUTE)
+        here.work_elsewhere()  # which changes nothing
+        assert here.row.next_time is None
+        here.wait(MINUTE)
+
+        here.work()
+
+        assert here.fates() == [["finished"], *missed]
+        assert here.violations() == []
+
+    def test_workers_that_release_the_row_or_die_before_they_settle_it_lose_nothing(self, coast):
+        here = coast()
+        here.finish()
+        here.wait(45 * MINUTE)
+        (row,) = here.psched.store.claim("dying.1", **CLAIM).rows
+        here.wait(2 * MINUTE)
+        (row,) = here.psched.store.claim("stopped.1", **CLAIM).rows
+        settle(here.psched.store, [Ending(row, Release())], here.able)
+
+        here.work()
+
+        assert here.fates() == [["finished"]] * 5
+        assert here.violations() == []
+
+    def test_a_change_of_something_else_and_a_pause_lose_nothing(self, coast):
+        here = coast()
+        here.finish()
+        here.wait(25 * MINUTE)
+        here.psched.sql("UPDATE psched SET status = 'paused' WHERE id = 'tide'")
+        here.work()
+        here.wait(10 * MINUTE)
+        here.psched.change("requeue", here.KEY)
+        here.finish()
+        here.wait(25 * MINUTE)
+        here.psched.change("modify", here.KEY, data={"a": 1})
+
+        here.work()
+
+        assert here.fates() == [["finished"]] * len(here.fates())
+        assert len(here.fates()) == 7
+        assert here.violations() == []
