@@ -117,7 +117,7 @@ def after_run(
     try:
         definition = parse_row(current, settings)
     except NotLoadedError as error:
-        return _continue_elsewhere(leased, current, decision, settings, now, str(error))
+        return _continue_elsewhere(leased, current, decision, settings, now=now, reason=str(error))
     except InvalidError as error:
         end = quarantine(current, str(error))
         return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
@@ -165,7 +165,7 @@ def _has_same_trigger(leased: Row, current: Row) -> bool:
 
 
 def _continue_elsewhere(
-    leased: Row, current: Row, decision: Decision, settings: Config, now: float, reason: str
+    leased: Row, current: Row, decision: Decision, settings: Config, *, now: float, reason: str
 ) -> Settlement:
     """The settlement after a run if the trigger cannot be loaded in this process.
 
@@ -179,13 +179,13 @@ def _continue_elsewhere(
         return changed(end, fate=Fate.FINISHED if finished else Fate.CANCELLED)
     if not finished:
         return _retry_elsewhere(current, settings, current.attempt, reason)
-    decided, skipped = leased.next_time or 0, ()
-    if not _has_same_trigger(leased, current):
+    same, decided = _has_same_trigger(leased, current), leased.next_time or 0
+    if not same:
         # The new trigger's times before now were never scheduled, as in `_finished`.
         decided = max(decided, math.ceil(now) - 1)
-        skipped = _dropped_by_change(leased, decided, settings)
     row = changed(current, next_time=None)
     end = _retry_elsewhere(row, settings, attempts.after(decided), reason)
+    skipped = () if same else _dropped_by_change(leased, decided, settings)
     return changed(end, fate=Fate.FINISHED, skipped=skipped)
 
 

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
-from math import ceil
 
 from psched.core import attempts
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.columns import LATEST_TIME, check_number
 from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
-from psched.triggers import trigger as triggers
 from psched.triggers.cron import CORRECTION, Cron
 from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Change, Zone, find_zone

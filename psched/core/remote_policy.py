@@ -39,7 +39,8 @@ _MEMORY = 2**30
 """The most bytes of memory that a process with users' triggers can add to its initial memory."""
 
 _LARGEST = 10**12
-"""The largest valid number in an answer, except for times and attempts. Every store can store it."""
+"""The largest valid number in an answer, except for times and notes in ``attempt``. Every store can
+store it."""
 
 _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
     "key", "token", "version", "seen_status", "records",

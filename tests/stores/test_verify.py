@@ -303,7 +303,10 @@ class Coast:
         self.able = psched.settings.with_settings(load_path=[str(folder)])
         psched.outcomes = {Outcome.FINISHED: 1}
         psched.schedules = ScheduleCollection(
-            psched.store, self.able, clock=psched.clock, draw_nonce=map("n{}".format, count()).__next__
+            psched.store,
+            self.able,
+            clock=psched.clock,
+            draw_nonce=map("n{}".format, count()).__next__,
         )
         psched.change("add", self.KEY, "t", cron="@call psched_tides:Tides", **fields)
 
