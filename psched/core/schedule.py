@@ -111,7 +111,7 @@ class ScheduleMetadata:
     @property
     def attempt(self) -> int:
         """The number of attempts so far for the occurrence that runs now or next."""
-        return self.row.attempt
+        return max(self.row.attempt, 0)  # a negative number is a note, see `psched.core.attempts`
 
     @property
     def created_at(self) -> int | None:
