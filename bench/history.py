@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,30 @@ from sqlalchemy import text
 import harness
 from fleet import Fleet
 from harness import CORES, Sample
+from psched import config
+from psched.base.clock import SystemClock
 from psched.core.history.protocol import RunSelection
-from psched.core.history.records import RunRecord
+from psched.core.history.recording import Recorder
+from psched.core.history.records import Attempt, Outcome, RunRecord
+from psched.core.history.store_clock import StoreClock
+from psched.core.model import Finish, Row
+from psched.core.policy import after_run
+from psched.core.store_protocol import Settled
 
 REUSED = 1000
 """Tasks for which a process is used, where they are."""
 
 KEYS = 1000
 """The keys in the large history."""
+
+SETTLED = 16
+"""The tasks that one settle ends, each with its record."""
+
+LEASE = {"alive_time": 300, "shortest": 1, "horizon": 1.0}
+"""Arguments of a claim."""
+
+SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
+RECORDER = Recorder(host="bench", generation=1, clock=StoreClock(SystemClock()))
 
 
 def main() -> None:
@@ -84,7 +101,7 @@ def records_in(fleet: Fleet) -> int:
 
 
 def large(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
-    """Milliseconds of a claim, of a settle with a record, and of reads, in a large history."""
+    """Milliseconds of a claim, a settle and reads, in an empty history and in a large one."""
     found = {}
     for size in 0, given.records:
         table = f"large{size}"
@@ -104,11 +121,34 @@ def large(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
         }
         contestants["trim_a_key"] = lambda store=store: timed(lambda: store.trim_key("k8", 10**9))
         samples = harness.rounds(given.rounds, contestants)
-        found[f"of_{size}"] = {
-            name: harness.medians(these)["ms"] for name, these in samples.items()
+        samples |= harness.rounds(given.rounds, {"lease": lambda store=store: leased(store)})
+        figures = {name: harness.medians(these) for name, these in samples.items()}
+        found[f"of_{size}"] = figures.pop("lease") | {
+            name: these["ms"] for name, these in figures.items()
         }
         store.disconnect()
     return {"large": found}
+
+
+def leased(store: Any) -> Sample:  # noqa: ANN401
+    """How long a claim of some rows takes, and a settle with their records, in milliseconds."""
+    nonce = f"bench{time.monotonic_ns()}"
+    rows = [Row(key=f"{nonce}.{number}", type="bench") for number in range(SETTLED)]
+    now = int(store.now())
+    store.add([replace(row, next_time=now, next_run_time=now) for row in rows], nonce=nonce)
+    begun = time.perf_counter()
+    rows = store.claim(f"{nonce}.1", limit=SETTLED, **LEASE).rows
+    claimed = time.perf_counter()
+    assert len(rows) == SETTLED
+    ends = [after_run(row, row, Finish(), SETTINGS, now) for row in rows]
+    attempt = Attempt(outcome=Outcome.FINISHED, started=1, ended=2)
+    for row, end in zip(rows, ends, strict=True):
+        end.records = RECORDER.records_of(end, row, attempt, history="all")
+    settling = time.perf_counter()
+    done = store.settle(ends)
+    settled = time.perf_counter()
+    assert {*done.values()} == {Settled.DONE}
+    return {"claim": 1000 * (claimed - begun), "settle": 1000 * (settled - settling)}
 
 
 def timed(work: Callable[[], object]) -> Sample:

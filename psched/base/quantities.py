@@ -2,6 +2,8 @@
 
 A duration is a number of seconds, a size a number of bytes. One number has one unit: ``90m`` is
 accepted, ``1h30m`` is not. A number can have decimal places, as in ``1.5h``.
+
+`format_duration` writes a measured duration, such as ``4.2 min``, for people to read.
 """
 
 import re
@@ -18,6 +20,10 @@ DURATIONS = "30s, 5m, 1h, 30d"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of durations, in seconds."""
+
+_LIMITS = (("s", 1, 60), ("min", 60, 60), ("h", 3600, 24))
+"""For units in which measured durations are shown: the length in seconds, and the number of them
+that is shown in the next unit."""
 
 _BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
 """The units of sizes, in bytes."""
@@ -40,6 +46,20 @@ def as_bytes(value: object) -> object:
     The units are powers of 1024. A result that is a whole number is an int.
     """
     return _converted(value, _BYTES)
+
+
+def format_duration(seconds: float) -> str:
+    """Write how long something took: ``12 ms``, or ``4.2 min``, with one decimal place.
+
+    Args:
+        seconds: the duration. It can be negative, if a clock was set meanwhile.
+    """
+    if abs(milliseconds := round(seconds * 1000)) < 1000:  # noqa: PLR2004  # a second
+        return f"{milliseconds} ms"
+    for unit, size, most in _LIMITS:
+        if abs(number := round(seconds / size, 1)) < most:
+            return f"{number:.1f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
 
 
 class Quantity(NamedTuple):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 
 from psched.base.errors import InvalidError
-from psched.base.quantities import DURATIONS, as_seconds
+from psched.base.quantities import DURATIONS, as_seconds, format_duration
 from psched.triggers.zone import find_zone
 
 _DATES_IN_DIGITS = (8, 12)
@@ -151,27 +151,27 @@ def _format(instant: int, form: str, *, local: bool) -> str:
 
 def format_distance(seconds: float) -> str:
     """Format a distance from now in its two largest units; negative seconds are in the past."""
+    if not (span := _two_units(seconds)):
+        return "now"
+    return f"in {span}" if seconds > 0 else f"{span} ago"
+
+
+def format_overdue(seconds: float) -> str:
+    """Format for how long a run has been due: ``due for 58 s``, or ``now``."""
+    span = _two_units(seconds)
+    return f"due for {span}" if span else "now"
+
+
+def _two_units(seconds: float) -> str:
+    """A distance in its two largest units, without a sign; empty if it is not a second."""
     left, words = round(abs(seconds)), list[str]()
     for unit, size in _UNITS:
         number, left = divmod(left, size)
         if number or words:
             words.append(f"{number} {unit}")
-    span = " ".join(word for word in words[:2] if word[0] != "0")
-    if not span:
-        return "now"
-    return f"in {span}" if seconds > 0 else f"{span} ago"
+    return " ".join(word for word in words[:2] if word[0] != "0")
 
 
 def format_took(seconds: float | None) -> str:
     """Format how long a run took; empty if that is not known."""
-    if seconds is None:
-        return ""
-    return f"{seconds * 1000:.0f} ms" if abs(seconds) < 1 else format_duration(seconds)
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration in its largest unit, with one decimal place."""
-    for unit, size in _UNITS:
-        if abs(seconds) >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
+    return "" if seconds is None else format_duration(seconds)

@@ -115,10 +115,12 @@ class CollectionHistory:
         return map(Run, islice(records, limit))
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
-        """Find the last attempt that has ended of each of these keys, in a few round trips.
+        """Find the last run of each of these keys, in a few round trips.
 
-        Keys that have never run are left out. ``error`` and ``result`` of the runs are None,
-        because they can be large; `runs` reads them.
+        That is the newest record of an attempt, or of an occurrence that was given up, cancelled,
+        expired, quarantined or marked as finished, even if nothing ran. What was skipped does not
+        count. Keys without such a record are left out. ``error`` and ``result`` of the runs are
+        None, because they can be large; `runs` reads them.
 
         Raises:
             NotSupportedError: the store keeps no run history, or cannot find these runs.

@@ -9,10 +9,12 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, read_each, send_once
 from psched.client.arguments import keeping_history, stored_key
 from psched.config import Config
+from psched.core.history.changes import values
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
-from psched.core.history.verify.findings import Findings
+from psched.core.history.verify.findings import Findings, Kind
+from psched.core.history.verify.older_workers import OlderWorkers, Signs
 from psched.core.model import Row
 from psched.core.store_protocol import Store
 
@@ -50,6 +52,7 @@ class Verifier:
         self._send = send
         self.start = 0
         self.is_complete = True
+        self._older: OlderWorkers | None = None
 
     def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
         """Check everything since a time.
@@ -116,7 +119,39 @@ class Verifier:
     def _checked(self, key: str, row: Row | None, period: Period) -> Findings:
         """Check one key; again, if there are violations."""
         found = self._check(key, row, period)
-        return self._check(key, self._get(key), period) if found.violations else found
+        if not found.violations:
+            return found
+        if any(each.kind is Kind.MISSING for each in found.violations):
+            period = changed(period, older=self._older_workers(period))
+        return self._check(key, self._get(key), period)
+
+    def _older_workers(self, period: Period) -> OlderWorkers:
+        """The workers that write no records. All rows are read for this, but only once."""
+        if self._older is None:
+            workers = self._send(self._history.workers)
+            known = {worker.nonce for worker in workers}
+            signs = Signs(known, self._settings, period.now, self._moved_to)
+            for row in self._rows(()):
+                signs.look_at(row)
+            proven = signs.proven
+            if proven:
+                since = RunSelection(since=(period.start - _SLACK) * 1000)
+                for record in self._all(self._history.runs, since):
+                    proven.pop(record.nonce, None)
+            self._older = OlderWorkers(
+                nonces=proven.keys(),
+                until=max(proven.values(), default=0),
+                first_start=min((worker.started for worker in workers), default=0),
+            )
+        return self._older
+
+    def _moved_to(self, key: str) -> int | None:
+        """The last ``next_time`` that a client has given to a schedule."""
+        for audit in self._all(self._history.audits, AuditSelection(key=key)):
+            moved = values(audit.after).get("next_time")
+            if audit.before is not None and isinstance(moved, int):
+                return moved
+        return None
 
     def _check(self, key: str, row: Row | None, period: Period) -> Findings:
         selection = RunSelection(key=key, since=(period.start - _SLACK) * 1000, limit=MOST_RUNS)

@@ -1,18 +1,71 @@
-"""Retries: how long to wait before an attempt, and when to give up.
+"""Attempts: how long to wait before one, when to give up, and what a negative number of them means.
 
 An attempt that fails is repeated after ``retry_wait``. With ``retry_backoff: exponential`` the wait
 doubles with each attempt. A jitter shortens each of these waits, so that tasks that failed together
 are not retried together. After ``max_attempts`` attempts the occurrence is given up. A one-shot
 that has not succeeded expires ``expire`` seconds after the time at which it was first due.
+
+**Negative numbers.** A row whose next time is not known has had no attempt at it. If its last
+occurrence was decided on a host that could not load its trigger, ``next_time`` is NULL, and
+``attempt`` contains until when its occurrences are decided (`after`). So the host that computes the
+next time leaves out no occurrence. A client that sets ``next_time`` during a lease writes -1, see
+`psched.core.declare`.
 """
+
+from math import ceil
 
 from psched.base.stable_hash import stable_hash
 from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
+from psched.triggers.trigger import Trigger
 
 _MOST_DOUBLINGS = 32
 """The largest number of doublings. After so many doublings, a wait of a second is longer than every
 possible ``retry_wait_limit``."""
+
+_CLAIMS = 1000
+"""How many claims without a settlement a number of `after` survives: each of them adds 1 to it."""
+
+
+def after(instant: int) -> int:
+    """The ``attempt`` of a row without a ``next_time`` that continues after an instant.
+
+    Args:
+        instant: a scheduled time; what becomes of the occurrences up to it is decided.
+    """
+    return -(instant * _CLAIMS + _CLAIMS - 1)
+
+
+def decided_until(row: Row) -> int | None:
+    """The instant until which the occurrences of a row without a ``next_time`` are decided.
+
+    Returns:
+        The instant; None if the row has a ``next_time``, or if the instant is not known.
+    """
+    if row.next_time is not None:
+        return None
+    return -row.attempt // _CLAIMS or None if row.attempt < 0 else None
+
+
+def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:
+    """The first occurrence of a row without a ``next_time``; None if there is none.
+
+    Args:
+        row: the row.
+        trigger: its trigger; None if it has one occurrence.
+        now: the time of the store's clock.
+    """
+    now = ceil(now)
+    if trigger is None:
+        return now
+    decided = decided_until(row)
+    return trigger.next_after(now - 1 if decided is None else decided)
+
+
+def before_claim(row: Row) -> int:
+    """The ``attempt`` of a row before it was claimed, if the claim does not count as an attempt."""
+    before = row.attempt - 1
+    return before if row.next_time is None else max(before, 0)
 
 
 def retry_delay(row: Row, definition: Definition) -> float:

@@ -13,6 +13,7 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.base.quantities import DURATIONS, as_seconds
 from psched.config import OVERRIDES, Config
 from psched.core import shorthands
+from psched.core.attempts import decided_until
 from psched.core.catchup import iso
 from psched.core.columns import (
     LATEST_TIME,
@@ -176,6 +177,9 @@ def redeclare(
         return row
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
     if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
+        decided = None if anew or finished else decided_until(seen)
+        if decided is not None:
+            start = decided + 1
         next_time = _first(definition, now() if start is None else start)
         # We store a negative attempt during a lease, so that the next claim can see that
         # ``next_time`` was set during that lease.

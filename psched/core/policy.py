@@ -42,7 +42,7 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.triggers import trigger as triggers
+from psched.triggers.trigger import Trigger, is_custom
 
 _SHORTEST_SEARCH = 1
 """The shortest time in seconds between two attempts to load a trigger's code.
@@ -82,7 +82,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
     """
     if row.status != WAITING:
         # The claim has counted an attempt. We subtract it again, because nothing was tried.
-        return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
+        return _resting(changed(row, attempt=attempts.before_claim(row)), settings)
     try:
         definition = parse_row(row, settings)
         if given_up := attempts.give_up_reason(row, definition, now):
@@ -117,12 +117,7 @@ def after_run(
     try:
         definition = parse_row(current, settings)
     except NotLoadedError as error:
-        over = isinstance(decision, Finish)
-        # After a success the row is settled without a time, so that a host that can load the
-        # trigger computes the next time.
-        row = changed(current, next_time=None) if over else current
-        end = _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
-        return changed(end, fate=Fate.FINISHED if over else None)
+        return _continue_elsewhere(leased, current, decision, settings, now=now, reason=str(error))
     except InvalidError as error:
         end = quarantine(current, str(error))
         return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
@@ -144,8 +139,7 @@ def _settlement(
 ) -> Settlement:
     if current.next_time is None:
         current = changed(current, next_time=leased.next_time)
-    moved = leased.version != current.version and leased.next_time != current.next_time
-    if moved:
+    if _is_moved(leased, current):
         # A client changed the schedule's next time during the run, so we keep the client's time.
         fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.CANCELLED
         return changed(_at(current, definition, current.next_time), fate=fate)
@@ -156,12 +150,47 @@ def _settlement(
     if isinstance(decision, Quarantine) and leased.version == current.version:
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
-        return _repeat(current, wait=0, attempt=current.attempt - 1)
+        return _repeat(current, wait=0, attempt=attempts.before_claim(current))
     return _failed(current, definition, decision)
 
 
+def _is_moved(leased: Row, current: Row) -> bool:
+    """Whether a client has changed the schedule's next time during the run."""
+    same = {None, leased.next_time}
+    return leased.version != current.version and current.next_time not in same
+
+
+def _has_same_trigger(leased: Row, current: Row) -> bool:
+    return (leased.cron, leased.timezone) == (current.cron, current.timezone)
+
+
+def _continue_elsewhere(
+    leased: Row, current: Row, decision: Decision, settings: Config, *, now: float, reason: str
+) -> Settlement:
+    """The settlement after a run if the trigger cannot be loaded in this process.
+
+    A host that can load the trigger computes the next time. After a success, the row says until
+    when its occurrences are decided, so that this host leaves out none of them.
+    """
+    finished = isinstance(decision, Finish)
+    if _is_moved(leased, current):
+        # The next claim applies the delay to the client's time, see `_next_step`.
+        end = _retry_elsewhere(current, settings, -1, reason)
+        return changed(end, fate=Fate.FINISHED if finished else Fate.CANCELLED)
+    if not finished:
+        return _retry_elsewhere(current, settings, current.attempt, reason)
+    same, decided = _has_same_trigger(leased, current), leased.next_time or 0
+    if not same:
+        # The new trigger's times before now were never scheduled, as in `_finished`.
+        decided = max(decided, math.ceil(now) - 1)
+    row = changed(current, next_time=None)
+    end = _retry_elsewhere(row, settings, attempts.after(decided), reason)
+    skipped = () if same else _dropped_by_change(leased, decided, settings)
+    return changed(end, fate=Fate.FINISHED, skipped=skipped)
+
+
 def _finished(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
-    if (leased.cron, leased.timezone) == (current.cron, current.timezone):
+    if _has_same_trigger(leased, current):
         return _following(current, definition)
     if definition.settings.store_kind.new_trigger_starts_at_cursor:
         return _keep_backlog(leased, current, definition, now)
@@ -169,12 +198,24 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
     following = _following(current, definition, since=math.ceil(now) - 1)
     # The new trigger can have an occurrence at this very instant, and that one runs.
     until = min(int(now), (following.next_time or LATEST_TIME) - 1)
-    if (missed := _next_of(leased, definition.settings)) is None or missed > until:
-        return following
+    skipped = _dropped_by_change(leased, until, definition.settings)
+    return changed(following, reason=skipped[0].reason, skipped=skipped) if skipped else following
+
+
+def _dropped_by_change(leased: Row, until: int, settings: Config) -> tuple[Skipped, ...]:
+    """Describe the occurrences that are dropped because the trigger was changed during a run.
+
+    Args:
+        leased: the row as it was claimed, with the old trigger.
+        until: the instant until which the occurrences of the old trigger are dropped.
+        settings: contain the defaults for settings that the row does not contain.
+    """
+    missed = _next_of(leased, settings)
+    if missed is None or missed > until:
+        return ()
     why = f"its trigger was changed: {iso(missed)} and later times of the old one are dropped"
     # The old trigger's later occurrences are not counted, because that could take long.
-    dropped = Skipped(fate=Fate.CANCELLED, first=missed, until=until, count=None, reason=why)
-    return changed(following, reason=_plain(why), skipped=(dropped,))
+    return (Skipped(fate=Fate.CANCELLED, first=missed, until=until, count=None, reason=why),)
 
 
 def _next_of(leased: Row, settings: Config) -> int | None:
@@ -296,11 +337,7 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
-        # The row has no time, because plain SQL inserted it, or a host that could not load the
-        # trigger settled it. We store a time before the row runs, so that all attempts have the
-        # same scheduled time.
-        now = math.ceil(now)
-        return _at(row, definition, triggers.first(trigger, now) if trigger else now)
+        return _timed(row, definition, now)
     if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
         # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
         # We settle the lease, so that the row gets its ``next_run_time``.
@@ -314,22 +351,65 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
-    why = describe_dropped(definition, cursor, oldest)
-    settled = _at(row, definition, oldest, reason=why)
     # The row fell due at its ``next_run_time``. What was scheduled before that could not run,
     # because an earlier occurrence was still running.
     due = row.next_run_time or 0
-    waited = due > definition.first_run(cursor)
+    busy_until = due - definition.delay if due > definition.first_run(cursor) else None
+    return _dropped(
+        row, definition, trigger, cursor=cursor, oldest=oldest, now=now, busy_until=busy_until
+    )
+
+
+def _timed(row: Row, definition: Definition, now: float) -> Settlement:
+    """The settlement that gives a time to a row which has none.
+
+    The row has no time, because plain SQL inserted it, or a host that could not load the trigger
+    settled it. We store a time before the row runs, so that all attempts have the same scheduled
+    time.
+    """
+    trigger = definition.trigger
+    cursor = attempts.first_time(row, trigger, now)
+    if trigger is None or cursor is None:
+        return _at(row, definition, cursor)
+    oldest = oldest_kept(trigger, cursor, definition, now)
+    if oldest == cursor:
+        return _at(row, definition, cursor)
+    return _dropped(row, definition, trigger, cursor=cursor, oldest=oldest, now=now)
+
+
+def _dropped(
+    row: Row,
+    definition: Definition,
+    trigger: Trigger,
+    *,
+    cursor: int,
+    oldest: int | None,
+    now: float,
+    busy_until: int | None = None,
+) -> Settlement:
+    """The settlement that drops the occurrences which the catch-up policy does not keep.
+
+    Args:
+        row: the row as the claim returned it.
+        definition: the schedule's definition.
+        trigger: its trigger.
+        cursor: the first occurrence, which is dropped.
+        oldest: the oldest occurrence that is kept; None if none is kept.
+        now: the time of the store's clock.
+        busy_until: see `dropped_spans`.
+    """
+    why = describe_dropped(definition, cursor, oldest)
+    settled = _at(row, definition, oldest, reason=why)
     skipped = dropped_spans(
         trigger,
         cursor,
         int(now) + 1 if oldest is None else oldest,
         catchup=definition.settings.catchup,
-        busy_until=due - definition.delay if waited else None,
+        busy_until=busy_until,
         last_before=partial(last_occurrence, definition, trigger, cursor),
         reason=why,
         # A user's trigger can take long for each answer, and must answer all questions in time.
-        counts=not triggers.is_custom(row.cron or ""),
+        counts=not is_custom(row.cron or ""),
     )
     return changed(settled, skipped=skipped)
 
@@ -396,7 +476,7 @@ def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -
         row,
         # The wait is rounded up, so that the occurrence does not run before the wait has ended.
         wait=math.ceil(wait),
-        attempt=max(attempt, 0),
+        attempt=attempt if row.next_time is None else max(attempt, 0),
         reason=_plain(reason),
     )
 

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
-from math import ceil
 
+from psched.core import attempts
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.columns import LATEST_TIME, check_number
 from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
-from psched.triggers import trigger as triggers
 from psched.triggers.cron import CORRECTION, Cron
 from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Change, Zone, find_zone
@@ -127,7 +126,7 @@ def upcoming_occurrences(
     if row.status != WAITING or row.next_run_time is None:
         return []
     if cursor is None:
-        cursor = triggers.first(trigger, ceil(now)) if trigger else ceil(now)
+        cursor = attempts.first_time(row, trigger, now)
     oldest, about = cursor, "runs now" if row.owner is not None else None
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
         # We apply the catch-up policy as a worker will apply it when it claims the row.

@@ -111,7 +111,7 @@ class ScheduleMetadata:
     @property
     def attempt(self) -> int:
         """The number of attempts so far for the occurrence that runs now or next."""
-        return self.row.attempt
+        return max(self.row.attempt, 0)  # a negative number is a note, see `psched.core.attempts`
 
     @property
     def created_at(self) -> int | None:
@@ -413,7 +413,7 @@ class Schedules(Protocol):
         ...
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
-        """Find the last attempt that has ended of each of these keys."""
+        """Find the last run of each of these keys: how its last attempt or occurrence ended."""
 
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will."""

@@ -10,7 +10,7 @@ from psched.base.errors import StoreBusyError, TransientStoreError, UnknownOutco
 from psched.base.retry import Send, send_once
 from psched.config import Config
 from psched.core.history.recording import Recorder
-from psched.core.history.records import Attempt
+from psched.core.history.records import Attempt, RunRecord
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
@@ -35,6 +35,8 @@ class Ending:
             or D is not known.
         attempt: what is known about the attempt that has ended; None if nothing ran.
         history: the setting of this name.
+        earlier: records of earlier attempts that nobody has written yet; they are written in front
+            of those of the settlement.
     """
 
     leased: Row
@@ -42,6 +44,7 @@ class Ending:
     deadline: float = 0.0
     attempt: Attempt | None = None
     history: str = "none"
+    earlier: tuple[RunRecord, ...] = ()
 
     @property
     def lease(self) -> tuple[str, Token]:
@@ -188,9 +191,10 @@ def settle(
         for key, ending in open_endings.items():
             end = conclude(ending.leased, current[key], ending.decision, settings, now)
             if end is not None and recorder is not None:
-                end.records = recorder.records_of(
+                records = recorder.records_of(
                     end, ending.leased, ending.attempt, history=ending.history
                 )
+                end.records = ending.earlier + records
             if end is not None:
                 known.append(end)
         if not known:

@@ -9,6 +9,7 @@ Meanwhile the ticks continue to guard the tasks, so that no task runs longer tha
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace as changed
 from functools import partial
 from math import inf
 
@@ -219,6 +220,12 @@ class LeaseLoop:
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
         if not endings:
             return
+        endings = [
+            changed(ending, earlier=earlier)
+            if (earlier := self._history.unwritten(ending.leased.key))
+            else ending
+            for ending in endings
+        ]
         try:
             asked = self._clock.monotonic()
             results = self._settler.settle(self._store, endings)
@@ -269,7 +276,13 @@ class LeaseLoop:
         if not settlements:
             return
         asked = self._clock.monotonic()
-        results = self._gateway.request(partial(self._store.settle, [*settlements.values()]))
+        sent = [
+            changed(each, records=(*earlier, *each.records))
+            if (earlier := self._history.unwritten(each.key))
+            else each
+            for each in settlements.values()
+        ]
+        results = self._gateway.request(partial(self._store.settle, sent))
         debug_requests("settled", results, self._clock.monotonic() - asked)
         for key, result in results.items():
             settlement = settlements[key]

@@ -192,17 +192,28 @@ def test_a_result_that_is_not_json_is_refused(schedules, write):
         assert run.result
 
 
-def test_the_last_runs_are_those_of_attempts(schedules, write):
+def test_the_last_runs_are_those_of_attempts_and_of_occurrences_that_ended(schedules, write):
     write(
         run_record("a", outcome="failed", fate=None, error="e" * 100),
         run_record("a", result='"x"'),
         not_run("a"),
         not_run("b"),
         run_record("c", outcome="lost", fate=None),
+        run_record("d", outcome="lost", fate=None),
+        not_run("d", fate="gave_up"),
+        run_record("e"),
+        not_run("e", fate="cancelled", until=2_100_000_000, count=None),
     )
-    keys = ["a", "b", "c", "never", *(f"k{i}" for i in range(250))]
+    keys = ["a", "b", "c", "d", "e", "never", *(f"k{i}" for i in range(250))]
     last = schedules.last_runs(keys)
-    assert {key: run.outcome for key, run in last.items()} == {"a": "finished", "c": "lost"}
+    ends = {key: (run.outcome, run.fate) for key, run in last.items()}
+    finished = ("finished", "finished")
+    assert ends == {
+        "a": finished,
+        "c": ("lost", None),
+        "d": (None, "gave_up"),
+        "e": finished,
+    }
     assert last["a"].result is None
     assert schedules.last_runs([]) == {}
 

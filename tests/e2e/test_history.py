@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from psched.app import make_store, read_config
 from psched.cli.text_table import LINE
 from psched.core.history.records import FOREVER
+from support.processes import kill
 from support.run_records import not_run, run_record
 from support.waiting import wait_until
 
@@ -423,3 +425,67 @@ def test_the_status_hides_values_in_warnings(service):
     )
     assert "password=[redacted]" in shown
     assert SECRET not in service.psched("status", "--json").stdout
+
+
+def test_a_task_whose_worker_was_killed_in_its_last_attempt_is_shown_as_given_up(each_service):
+    service = each_service
+    service.configure(processors=2)
+    service.add("k", data={"kills": "worker", "times": 1}, max_attempts=1)
+    master = service.start()
+    service.wait_for_row("k", lambda seen: seen.status == "failed")
+    assert master.stop() == 0
+    is_given_up(service)
+
+
+def test_a_task_whose_host_has_died_in_its_last_attempt_is_shown_as_given_up(service):
+    service.configure(alive_time=6)
+    service.add("k", data={"until": "gate"}, max_attempts=1)
+    first = service.start()
+    service.runs.wait("k")
+    processes = [first.pid, *first.workers()]
+    for pid in processes:
+        kill(pid, signal.SIGSTOP)  # so that none has a moment to release the lease
+    for pid in processes:
+        kill(pid)
+    first.wait_until_nothing_is_left()
+    second = service.start()
+    service.wait_for_row("k", lambda seen: seen.status == "failed")
+    assert second.stop() == 0
+    assert "taken over, its last lease ended without a settle" in second.text
+    is_given_up(service)
+
+
+def is_given_up(service):
+    """Check that each command shows that the task ``k`` was given up after its attempt was lost."""
+    lines = service.psched("history", "k", "--json").stdout.splitlines()
+    ends = [(each["outcome"], each["fate"]) for each in map(json.loads, lines)]
+    assert ends == [(None, "gave_up"), ("lost", None)]
+    [_, line, _] = service.psched("list", "--columns", "key,last").stdout.splitlines()
+    assert re.fullmatch(r"k +gave_up (\d+s ago|now)", line)
+    assert json.loads(service.psched("list", "--json").stdout)["last"]["fate"] == "gave_up"
+    shown = service.psched("show", "k").stdout
+    assert re.search(r"^last run: gave_up, (\d+ s ago|now)$", shown, re.MULTILINE)
+    assert re.search(r"  1 +lost  ", shown)
+    about = json.loads(service.psched("show", "k", "--json").stdout)
+    assert (about["last"]["outcome"], about["last"]["fate"]) == (None, "gave_up")
+    assert [each["outcome"] for each in about["attempts"]] == ["lost"]
+
+
+@pytest.mark.parametrize("fate", ["quarantined", "expired", "cancelled", "gave_up"])
+def test_what_ended_without_any_attempt_is_the_last_run(service, now, fate):
+    service.add("k", next_time=LATER)
+    write(service, not_run(fate=fate, ended=(now - 90) * 1000), not_run(ended=now * 1000))
+    [_, line, _] = service.psched("list", "--columns", "key,last").stdout.splitlines()
+    assert re.fullmatch(f"k +{fate} 1m ago", line)
+    shown = service.psched("show", "k").stdout
+    assert re.search(f"^last run: {fate}, 1 min", shown, re.MULTILINE)
+    assert "ATTEMPT" not in shown
+
+
+def test_a_next_run_that_is_overdue_is_due_for_some_time(service, now):
+    service.add("daily", every=86_400, next_time=now - 7200)
+    for command, start in ("show", "next runs:"), ("next", "daily: waiting"):
+        lines = service.psched(command, "daily").stdout.splitlines()
+        [head] = [number for number, line in enumerate(lines) if line.startswith(start)]
+        assert re.search(r"UTC  due for 2 h( \d+ min)?$", lines[head + 1])
+        assert re.search(r"UTC  in 2[12] h( \d+ min)?", lines[head + 2])

@@ -24,6 +24,7 @@ from support.bench import CLOCK, Bench
 from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
+from support.stores import Sql
 from support.waiting import Deadline
 
 TRIGGERS = """
@@ -272,6 +273,24 @@ def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, 
     assert next_time is None
     assert problem in reason
     assert how == "boolean" or before == WAITING
+
+
+def beside_one_that_cannot_be_loaded_here():
+    # What is on time is run without a question to its trigger.
+    scene = Scene(catchup="skip", catchup_grace=9999, load_path=[])
+    scheduled = int(CLOCK.wall()) - 7200
+    scene.add("tide", "Hourly", next_time=scheduled)
+    scene.until(lambda: scene.row("tide").settled_by not in {None, "tide"})
+    left = scene.row("tide")
+    other = Scene()
+    scene.store.disconnect()
+    Sql("sqlite:///psched.db")("UPDATE psched SET next_run_time = 0 WHERE id = 'tide'")
+    other.until(lambda: other.row("tide").next_time)
+    return left.next_time, other.row("tide").next_time - (scheduled // 3600 + 1) * 3600
+
+
+def test_the_next_time_follows_the_task_that_another_host_has_run():
+    assert isolated(beside_one_that_cannot_be_loaded_here) == [None, 0]
 
 
 def asked_while_the_store_is_away():

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import signal
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,9 +16,11 @@ from psched.base.errors import (
     TransientStoreError,
     UnknownOutcomeError,
 )
+from psched.core.history.records import Fate, Outcome
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.sql import raw_execute
+from psched.testing.store_contract.history.bench import recorded
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.run_log import exactly_once, in_order, never_two_at_once
@@ -46,7 +48,13 @@ def add(store, *keys):
 
 def ending(row, **changes):
     values = {"next_time": row.next_time, "not_before": 0, **changes}
-    return Settlement(key=row.key, token=row.token, version=row.version, **values)
+    records = (recorded(row),)
+    return Settlement(key=row.key, token=row.token, version=row.version, records=records, **values)
+
+
+def leases_of(store):
+    """The leases of all records, as ``settled_by`` shows them."""
+    return [each.lease for each in store.runs()]
 
 
 @pytest.fixture
@@ -134,9 +142,11 @@ class TestRaces:
             assert all(workers.map(work, range(len(stores))))
 
         rows = stores[0].look(keys)
-        assert {key: sorted(fences[key]) for key in keys} == {
-            key: [*range(1, rows[key].fence + 1)] for key in keys
-        }
+        granted = {key: [*range(1, rows[key].fence + 1)] for key in keys}
+        assert {key: sorted(fences[key]) for key in keys} == granted
+        recorded = Counter((each.key, each.fence) for each in stores[0].runs())
+        assert recorded == Counter((key, fence) for key in keys for fence in granted[key])
+        assert {store.lost_records for store in stores} == {0}
         assert lost() > 10
         assert not caplog.records
 
@@ -265,6 +275,16 @@ class TestLateNode:
     def test_a_task_that_has_ended_is_settled(self, far, go_on):
         (row,) = far.claim("far.1", **CLAIM).rows
         assert go_on(lambda: far.settle([ending(row, rest=True)])) == {"k": Settled.DONE}
+        assert leases_of(far) == ["far.1#1"]
+
+    def test_an_end_without_an_answer_is_recorded_once(self, far, proxy, go_on):
+        (row,) = far.claim("far.1", **CLAIM).rows
+        end = ending(row, rest=True)
+        with proxy.fault(Fault.LOSE_REPLY, b"COMMIT"), pytest.raises(UnknownOutcomeError):
+            far.settle([end])
+        assert go_on(lambda: far.settle([end])) == {"k": Settled.DONE}
+        assert leases_of(far) == ["far.1#1"]
+        assert far.lost_records == 0
 
     def test_what_a_dead_worker_held_is_released(self, far, go_on, galera, name):
         """By another worker, which was connected to the late node long before."""
@@ -273,6 +293,7 @@ class TestLateNode:
             other.now()
             far.claim("dead.1", **CLAIM)
             assert go_on(lambda: other.recover("dead", alive_time=60, retry_wait=1)) == ["k"]
+            assert leases_of(other) == ["dead.1#1"]
 
 
 class TestDesyncedNode:
@@ -371,7 +392,7 @@ class TestLostMajority:
             with self.alone(*galera.nodes), pytest.raises(UnknownOutcomeError, match="1180"):
                 store.settle([ending(row, rest=True)])
             assert answered(lambda: store.settle([ending(row, rest=True)])) == {"k": Settled.DONE}
-        assert stores[2].get("k").settled_by == str(row.token)
+        assert leases_of(stores[2]) == [str(row.token)] == [stores[2].get("k").settled_by]
 
 
 @pytest.mark.verified
@@ -398,7 +419,7 @@ class TestMasters:
         return start
 
     def test_a_node_that_dies_and_comes_back_costs_no_run_and_no_repetition(
-        self, galera, service, start
+        self, galera, service, start, stores
     ):
         with service.schedules() as schedules:
             now = schedules.add("clock").metadata().next_time
@@ -438,6 +459,7 @@ class TestMasters:
         in_order(runs)
         never_two_at_once(service.runs.runs())
         exactly_once(service.runs.runs("long"), [("long", times[-1])])
+        each_run_is_recorded(stores[0], service.runs.runs())
         # The quickest node may claim most, but not all.
         assert len({run.worker for run in runs}) > 1
         for master in alone, other, moving:
@@ -464,7 +486,20 @@ class TestMasters:
 
         (run,) = service.runs.runs()
         assert run.completed
+        each_run_is_recorded(stores[0], [run])
         one_line_each(master)
+
+
+def each_run_is_recorded(store, runs):
+    """Each run has exactly one record, which says that it has finished; there are no others."""
+    records = Counter(
+        (each.key, each.scheduled_time, each.fence, each.pid, each.outcome, each.fate)
+        for each in store.runs()
+    )
+    finished = (Outcome.FINISHED, Fate.FINISHED)
+    assert records == Counter(
+        (run.key, run.scheduled_time, run.fence, run.pid, *finished) for run in runs
+    )
 
 
 def one_line_each(master):

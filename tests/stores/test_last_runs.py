@@ -23,9 +23,14 @@ def store(database):
 
 
 def gather(connection, kind):
-    """Fill the history; of every key, the newest records are not those of attempts."""
+    """Fill the history; of every key, the newest two records are not those of attempts.
+
+    The newest one was skipped. The other one is about one occurrence of an even key that was given
+    up, or about many occurrences of an odd key.
+    """
     quoted = {"key": "`key`"} if kind == "mariadb" else {"key": "key"}
     digits = number(kind, "i")
+    rest = f"i >= {RECORDS - 2 * KEYS}"
     fill(
         connection,
         kind,
@@ -38,7 +43,10 @@ def gather(connection, kind):
         owner=joined(kind, "'w.'", digits),
         fence="1",
         ended="i",
-        outcome=f"CASE WHEN i >= {RECORDS - 2 * KEYS} THEN NULL ELSE 'finished' END",
+        until=f"CASE WHEN {rest} AND i % 2 = 1 THEN i + 9 ELSE NULL END",
+        outcome=f"CASE WHEN {rest} THEN NULL ELSE 'finished' END",
+        fate=f"CASE WHEN i >= {RECORDS - KEYS} THEN 'skipped_catchup' WHEN {rest} THEN 'gave_up'"
+        " ELSE 'finished' END",
         error="'a long error'",
     )
     if kind == "mariadb":
@@ -56,11 +64,38 @@ def test_the_last_runs_are_found_by_an_index(store, database):
 
     found = store.last_runs([*keys, "never"])
 
-    newest = RECORDS - 3 * KEYS
+    last = {0: RECORDS - 2 * KEYS, 1: RECORDS - 3 * KEYS}
     assert {key: record.scheduled_time for key, record in found.items()} == {
-        f"k{i}": newest + i for i in range(ASKED)
+        f"k{i}": last[i % 2] + i for i in range(ASKED)
     }
     assert {record.error for record in found.values()} == {None}
     late = run_record("k7", outcome="failed", fate=None)
     store.record([late])
     assert store.last_runs(["k7"])["k7"].owner == late.owner
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_plan_that_postgresql_makes_for_any_key_uses_the_index_too(database):
+    """PostgreSQL reuses such a plan; it would read all records if it took each key for frequent."""
+    store = make_store(database.url, timeout=60)
+    store.init()
+    statement, _ = store._history.select_last_runs(["rare"])
+
+    def plan(connection):
+        columns = {"type": "'t'", "scheduled_time": "i", "attempt": "1", "fence": "1"}
+        ends = {"owner": "'w.' || CAST(i AS VARCHAR)", "ended": "i", "outcome": "'finished'"}
+        for key, rows in ("rare", 1), ("frequent", RECORDS):
+            values = {"key": f"'{key}'", **columns, **ends}
+            fill(connection, "postgresql", rows, table="psched_runs", **values)
+        connection.exec_driver_sql("ANALYZE psched_runs")
+        connection.exec_driver_sql("SET plan_cache_mode = force_generic_plan")
+        prepared = str(statement).replace(":key0", "$1")
+        connection.exec_driver_sql(f"PREPARE last (text) AS {prepared}")
+        rows = connection.exec_driver_sql("EXPLAIN (ANALYZE) EXECUTE last ('rare')")
+        return "\n".join(row[0] for row in rows)
+
+    found = store._connector.run(plan)
+    store.disconnect()
+    assert "using psched_runs_key" in found, found
+    assert "Rows Removed" not in found, found

@@ -15,18 +15,26 @@ from psched.base.errors import (
     TransientStoreError,
     UnknownOutcomeError,
 )
-from psched.core.model import Row, Settlement
+from psched.client.verifier import Verifier
+from psched.config import from_mapping
+from psched.core.history.recording import Recorder
+from psched.core.history.records import Attempt, Outcome
+from psched.core.history.store_clock import StoreClock
+from psched.core.model import Finish, Row, Settlement
+from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis.sentinels import ASKED_AGAIN
+from psched.testing.store_contract.history.bench import recorded
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
 from support.servers.redis import SERVICE
 from support.stores import make_store, store_factory
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.redis
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+DAY = 86_400
 MOMENT = {**CLAIM, "alive_time": 0, "shortest": 0}
 
 
@@ -45,8 +53,73 @@ def add(store, *keys):
 
 def finish(row):
     return Settlement(
-        key=row.key, token=row.token, version=row.version, next_time=7, not_before=4_000_000_000
+        key=row.key,
+        token=row.token,
+        version=row.version,
+        next_time=7,
+        not_before=4_000_000_000,
+        records=(recorded(row),),
     )
+
+
+def leases_of(records):
+    return [each.lease for each in records]
+
+
+class Runner:
+    """Runs what is due as a worker does, one task at a time.
+
+    Args:
+        url: the database's.
+        store: the store there.
+
+    Attributes:
+        acknowledged: the leases whose ends were acknowledged, as ``settled_by`` shows them.
+    """
+
+    def __init__(self, url, store):
+        self._store = store
+        self._settings = from_mapping({"url": url})
+        self._clock = SystemClock()
+        self._recorder = Recorder(host="h", generation=1, clock=StoreClock(self._clock))
+        self._settler = Settler(self._settings, self._clock, recorder=self._recorder)
+        self._owners = map("w.{}".format, itertools.count())
+        self._unsettled = []
+        self.acknowledged = []
+
+    def claim(self):
+        """Claim a row."""
+        sent = self._clock.boottime()
+        claimed = self._store.claim(next(self._owners), **{**CLAIM, "limit": 1})
+        estimate = self._recorder.clock
+        estimate.read(claimed.now, sent, self._clock.boottime())
+        now = estimate.milliseconds()
+        attempt = Attempt(outcome=Outcome.FINISHED, started=now, ended=now, pid=1)
+        self._unsettled = [
+            Ending(row, Finish(), sent + CLAIM["alive_time"], attempt, "all")
+            for row in claimed.rows
+        ]
+
+    def settle(self):
+        """End the lease of the row that was claimed; repeat this if there is no answer."""
+        results = self._settler.settle(self._store, self._unsettled)
+        assert {*results.values()} <= {Settled.DONE}, "a claim that was acknowledged is lost"
+        self.acknowledged += [str(ending.leased.token) for ending in self._unsettled]
+        self._unsettled = []
+
+    def run(self):
+        """Run the next row; before that, end the last lease if its end has had no answer."""
+        if not self._unsettled:
+            self.claim()
+        self.settle()
+
+    def verify(self):
+        """Check that what was acknowledged is there, and that each end has exactly one record."""
+        ended = [row.settled_by for row in self._store.rows() if row.status == "finished"]
+        assert {*self.acknowledged} <= {*ended}
+        assert sorted(leases_of(self._store.runs())) == sorted(ended)
+        found = Verifier(self._store, self._settings).verify(DAY)
+        assert (found.violations, found.unknown) == ([], {})
 
 
 @pytest.fixture
@@ -104,10 +177,13 @@ class TestLostWrites:
         (row,) = store.claim("w.1", **MOMENT).rows
         done, store = lose(lambda store: store.settle([finish(row)]))
         assert done == {"k": Settled.DONE}
+        assert [*store.runs()] == []
         wait_until(lambda: store.now() >= store.get("k").next_run_time, what="the lease's end")
         claimed = store.claim("w.2", **CLAIM)
         assert [(each.key, each.next_time) for each in claimed.rows] == [("k", 1)]
         assert {*claimed.expired} == {"k"}
+        assert store.settle([finish(claimed.rows[0])]) == {"k": Settled.DONE}
+        assert leases_of(store.runs()) == ["w.2#2"]
 
     def test_a_lost_end_that_was_not_acknowledged_is_written_again(self, pair):
         store, lose = pair
@@ -115,6 +191,15 @@ class TestLostWrites:
         _, store = lose(lambda store: store.settle([finish(row)]))
         assert store.settle([finish(row)]) == {"k": Settled.DONE}
         assert store.get("k").next_time == 7
+        assert leases_of(store.runs()) == ["w.1#1"]
+
+    def test_an_end_that_is_not_lost_is_recorded_once_if_it_is_repeated(self, pair):
+        store, lose = pair
+        (row,) = store.claim("w.1", **CLAIM).rows
+        assert store.settle([finish(row)]) == {"k": Settled.DONE}
+        _, store = lose(lambda _: None)
+        assert store.settle([finish(row)]) == {"k": Settled.DONE}
+        assert leases_of(store.runs()) == ["w.1#1"]
 
     def test_a_lost_extension_is_made_up_by_the_next(self, pair):
         store, lose = pair
@@ -302,19 +387,30 @@ class TestSentinels:
             store.init()
             acknowledged = []
 
+            runner = Runner(watched.url("1002"), store)
+
             def push(key):
                 with contextlib.suppress(TransientStoreError):
                     add(store, key)
                     acknowledged.append((key, store.shown))
+                    runner.run()
 
             keys = map(str, itertools.count())
             for _ in range(50):
                 push(next(keys))
+            add(store, "one more")
             if fault == "planned":
                 watched.sentinels[1].query("SENTINEL", "FAILOVER", SERVICE)
             else:
-                replaced = threading.Thread(target=_stand_still_until_replaced, args=(old, new))
+                stands = threading.Event()
+                replaced = threading.Thread(
+                    target=_stand_still_until_replaced, args=(old, new, stands)
+                )
+                runner.claim()
                 replaced.start()
+                assert stands.wait(timeout=HANG_TIMEOUT)
+                with pytest.raises(TransientStoreError):
+                    runner.settle()
             reached = []
 
             def new_primary_has_been_written_to():
@@ -327,6 +423,7 @@ class TestSentinels:
             wait_until(lambda: old.role == "slave", timeout=60, what="the old primary's demotion")
             lost = [key for key, _ in acknowledged if store.get(key) is None]
             assert lost == []
+            runner.verify()
         if fault == "standstill":
             replaced.join()
         (line,) = [r.getMessage() for r in caplog.records if "another primary" in r.getMessage()]
@@ -388,8 +485,9 @@ class TestSentinels:
             store.now()
 
 
-def _stand_still_until_replaced(old, new):
+def _stand_still_until_replaced(old, new, stands):
     with old.standing_still():
+        stands.set()
         wait_until(lambda: new.role == "master", timeout=60, what="a promotion")
 
 

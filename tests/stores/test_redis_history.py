@@ -2,10 +2,13 @@
 
 import itertools
 import logging
+import re
 from dataclasses import replace as changed
+from pathlib import Path
 
 import pytest
 
+from psched.base.errors import StoreError
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, WorkerRecord
 from psched.core.model import Row
@@ -139,6 +142,44 @@ class TestWhatCannotBeWritten:
         assert [*store.runs()] == []
         [said] = [each.getMessage() for each in caplog.records if "run history" in each.message]
         assert "(1 so far): ERR The user executing the script can't run this command" in said
+
+    def test_what_history_problem_finds_is_not_counted_as_lost(self, store, database, redis_cli):
+        first, second, _, _ = held(store, "a", "b", "c", "d")
+        rights = ("~{psched}*", "+@all", "-@stream")
+        redis_cli("ACL", "SETUSER", "u", "reset", "on", "nopass", *rights)
+        try:
+            with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
+                mine = open_mine()
+                assert mine.settle([ending_with(first, recorded(first))]) == {"a": Settled.DONE}
+                assert mine.lost_records == 1
+                assert "XADD" in mine.history_problem()
+                assert mine.settle([ending_with(second, recorded(second))]) == {"b": Settled.DONE}
+                assert sorted(mine.recover("nonce", alive_time=60, retry_wait=1)) == ["c", "d"]
+                assert mine.lost_records == 1
+                redis_cli("ACL", "SETUSER", "u", "+@stream")
+                assert mine.history_problem() is None
+                [row] = wait_until(
+                    lambda: mine.claim(next(_owners), **{**CLAIM, "limit": 1}).rows,
+                    what="a row that was released",
+                )
+                assert mine.settle([ending_with(row, recorded(row))]) == {row.key: Settled.DONE}
+        finally:
+            redis_cli("ACL", "DELUSER", "u")
+        assert [each.key for each in store.runs()] == [row.key]
+
+    @pytest.mark.usefixtures("store")
+    def test_every_command_of_the_scripts_is_tried(self, database, redis_cli):
+        folder = Path(history_store.__file__).with_name("lua")
+        texts = [each.read_text() for each in folder.glob("*.lua") if each.stem[:4] != "try_"]
+        calls = "".join(re.findall(r"redis\.p?call\((.*?),", "".join(texts)))
+        commands = {*re.findall(r"'([A-Z]+)'", calls)}
+        assert {"HSET", "XADD", "LPUSH", "LPUSHX"} < commands
+        for command in commands:
+            rights = ("~{psched}*", "+@all", f"-{command}")
+            redis_cli("ACL", "SETUSER", "u", "reset", "on", "nopass", *rights)
+            with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
+                assert re.search(rf"(?i)\b{command}\b", _missing_right(open_mine()))
+            redis_cli("ACL", "DELUSER", "u")
 
     def test_keys_of_another_kind_stop_no_settlement(self, store, redis_cli):
         redis_cli("SET", f"{STREAM}:k", "taken")
@@ -334,16 +375,6 @@ class TestReading:
         after = int(redis_cli("INFO", "commandstats")["cmdstat_xrevrange"]["calls"])
         assert after - before == 1
 
-    def test_the_last_run_of_a_key_is_found_behind_what_never_ran(self, store):
-        skipped = [
-            made("a", owner=f"s.{n}", outcome=None, fate="skipped_catchup") for n in range(30)
-        ]
-        store.record([made("a", error="e", result="{}"), *skipped, made("b", owner="b.1")])
-        store.record([made("c", outcome=None)])
-        last = store.last_runs(["a", "b", "c", "none"])
-        assert {key: each.owner for key, each in last.items()} == {"a": "worker.1", "b": "b.1"}
-        assert (last["a"].error, last["a"].result) == (None, None)
-
     def test_later_records_have_larger_numbers(self, store):
         store.record([made("k", owner=f"w.{n}") for n in range(300)])
         numbers = [each.id for each in store.runs()]
@@ -360,6 +391,15 @@ class TestReading:
         store.audit([change, change, change])
         assert len([*store.audits(AuditSelection(key="k"))]) == 3
         assert [*store.audits(AuditSelection(key="other"))] == []
+
+
+def _missing_right(store):
+    """What a store says about a command that its user may not send."""
+    try:
+        store.try_rights()
+    except StoreError as error:
+        return str(error)
+    return store.history_problem() or ""
 
 
 def _worker(nonce):

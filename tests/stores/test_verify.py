@@ -7,6 +7,7 @@ days; clocks are changed. Then a record is deleted, and its absence is found.
 
 import json
 import random
+import sys
 from dataclasses import replace as changed
 from itertools import count
 
@@ -18,12 +19,14 @@ from psched.config import from_mapping
 from psched.core.definition import history_setting
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.recording import Recorder
-from psched.core.history.records import Attempt, AuditRecord, Outcome
+from psched.core.history.records import Attempt, AuditRecord, Outcome, WorkerRecord
 from psched.core.history.store_clock import StoreClock as Estimate
+from psched.core.history.verify import check as verify
 from psched.core.model import Finish, Release, Retry
 from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle
 from support.driven import SharedClock
+from support.older_worker import OlderWorker
 from support.store_clock import store_clock
 from support.stores import Sql, make_store
 
@@ -43,9 +46,18 @@ DEFINITIONS = (
     {"cron": "0 * * * *", "jitter": 300, "catchup_limit": 5},
 )
 
+CLAIM = {"limit": 1, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+OUTCOMES = {Outcome.FINISHED: 12, Outcome.FAILED: 3, Outcome.RELEASED: 1, Outcome.LOST: 1}
+
 
 class Installation:
-    """A store, a client and a worker."""
+    """A store, a client and a worker.
+
+    Attributes:
+        settings: the worker's settings; a test can replace them.
+        outcomes: how tasks end, with weights.
+    """
 
     def __init__(self, url, database_clock, seed):
         self.url = url
@@ -58,6 +70,7 @@ class Installation:
             self.store, self.settings, clock=self.clock, draw_nonce=lambda: next(nonces)
         )
         self.random = random.Random(seed)  # noqa: S311  # repeatable
+        self.outcomes = dict(OUTCOMES)
         self._owners = map("w.{}".format, count())
         self._recorder = Recorder(host="h", generation=1, clock=Estimate(self.clock))
 
@@ -97,9 +110,7 @@ class Installation:
         """Run what is due, as a worker does, until nothing is."""
         while True:
             sent = self.clock.boottime()
-            claimed = self.store.claim(
-                next(self._owners), limit=1, alive_time=60, shortest=6, horizon=0
-            )
+            claimed = self.store.claim(next(self._owners), **CLAIM)
             if claimed.now is not None:
                 self._recorder.clock.read(claimed.now, sent, self.clock.boottime())
             if not claimed.rows:
@@ -116,9 +127,7 @@ class Installation:
         started = self._recorder.clock.milliseconds()
         self.clock.advance(self.random.choice([0.2, 3, 20]))
         during()
-        how = self.random.choices(
-            [Outcome.FINISHED, Outcome.FAILED, Outcome.RELEASED, Outcome.LOST], [12, 3, 1, 1]
-        )[0]
+        how = self.random.choices([*self.outcomes], [*self.outcomes.values()])[0]
         if how is Outcome.LOST:
             self.clock.advance(90)  # the lease expires
             return
@@ -268,3 +277,262 @@ def test_changes_of_schedules_are_no_violations(install, seed):
     assert actions >= {"add", "modify"}
     assert len([*psched.store.runs(RunSelection(key="a"))]) > 20
     assert checked > 20
+
+
+class TestOlderWorkers:
+    """Workers of a version that writes no records work on the table, too."""
+
+    @pytest.fixture
+    def psched(self, install):
+        """An installation at 11:00, with a schedule every ten minutes; tasks succeed."""
+        psched = install()
+        psched.outcomes = {Outcome.FINISHED: 1}
+        psched.change("add", "k", "t", cron="*/10 * * * *")
+        return psched
+
+    @pytest.fixture
+    def older(self, psched):
+        return OlderWorker(psched.store, psched.sql, psched.settings)
+
+    @staticmethod
+    def start(psched):
+        """Let the worker start that writes records."""
+        shape = {"pid": 1, "number": 0, "generation": 1, "slots": 1, "busy": 0, "types": None}
+        psched.store.beat(WorkerRecord(nonce="w", host="h", started=0, seen=0, **shape))
+
+    @staticmethod
+    def until(psched, minutes):
+        """Advance to some minutes after 11:00."""
+        psched.clock.advance(max(START + minutes * MINUTE - psched.clock.wall(), 0))
+
+    def run(self, psched, minutes, *by):
+        """Let workers run the schedule, one after the other, from some minutes after 11:00 on."""
+        for number, worker in enumerate(by):
+            self.until(psched, minutes + 10 * number)
+            psched.work() if worker is psched else worker.run("k")
+
+    @staticmethod
+    def lose(psched, minutes, key="k"):
+        """Delete the record of a run."""
+        time = START + minutes * MINUTE
+        [lost] = psched.store.runs(RunSelection(key=key, covering=time))
+        psched.sql("DELETE FROM psched_runs WHERE id = :id", id=lost.id)
+
+    @staticmethod
+    def seen(psched, since=30 * DAY):
+        """The violations, in minutes after 11:00, and the number of unknown fates."""
+        found = psched.verify(since)
+        assert set(found.unknown) <= {verify.OLDER_WORKERS}
+        shown = [
+            (str(each.kind), each.key, (each.instant - START) // MINUTE, each.count)
+            for each in found.violations
+        ]
+        return shown, sum(found.unknown.values())
+
+    def test_what_one_of_them_may_have_run_is_unknown(self, psched, older):
+        self.start(psched)
+        self.run(psched, 0, psched, older, psched, older, older, psched, older)
+        assert self.seen(psched) == ([], 4)
+        assert self.seen(psched, HOUR / 2) == ([], 3)
+
+    def test_what_is_lost_after_the_last_sign_of_them_is_missing(self, psched, older):
+        self.start(psched)
+        psched.change("add", "rare", "t", cron="0 */6 * * *")
+        self.run(psched, 0, older, *[psched] * 5)
+        self.until(psched, 60)
+        older.run("rare")
+        self.run(psched, 60, *[psched] * 6)
+        assert self.seen(psched) == ([], 2)
+
+        self.lose(psched, 80)
+        assert self.seen(psched) == ([("missing", "k", 80, 1)], 2)
+        # A client moves the row. This does not change by whom it was settled, nor when.
+        psched.change("modify", "rare", next_time=START + DAY)
+        assert self.seen(psched) == ([("missing", "k", 0, 1), ("missing", "k", 80, 1)], 0)
+
+    def test_without_them_every_loss_is_missing(self, psched):
+        self.start(psched)
+        self.run(psched, 0, *[psched] * 7)
+        for minutes in (30, 60):
+            self.lose(psched, minutes)
+        assert self.seen(psched) == ([("missing", "k", 30, 1), ("missing", "k", 60, 1)], 0)
+
+    def test_what_was_due_before_the_first_worker_that_writes_records_is_unknown(
+        self, psched, older
+    ):
+        self.run(psched, 0, older, older, older)
+        self.until(psched, 28)
+        self.start(psched)
+        self.run(psched, 30, psched, psched, psched)
+        assert self.seen(psched) == ([], 3)
+        self.lose(psched, 40)
+        assert self.seen(psched) == ([("missing", "k", 40, 1)], 3)
+
+    def test_a_backlog_that_this_worker_has_run_is_not(self, psched):
+        self.until(psched, 45)
+        self.start(psched)
+        psched.work()
+        self.lose(psched, 0)
+        assert self.seen(psched) == ([("missing", "k", 0, 1)], 0)
+
+    def test_a_lease_of_one_of_them_is_a_sign(self, psched, older):
+        self.start(psched)
+        self.run(psched, 0, psched, older, psched)
+        assert self.seen(psched) == ([("missing", "k", 10, 1)], 0)
+        self.until(psched, 30)
+        psched.store.claim("starting.1", **CLAIM)
+        assert self.seen(psched) == ([("missing", "k", 10, 1)], 0)
+        self.until(psched, 32)
+        older.claim("k")
+        psched.sql("UPDATE psched SET claimed_at = NULL")
+        assert self.seen(psched) == ([], 1)
+        self.until(psched, 40)  # its host has died
+        assert self.seen(psched) == ([("missing", "k", 10, 1)], 0)
+
+    def test_a_task_that_one_of_them_has_ended_is_unknown(self, psched, older):
+        self.start(psched)
+        for key in ("theirs", "ours"):
+            psched.schedules.push(key, "t")
+        older.run("theirs")
+        psched.work()
+        self.lose(psched, 0, key="ours")
+        assert self.seen(psched) == ([("missing", "ours", 0, 1)], 1)
+
+
+TIDES = """
+class Tides:
+    def next_at(self, after):
+        return (after // 600 + 1) * 600
+"""
+"""A trigger with a time every ten minutes."""
+
+
+class Coast:
+    """An installation with a trigger that not every host can load.
+
+    Attributes:
+        psched: the installation, with one schedule.
+        able: the settings of a host that can load the trigger.
+        unable: the settings of a host that cannot.
+    """
+
+    KEY = "tide"
+
+    def __init__(self, psched, folder, **fields):
+        (folder / "psched_tides.py").write_text(TIDES)
+        self.psched = psched
+        self.unable = psched.settings
+        self.able = psched.settings.with_settings(load_path=[str(folder)])
+        psched.outcomes = {Outcome.FINISHED: 1}
+        psched.schedules = ScheduleCollection(
+            psched.store,
+            self.able,
+            clock=psched.clock,
+            draw_nonce=map("n{}".format, count()).__next__,
+        )
+        psched.change("add", self.KEY, "t", cron="@call psched_tides:Tides", **fields)
+
+    def finish(self):
+        """Run the next occurrence, which is settled where the trigger cannot be loaded."""
+        self.wait(max(self.row.next_time - self.psched.clock.wall(), 0))
+        self.work(during=self.forget)
+
+    def forget(self):
+        """Let the host that runs the task forget the trigger."""
+        self.psched.settings = self.unable
+
+    def work(self, during=lambda: None):
+        """Let a host work that can load the trigger."""
+        self.psched.settings = self.able
+        self.psched.work(during)
+
+    def work_elsewhere(self):
+        """Let a host work that cannot load the trigger."""
+        self.forget()
+        self.psched.work()
+
+    def wait(self, seconds):
+        self.psched.clock.advance(seconds)
+
+    @property
+    def row(self):
+        return self.psched.store.get(self.KEY)
+
+    def fates(self):
+        """The fates of each time that was due, in the order of the times."""
+        covering = [each for each in self.psched.store.runs() if each.fate is not None]
+        first = min(each.scheduled_time for each in covering)
+        times = range(first, int(self.psched.clock.wall()) + 1, 600)
+        return [[str(each.fate) for each in covering if each.covers(time)] for time in times]
+
+    def violations(self):
+        return Verifier(self.psched.store, self.able).verify(30 * DAY).violations
+
+
+@pytest.fixture
+def coast(install, tmp_path, monkeypatch):
+    """A function that makes a `Coast`."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield lambda **fields: Coast(install(), tmp_path, **fields)
+    sys.modules.pop("psched_tides", None)
+
+
+class TestTriggersThatAHostCannotLoad:
+    """A task finishes on a host that cannot load the trigger; nothing may be lost meanwhile."""
+
+    @pytest.mark.parametrize(
+        ("catchup", "missed"),
+        [
+            ("all", [["finished"]] * 4),
+            ("latest", [["coalesced"]] * 3 + [["finished"]]),
+            ("skip", [["skipped_catchup"]] * 4),
+        ],
+    )
+    def test_each_time_that_passes_until_another_host_takes_over_has_one_fate(
+        self, coast, catchup, missed
+    ):
+        here = coast(catchup=catchup, catchup_grace=5)
+        here.finish()
+        assert (here.row.next_time, here.row.owner) == (None, None)
+        assert here.violations() == []
+        here.wait(45 * MINUTE)
+        here.work_elsewhere()  # which changes nothing
+        assert here.row.next_time is None
+        here.wait(MINUTE)
+
+        here.work()
+
+        assert here.fates() == [["finished"], *missed]
+        assert here.violations() == []
+
+    def test_workers_that_release_the_row_or_die_before_they_settle_it_lose_nothing(self, coast):
+        here = coast()
+        here.finish()
+        here.wait(45 * MINUTE)
+        (row,) = here.psched.store.claim("dying.1", **CLAIM).rows
+        here.wait(2 * MINUTE)
+        (row,) = here.psched.store.claim("stopped.1", **CLAIM).rows
+        settle(here.psched.store, [Ending(row, Release())], here.able)
+
+        here.work()
+
+        assert here.fates() == [["finished"]] * 5
+        assert here.violations() == []
+
+    def test_a_change_of_something_else_and_a_pause_lose_nothing(self, coast):
+        here = coast()
+        here.finish()
+        here.wait(25 * MINUTE)
+        here.psched.sql("UPDATE psched SET status = 'paused' WHERE id = 'tide'")
+        here.work()
+        here.wait(10 * MINUTE)
+        here.psched.change("requeue", here.KEY)
+        here.finish()
+        here.wait(25 * MINUTE)
+        here.psched.change("modify", here.KEY, data={"a": 1})
+
+        here.work()
+
+        assert here.fates() == [["finished"]] * len(here.fates())
+        assert len(here.fates()) == 7
+        assert here.violations() == []

@@ -87,11 +87,15 @@ class DrivenHost:
         self._url = url
         self._open = contextlib.ExitStack()
 
-    def remote(self) -> Remote:
+    def store(self) -> Any:
         """The store, on another connection to the database."""
         store = make_store(self._url, clock=self.clock)
         self._open.callback(store.disconnect)
-        return Remote(store, self.clock)
+        return store
+
+    def remote(self) -> Remote:
+        """The store behind a network; it has no capabilities."""
+        return Remote(self.store(), self.clock)
 
     def worker(self, store: Any = None, **settings: Any) -> WorkerDriver:
         """A worker that has begun."""

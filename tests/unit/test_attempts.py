@@ -1,4 +1,4 @@
-"""Tests of retries: how long a failed task waits for its next attempt, and when it gives up."""
+"""Tests of attempts: how long a failed task waits for the next one, and when it gives up."""
 
 from itertools import pairwise
 from statistics import mean
@@ -7,8 +7,10 @@ import pytest
 
 from psched import config
 from psched.core import attempts
+from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
 from psched.core.model import EXPIRED, FAILED, Row
+from psched.triggers.trigger import Every
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 NOON = 1_800_014_400
@@ -24,6 +26,32 @@ def waits(count, *, key="k", next_time=NOON, **settings):
 
 def given_up(row, now, **settings):
     return attempts.give_up_reason(row, parse_row(row, SETTINGS.with_settings(**settings)), now)
+
+
+class TestNotes:
+    """Tests of negative numbers of attempts."""
+
+    @pytest.mark.parametrize("instant", [1, NOON, LATEST_TIME])
+    def test_a_row_without_a_time_knows_until_when_it_is_decided(self, instant):
+        for claims in (0, 1, 999):
+            row = Row(key="k", attempt=attempts.after(instant) + claims)
+            assert attempts.decided_until(row) == instant
+
+    @pytest.mark.parametrize(
+        "row", [Row(key="k"), Row(key="k", attempt=2), Row(key="k", attempt=-1)]
+    )
+    def test_other_rows_do_not(self, row):
+        assert attempts.decided_until(row) is None
+        assert attempts.first_time(row, Every(60), NOON + 0.5) == NOON + 60
+
+    def test_a_time_that_somebody_has_set_counts(self):
+        row = Row(key="k", next_time=NOON, attempt=attempts.after(NOON + HOUR))
+        assert attempts.decided_until(row) is None
+
+    def test_the_first_time_follows_what_is_decided(self):
+        row = Row(key="k", attempt=attempts.after(NOON))
+        assert attempts.first_time(row, Every(60), NOON + HOUR) == NOON + 60
+        assert attempts.first_time(row, None, NOON + HOUR + 0.5) == NOON + HOUR + 1
 
 
 class TestBackoff:

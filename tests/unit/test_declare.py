@@ -7,6 +7,7 @@ import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
+from psched.core.attempts import after
 from psched.core.declare import declare, redeclare, restart
 from psched.core.model import FINISHED, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.schedule import ScheduleMetadata
@@ -259,6 +260,15 @@ class TestRedeclaringAtRest:
         seen = stored(status=QUARANTINED, next_time=next_time, next_run_time=None)
         row = redeclare(seen, {"type": "t"}, SETTINGS, now)
         assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON + HOUR + 30)
+
+    def test_a_schedule_continues_after_what_is_decided(self):
+        """A host that could not load the trigger has settled it; see `psched.core.attempts`."""
+        seen = stored(next_time=None, attempt=after(NOON - 2 * HOUR))
+        row = redeclare(seen, {"data": {"a": 1}}, SETTINGS, never)
+        assert (row.next_time, row.attempt) == (NOON - HOUR, 0)
+        again = redeclare(changed(seen, status=QUARANTINED), {}, SETTINGS, never)
+        assert again.next_time == NOON - HOUR
+        assert redeclare(seen, {"cron": "0 * * * *"}, SETTINGS, now).next_time >= NOON
 
     def test_a_schedule_that_is_still_not_understood_stays_quarantined(self):
         seen = stored(status=QUARANTINED, cron="x", next_run_time=None)

@@ -1,10 +1,18 @@
-"""Tests that everything exists that the developers' documentation names."""
+"""Tests that the documentation names what exists: modules, links, options, outcomes, codes."""
 
 import ast
 import re
+from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
+
+from psched.cli.commands import load
+from psched.cli.history.run_text import COLUMNS
+from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.core.history.verify.findings import Kind
+from psched.core.history.why.answer import Code, State
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLACES = [ROOT, ROOT / "psched", *(ROOT / "tests" / each for each in ("unit", "e2e", "process"))]
@@ -77,3 +85,50 @@ def test_every_link_leads_somewhere(page):
         target = page.parent / name if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def table(page, heading):
+    """The cells of a table on a page, without the row of its headings."""
+    text = (ROOT / "docs" / page).read_text()
+    rows = text.partition(f"\n| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert rows, heading
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "known"),
+    [
+        ("history.md", "outcome", [*Outcome]),
+        ("history.md", "fate", [*Fate]),
+        ("why.md", "code", [*Code]),
+        ("verify.md", "violation", [*Kind]),
+        ("records.md", "column", [each.name for each in fields(RunRecord)]),
+    ],
+)
+def test_a_table_explains_each_name_once(page, heading, known):
+    explained = [name for row in table(page, heading) for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(explained) == sorted(known)
+
+
+def test_the_columns_of_the_history_are_explained_in_their_order():
+    assert [row[0] for row in table("history.md", "column")] == [*COLUMNS]
+
+
+def test_the_states_of_an_answer_are_those_that_there_are():
+    named = {state for row in table("why.md", "code") for state in row[1].split(", ")}
+    assert named == {*State}
+
+
+OF_EVERY_COMMAND = {"--help", "--config", "--environment", "--database", "--table"}
+
+
+@pytest.mark.parametrize("command", ["history", "why", "verify", "audit", "list"])
+def test_the_page_of_a_command_names_its_options(command):
+    options = {
+        parameter.opts[-1]
+        for parameter in load(command).params
+        if isinstance(parameter, click.Option)
+    }
+    page = (ROOT / "docs" / f"{command}.md").read_text()
+    named = {*re.findall(r"`(--[a-z-]+)", page)}
+    assert options - OF_EVERY_COMMAND <= named

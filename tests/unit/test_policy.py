@@ -446,6 +446,51 @@ class TestTriggersOfOnesOwn:
         settlement = after_run(row, current, Retry(5), settings)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 300, 1)
 
+    def test_what_comes_next_begins_where_the_host_that_could_not_load_the_code_left_off(
+        self, settings
+    ):
+        row = leased(cron="@call psched_trouble:Hourly")
+        end = after_run(row, row, Finish(), SETTINGS, NOON + 1)
+        assert (end.next_time, end.wait, end.rest) == (None, 300, False)
+        claimed = changed(row, next_time=None, attempt=end.attempt + 1)
+        again = after_claim(claimed, SETTINGS, NOON + DAY)
+        assert (again.next_time, again.attempt) == (None, end.attempt)
+
+        late = after_claim(claimed, settings, NOON + 2.5 * HOUR)
+
+        assert (late.next_time, late.attempt, late.skipped) == (NOON + HOUR, 0, ())
+        on_time = after_claim(claimed, settings, NOON + 60)
+        assert (on_time.next_time, on_time.not_before) == (NOON + HOUR, NOON + HOUR)
+
+    def test_the_times_of_a_new_trigger_begin_when_the_task_ended(self, settings):
+        row = leased("*/5 * * * *")
+        current = changed(row, cron="@call psched_trouble:Hourly", version=4)
+
+        end = after_run(row, current, Finish(), SETTINGS, NOON + HOUR + 0.5)
+
+        [dropped] = end.skipped
+        assert (dropped.fate, dropped.first, dropped.until) == (
+            Fate.CANCELLED,
+            NOON + 300,
+            NOON + HOUR,
+        )
+        claimed = changed(current, next_time=None, attempt=end.attempt + 1)
+        assert after_claim(claimed, settings, NOON + 9 * HOUR).next_time == NOON + 2 * HOUR
+
+    @pytest.mark.parametrize(
+        ("decision", "fate"), [(Finish(), Fate.FINISHED), (Retry(5), Fate.CANCELLED)]
+    )
+    def test_a_time_that_a_client_has_set_meanwhile_is_kept(self, settings, decision, fate):
+        row = leased(cron="@call psched_trouble:Hourly")
+        moved = changed(row, next_time=NOON + DAY, version=4)
+
+        end = after_run(row, moved, decision, SETTINGS, NOON + 1)
+
+        assert (end.next_time, end.fate, end.wait) == (NOON + DAY, fate, 300)
+        claimed = changed(moved, attempt=end.attempt + 1)
+        timed = after_claim(claimed, settings, NOON + 301)
+        assert (timed.next_time, timed.not_before) == (NOON + DAY, NOON + DAY)
+
     def test_one_that_raises_or_is_none_is_quarantined_with_the_reason(self, settings):
         row = leased(cron="@call psched_trouble:Fickle", next_time=NOON + 60)
         settlement = after_run(row, row, Finish(), settings)

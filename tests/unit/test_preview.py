@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
+from psched.cli.schedules.status import overdue
 from psched.cli.time_format import format_distance
+from psched.core.attempts import after
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
 from psched.core.model import FINISHED, QUARANTINED, Row
@@ -202,6 +204,13 @@ class TestOfASchedule:
         with pytest.raises(InvalidError, match=r"^next_time: "):
             self.shown(Row(key="k", cron="@daily", next_time=-1, next_run_time=0), NOON)
 
+    def test_a_row_without_a_time_continues_after_what_is_decided(self):
+        row = Row(
+            key="k", cron="0 * * * *", timezone="UTC", next_run_time=0, attempt=after(NOON - 7200)
+        )
+        found = self.shown(row, NOON + 1, 2)
+        assert [each.time for each in found] == [NOON - 3600, NOON]
+
     def test_a_row_without_a_time_is_given_one(self):
         row = Row(key="k", cron="@hourly", next_run_time=0)
         assert self.shown(row, NOON + 0.5, 1)[0].time == NOON + HOUR
@@ -216,3 +225,34 @@ class TestOfASchedule:
 )  # fmt: skip
 def test_how_far_away_is_said_in_two_units(seconds, words):
     assert format_distance(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("columns", "now", "text"),
+    [
+        ({}, NOON - 1, None),
+        ({}, NOON + 0.4, "now"),
+        ({}, NOON + 58, "due for 58 s"),
+        ({}, NOON + 2 * HOUR + 60, "due for 2 h 1 min"),
+        ({"next_run_time": NOON + 30}, NOON + 29, None),
+        ({"next_run_time": NOON + 30}, NOON + 58, "due for 28 s"),
+        ({"next_run_time": 0}, NOON + 58, "now"),
+        ({"owner": "w.1", "next_run_time": NOON + 300}, NOON + 58, None),
+    ],
+)
+def test_a_run_that_is_overdue_is_due_for_some_time(columns, now, text):
+    row = Row(key="k", cron="@hourly", **{"next_time": NOON, "next_run_time": NOON, **columns})
+    first, *_ = upcoming_occurrences(row, parse_row(row, SETTINGS), 2, now)
+    assert overdue(first, row, now) == text
+
+
+def test_a_time_that_a_clock_change_skips_is_never_due():
+    row = Row(
+        key="k", cron="30 2 * * *", timezone="Europe/Paris", options='{"dst_policy": "wallclock"}',
+        next_time=instant("2030-03-30T01:30"), next_run_time=instant("2030-03-30T01:30"),
+    )  # fmt: skip
+    now = instant("2030-04-01T00:31")
+    listed = upcoming_occurrences(row, parse_row(row, SETTINGS), 3, now)
+    assert [overdue(each, row, now) for each in listed] == [
+        "due for 1 d 23 h", None, "due for 1 min", None,
+    ]  # fmt: skip

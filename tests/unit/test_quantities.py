@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from psched.base.errors import ConfigError, InvalidError
-from psched.base.quantities import as_bytes, as_seconds
+from psched.base.quantities import as_bytes, as_seconds, format_duration
 from psched.cli.options import duration
 from psched.config import SETTINGS, from_mapping
 from psched.config.kinds import Number
@@ -51,6 +51,19 @@ def test_another_text_is_no_duration(text):
 def test_a_timedelta_is_a_duration(delta, seconds):
     assert as_seconds(delta) == seconds
     assert type(as_seconds(delta)) is type(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"), (0.0004, "0 ms"), (0.012, "12 ms"), (0.9994, "999 ms"), (0.9996, "1.0 s"),
+        (1, "1.0 s"), (59.94, "59.9 s"), (59.96, "1.0 min"), (252, "4.2 min"), (3596, "59.9 min"),
+        (3599, "1.0 h"), (86_399, "1.0 d"), (90_000, "1.0 d"), (10**9, "11574.1 d"),
+        (-0.5, "-500 ms"), (-90, "-1.5 min"),
+    ],
+)  # fmt: skip
+def test_a_measured_duration_is_shown_in_its_largest_unit(seconds, text):
+    assert format_duration(seconds) == text
 
 
 def test_the_units_of_sizes_are_powers_of_1024():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
+from psched.core.attempts import after
 from psched.core.definition import parse_row
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Code, State
@@ -273,6 +274,15 @@ DAY = 86_400
 
 
 class TestSituations:
+    def test_a_row_that_continues_where_its_trigger_can_be_loaded_has_a_next_time(self):
+        decided = NOW // MINUTE * MINUTE - 10 * MINUTE
+        row = schedule(cron="* * * * *", next_time=None, attempt=after(decided), next_run_time=NOW)
+        answer = ask(None, row)
+        assert "1970" not in answer.sentence
+        assert decided < answer.time <= NOW
+        answer = ask(str(decided + 2 * MINUTE), row)
+        assert (answer.details.get("first"), "1970" in answer.sentence) == (decided + MINUTE, False)
+
     def test_without_a_time_the_last_occurrence_and_what_comes_next(self):
         answer = ask(None, schedule(), ran(TODAY))
         assert answer.sentence == (
@@ -294,8 +304,8 @@ class TestSituations:
         ]
         answer = ask("02:30", schedule(), late, workers=workers)
         assert answer.sentence == (
-            "The occurrence of 2026-11-22 02:30 CET ran at 02:47 CET on web1, 17 min late because"
-            " no worker was alive between 02:25 CET and 02:46:40 CET, and took 10 s."
+            "The occurrence of 2026-11-22 02:30 CET ran at 02:47 CET on web1, 17.0 min late because"
+            " no worker was alive between 02:25 CET and 02:46:40 CET, and took 10.0 s."
         )
         assert answer.details["late_code"] == "no_worker"
         assert answer.details["late"] == 1020

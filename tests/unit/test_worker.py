@@ -3,11 +3,13 @@
 import itertools
 import re
 import signal
+import socket
 
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.base.lease_times import Deadlines
+from psched.core.history.protocol import RunSelection
 from psched.core.store_protocol import Store
 from psched.process.message_shapes import LONGEST_TIME
 from psched.worker.worker import LEFT_BEHIND
@@ -380,6 +382,31 @@ def test_the_leases_of_a_dead_worker_are_released_and_run_at_once(host, caplog):
     assert {"recovered": ["dead", "unheard of"]} in worker.messages
     assert "one: released, its worker has died" in caplog.text
     assert (host.row("one").fence, host.row("one").attempt) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "end"), [(1, (None, "gave_up")), (9, ("finished", "finished"))]
+)
+def test_a_lost_attempt_is_recorded_before_what_became_of_its_occurrence(host, attempts, end):
+    """Also if so many leases are taken over that their attempts are recorded in several steps."""
+    keys = [f"k{number}" for number in range(120)]
+    host.add(*keys, max_attempts=attempts)
+    store = host.store()
+    dead = host.worker(store, nonce="dead", concurrency=len(keys), alive_time=LEASE)
+    dead.tick()
+    assert len(dead.tasks) == len(keys)
+    host.clock.advance(2 * LEASE)
+    worker = host.worker(host.store(), nonce="alive", concurrency=len(keys), alive_time=LEASE)
+
+    worker.run_due()
+    worker.advance(3)
+
+    records = {key: [*store.runs(RunSelection(key=key))] for key in keys}
+    assert {tuple((each.outcome, each.fate) for each in found) for found in records.values()} == {
+        (end, ("lost", None))
+    }
+    assert {each.host for found in records.values() for each in found} == {socket.gethostname()}
+    assert {record.fate for record in store.last_runs(keys).values()} == {end[1]}
 
 
 def test_a_worker_that_has_run_enough_tasks_says_so_until_it_is_told_to_stop(host):

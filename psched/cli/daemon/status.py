@@ -9,10 +9,10 @@ import click
 
 from psched.app import read_config
 from psched.base.errors import ConfigError
+from psched.base.quantities import format_duration
 from psched.base.texts import visible
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
-from psched.cli.time_format import format_duration
 from psched.config import Config
 from psched.core.history.redaction import Redaction
 from psched.master.reports.load import Load

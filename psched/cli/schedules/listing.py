@@ -124,7 +124,7 @@ def list_(
 
     The list is in the order of the next runs. Those that have no next run are last. NEXT shows the
     time of the next run; for a running task, the scheduled time of this run; for a task that is
-    due, how late it is. LAST says how the last attempt ended, how long ago, and how long it took;
+    due, how late it is. LAST says how the last run ended, how long ago, and how long it took;
     without a run history, the column is left out. Times are in your time zone: the variable TZ,
     else that of the system.
     """

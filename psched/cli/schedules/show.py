@@ -20,7 +20,7 @@ from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
-from psched.cli.schedules.status import shown_status
+from psched.cli.schedules.status import overdue, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
 from psched.core.history.records import Outcome
@@ -28,7 +28,7 @@ from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import WAITING, Row
 from psched.core.preview import UpcomingTime
-from psched.core.schedule import Schedule
+from psched.core.schedule import Schedule, Schedules
 
 _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
 
@@ -78,11 +78,12 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         row = schedule.metadata().row
         now = schedules.now()
         attempts = _attempts(schedule)
+        last = None if attempts is None else _last(schedules, key, attempts)
         durations = _durations(schedule) if attempts else None
         upcoming = _upcoming(schedule) if row.status == WAITING else []
     if as_json:
         made = row_object(row, now, redaction)
-        made["last"] = run_object(attempts[0], redaction) if attempts else None
+        made["last"] = None if last is None else run_object(last, redaction)
         if attempts is not None:
             made["attempts"] = [run_object(run, redaction, large=False) for run in attempts]
         made["durations"] = None if durations is None else asdict(durations)
@@ -90,9 +91,10 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         click.echo(json.dumps(made))
         return
     _print_fields(_fields(row, now, redaction))
-    if attempts:
+    if last is not None:
         click.echo()
-        _print_fields(_last_run(attempts[0], now))
+        _print_fields(_last_run(last, now))
+    if attempts:
         if durations is not None:
             click.echo(
                 f"the last {durations.runs} finished: median {format_took(durations.median)},"
@@ -104,7 +106,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         print_table(columns, (table_row(run, columns, view) for run in attempts))
     if upcoming:
         click.echo()
-        for line in _upcoming_lines(upcoming, now):
+        for line in _upcoming_lines(upcoming, row, now):
             click.echo(line)
 
 
@@ -114,6 +116,23 @@ def _attempts(schedule: Schedule) -> Sequence[Run] | None:
         return [*schedule.runs(outcome=[*Outcome], limit=_ATTEMPTS)]
     except NotSupportedError:
         return None
+
+
+def _last(schedules: Schedules, key: str, attempts: Sequence[Run]) -> Run | None:
+    """The last run, which can be an occurrence that ended without an attempt; None without such.
+
+    Args:
+        schedules: all schedules.
+        key: the key of the schedule.
+        attempts: its last attempts, the newest first.
+    """
+    newest = attempts[0] if attempts else None
+    try:
+        last = schedules.last_runs([key]).get(key)
+    except NotSupportedError:
+        return newest  # a store of the user's own that cannot find last runs
+    # The record of an attempt has its error and result only if it was read as such.
+    return newest if last is None or last.outcome is not None else last
 
 
 def _durations(schedule: Schedule) -> Durations | None:
@@ -179,9 +198,10 @@ def _print_fields(fields: dict[str, str]) -> None:
         click.echo(f"{name + ':':{width}} {value}")
 
 
-def _upcoming_lines(upcoming: Sequence[UpcomingTime], now: float) -> Iterator[str]:
+def _upcoming_lines(upcoming: Sequence[UpcomingTime], row: Row, now: float) -> Iterator[str]:
     yield "next runs:"
     for each in upcoming:
         when = each.time if each.run_at is None else each.run_at
-        line = f"    {format_both(when)}  {format_distance(when - now)}"
+        distance = overdue(each, row, now) or format_distance(when - now)
+        line = f"    {format_both(when)}  {distance}"
         yield f"{line}  # {each.note}" if each.note else line

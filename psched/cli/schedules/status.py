@@ -1,6 +1,8 @@
-"""The status of a schedule as people see it."""
+"""The status of a schedule as people see it, and that of its next runs."""
 
+from psched.cli.time_format import format_overdue
 from psched.core.model import WAITING, Row
+from psched.core.preview import UpcomingTime
 
 DUE = "due"
 """The shown status of a waiting row that a worker can start now."""
@@ -17,3 +19,18 @@ def shown_status(row: Row, now: float) -> str:
     if row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now:
         return DUE
     return row.state
+
+
+def overdue(each: UpcomingTime, row: Row, now: float) -> str | None:
+    """For how long one of the next runs has been due: ``due for 58 s``; None if it is not due.
+
+    Args:
+        each: the run. If it is running now, it is not due.
+        row: the row of the schedule.
+        now: the time of the store's clock, in Unix seconds.
+    """
+    runs = row.owner is not None and each.time == row.next_time
+    if runs or each.run_at is None or each.run_at > now:
+        return None
+    # A row that was inserted by plain SQL can have the time 0, which means at once.
+    return format_overdue(now - each.run_at) if each.run_at > 0 else "now"

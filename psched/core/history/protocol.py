@@ -70,7 +70,8 @@ class KeepsHistory(Protocol):
     * `Store.claim` stores the time of the claim in ``claimed_at`` of the row. In `Claimed.expired`,
       it returns the token and this time of each lease that has ended without a settle.
     * `Store.settle` also writes the records of each settlement that it applies
-      (`psched.core.model.Settlement.records`), in the same transaction. A settlement that is not
+      (`psched.core.model.Settlement.records`), in their order, in the same transaction. The first
+      ones can be of earlier leases of the row, and can exist already. A settlement that is not
       applied leaves no record. If the records cannot be written, for example because a right is
       missing or the disk is full, the settlements are applied without them, and ``lost_records``
       grows.
@@ -158,7 +159,7 @@ class FindsLastRuns(Protocol):
     """
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
-        """The newest record of an attempt (one with an outcome) of each key, in a few requests.
+        """The newest record of each key for which `RunRecord.is_end` is true, in a few requests.
 
         ``error`` and ``result`` of these records are None, because they can be large.
 

@@ -72,6 +72,9 @@ FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 FAILED_FATES = frozenset(Fate) - SKIPPED - {Fate.FINISHED}
 """The fates that ``psched history --failed`` shows, even if nothing ran."""
 
+DECISIONS = frozenset(Fate) - SKIPPED
+"""The fates that `RunRecord.is_end` counts, even if nothing ran."""
+
 MOST_COUNTED = 30
 """A span's occurrences are counted up to this number; ``count`` is None if there are more.
 
@@ -222,6 +225,14 @@ class RunRecord:
     def last(self) -> int:
         """The scheduled time of the last occurrence of a span; of the only one if it is none."""
         return self.scheduled_time if self.until is None else self.until
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the record says how an attempt ended, or how an occurrence did.
+
+        An occurrence that was skipped did not end in this sense. Neither did those of a span.
+        """
+        return self.outcome is not None or (self.fate in DECISIONS and self.until is None)
 
     def covers(self, instant: int) -> bool:
         """Whether the record is about the occurrence with this scheduled time."""

@@ -69,12 +69,16 @@ class HistoryStore(Store):
         self._keep = parameters.history_keep
         self._limits = (MOST_RUNS, parameters.history_keep_per_key, parameters.history_keep)
         self._history_of = parameters.history
+        # Whether the last call of `history_problem` has found a problem. If so, the store writes no
+        # records, because each of them would only be refused, and counted as lost.
+        self._refused = False
         self._losing = False
         self.lost_records = 0
 
     def history_problem(self) -> str | None:
         """Why no history is kept: a command is unknown or forbidden; None if it is kept."""
         refused = self._connector.run(scripts.TRY_HISTORY, writing=False)
+        self._refused = bool(refused)
         if not refused:
             return None
         commands = ", ".join(dict.fromkeys(command.decode() for command in refused[::2]))

@@ -297,7 +297,9 @@ class RedisStore(HistoryStore):
 
     def _lost_record(self, row: Row | None, ended: int, worker: WorkerRecord | None) -> bytes:
         """The record of a dead worker's attempt; empty if there is none."""
-        if row is None or row.next_time is None or self._history_of(row) == "none":
+        if self._refused or row is None or row.next_time is None:
+            return b""
+        if self._history_of(row) == "none":
             return b""
         record = lost_record(
             row,
@@ -325,7 +327,7 @@ class RedisStore(HistoryStore):
             return sum(len(end.records) for end, result in pairs if result == b"done")
 
         plain = (scripts.SETTLE, self._settle_arguments(batch, recording=False))
-        if any(end.records for end in batch):
+        if not self._refused and any(end.records for end in batch):
             recording = (scripts.SETTLE_AND_RECORD, self._settle_arguments(batch, recording=True))
             (results,) = self._run_recording(recording, plain, lost)
         else:

@@ -4,6 +4,8 @@ from dataclasses import replace as changed
 from typing import Any
 
 from psched.base.errors import AlreadyExistsError
+from psched.core.attempts import after
+from psched.core.columns import LATEST_TIME
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Row, Settlement, Token
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import (
@@ -21,6 +23,7 @@ from psched.testing.store_contract.bench import (
     leased_for_a_moment,
     payload,
     refused,
+    wait_for_end,
 )
 from psched.testing.store_contract.definitions import FULL
 
@@ -283,6 +286,18 @@ class Records:
                     end.reason,
                 )
                 assert row.settled_by == str(end.token)
+
+    def test_an_attempt_can_be_as_small_as_the_note_of_the_latest_time(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store, note = backend_factory(), after(LATEST_TIME)
+        held = leased(store, "k")
+        end = ending(held, next_time=None, attempt=note)
+        assert store.settle([end]) == {"k": Settled.DONE}
+        assert found(store, "k").attempt == note
+        wait_for_end(store, "k")
+        (row,) = claim(store, "w.2").rows
+        assert (row.next_time, row.attempt) == (None, note + 1)
 
     def test_a_row_that_was_added_again_has_its_old_fences_and_another_owner(
         self, backend_factory: BackendFactory

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace as changed
 from functools import partial
+from itertools import islice
 from math import floor, inf
 
 from psched.base.clock import Clock
@@ -130,6 +131,15 @@ class HistoryKeeper:
         """
         self._add(row, self._recorder.taken_over(row, expired))
 
+    def unwritten(self, key: str) -> tuple[RunRecord, ...]:
+        """The records of a key that wait to be written, the oldest first.
+
+        They are of attempts whose leases were lost. They are also written with the next settlement
+        of the key, so that they are not recorded after what became of the occurrence. Even then
+        they keep waiting, because the store can refuse the settlement.
+        """
+        return tuple(record for record in self._waiting if record.key == key)
+
     def preempted(self, task: RunningTask) -> None:
         """Record the attempt of a task whose lease was lost, or whose row was deleted."""
         attempt = changed(
@@ -231,9 +241,10 @@ class HistoryKeeper:
         store = self._store
         if not self._waiting or store is None:
             return
-        batch = [*self._waiting][: self._most]
+        count = min(len(self._waiting), self._most)
         try:
-            batch = self._with_hosts(store, batch)
+            self._find_hosts(store)
+            batch = [*islice(self._waiting, count)]
             self._gateway.request_aside(partial(store.record, batch))
         except StoreSlowError:
             self._most = max(1, self._most // 2)
@@ -241,10 +252,10 @@ class HistoryKeeper:
         except TransientStoreError:
             raise  # the records are written later; to write a record twice does no harm
         except PschedError:
-            self._dropped += len(batch)
-            self._forget(len(batch))
+            self._dropped += count
+            self._forget(count)
             raise
-        self._forget(len(batch))
+        self._forget(count)
         self._most = min(_BATCH, 2 * self._most)
 
     def _write_last(self) -> None:
@@ -253,20 +264,20 @@ class HistoryKeeper:
         while self._waiting and self._clock.monotonic() <= give_up_at:
             self._write()
 
-    def _with_hosts(self, store: KeepsHistory, records: list[RunRecord]) -> list[RunRecord]:
+    def _find_hosts(self, store: KeepsHistory) -> None:
         """Add the hosts of the workers whose leases this worker has taken over."""
-        unknown = [record for record in records if record.host is None]
+        unknown = [record for record in self._waiting if record.host is None]
         if not unknown:
-            return records
+            return
         earliest = min(record.started or record.ended for record in unknown) // 1000
         find = partial(store.workers, max(0, earliest - _EARLIER))
         workers = {worker.nonce: worker for worker in self._gateway.request_aside(find)}
-        return [
+        self._waiting = deque(
             changed(record, host=found.host, generation=found.generation)
             if record.host is None and (found := workers.get(record.nonce)) is not None
             else record
-            for record in records
-        ]
+            for record in self._waiting
+        )
 
     def _forget(self, count: int) -> None:
         for _ in range(count):

@@ -8,8 +8,6 @@ from typing import Any
 
 from psched.triggers.zone import LATEST, Zone
 
-_DAY = 86_400
-
 
 class Code(StrEnum):
     """What became of an occurrence, or will. Programs can rely on these texts."""
@@ -111,7 +109,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Words for times and durations.
+    """Words for times.
 
     Attributes:
         zone: the zone of all times.
@@ -143,21 +141,6 @@ class Wording:
     def span(self, start: float, end: float) -> str:
         """Two times, such as ``2026-11-22 02:00 CET and 02:16 CET``."""
         return f"{self.time(start)} and {self.time(end, start)}"
-
-
-def duration(seconds: float) -> str:
-    """A duration in its two largest units, such as ``17 min``, ``3.2 s`` or ``120 ms``."""
-    if seconds < 1:
-        return f"{max(seconds, 0) * 1000:.0f} ms"
-    if seconds < 10:  # noqa: PLR2004  # below this, tenths of a second are of interest
-        return f"{seconds:.1f} s"
-    left, parts = round(seconds), list[str]()
-    for unit, size in (("d", _DAY), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, size)
-        if number or parts:
-            parts.append(f"{number} {unit}")
-    shown = [part for part in parts[:2] if not part.startswith("0 ")]
-    return " ".join(shown)
 
 
 def listed(words: Sequence[str]) -> str:

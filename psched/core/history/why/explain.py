@@ -1,8 +1,10 @@
 """Explains what became of an occurrence of a schedule, or what will."""
 
+from dataclasses import replace as changed
 from datetime import UTC, datetime
 
 from psched.base.errors import InvalidError
+from psched.core import attempts
 from psched.core.history.changes import changes_trigger, time_of, who
 from psched.core.history.records import AuditRecord
 from psched.core.history.why.answer import Answer, Code, State, Wording
@@ -46,9 +48,10 @@ def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
     try:
         if facts.row is None:
             return _of_no_row(facts, asked, Wording(zone))
+        facts, row = _with_next_time(facts, facts.row)
         if asked is None:
-            return _of_last(facts, facts.row, Wording(zone))
-        return _of_time(facts, facts.row, asked, zone)
+            return _of_last(facts, row, Wording(zone))
+        return _of_time(facts, row, asked, zone)
     except InvalidError as error:  # raised by a user's trigger
         return Answer(
             key=facts.key,
@@ -57,6 +60,16 @@ def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
             state=State.UNKNOWN,
             sentence=f"Nobody knows, because the times of the trigger cannot be computed: {error}",
         )
+
+
+def _with_next_time(facts: Facts, row: Row) -> tuple[Facts, Row]:
+    """The facts and the row, with the next time that a worker will compute if the row has none."""
+    trigger = None if facts.definition is None else facts.definition.trigger
+    if row.next_time is not None or trigger is None or not is_live(row):
+        return facts, row
+    first = attempts.first_time(row, trigger, facts.now)
+    row = changed(row, next_time=first, attempt=max(row.attempt, 0))
+    return changed(facts, row=row), row
 
 
 def _of_last(facts: Facts, row: Row, words: Wording) -> Answer:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psched.base.errors import InvalidError
+from psched.base.quantities import format_duration
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.definition import Definition
 from psched.core.history.changes import time_of, values, who
@@ -160,7 +161,7 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
 
 def _will_run(case: Case, run_at: int) -> Answer:
     later = run_at - case.instant
-    delayed = f", {later} s after its scheduled time" if later > 0 else ""
+    delayed = f", {format_duration(later)} after its scheduled time" if later > 0 else ""
     text = f"will run at {case.time(run_at)}{delayed}" if later else "will run then"
     return case.answer(Code.WILL_RUN, State.WILL_RUN, text, run_at=run_at)
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psched.base.quantities import format_duration
 from psched.core.history.changes import time_of, who
 from psched.core.history.records import FOREVER, Fate, Outcome, RunRecord
-from psched.core.history.why.answer import Answer, Code, State, duration, listed
+from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
 from psched.core.history.why.facts import last_before
@@ -132,7 +133,7 @@ def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
         cause = "" if found is None else found.text
         details |= {} if found is None else {"late_code": found.code.value}
     because = f" because {cause}" if cause else ""
-    return f"{duration(late)} late{because}", details
+    return f"{format_duration(late)} late{because}", details
 
 
 def _ran(case: Case, record: RunRecord, details: dict[str, Any]) -> Answer:
@@ -145,7 +146,7 @@ def _ran(case: Case, record: RunRecord, details: dict[str, Any]) -> Answer:
     if late and len(attempts) == 1:
         text += f", {late},"
     if record.took is not None:
-        text += f" and took {duration(record.took)}"
+        text += f" and took {format_duration(record.took)}"
     if tried := summary(case):
         first = f", the first {late}" if late else ""
         text += f", in attempt {record.attempt}, after {tried}{first}"

@@ -206,6 +206,35 @@ local function try_to_record(...)
   if not done then return type(problem) == 'table' and problem.err or tostring(problem) end
 end
 
+-- How many of the newest records of a key are searched for one of the same lease.
+local SEARCHED = 50
+
+local function find_known(key, owner, scheduled_time, outcome)
+  local list = runs_key(key)
+  for _, element in ipairs(redis.call('LRANGE', list, 0, SEARCHED - 1)) do
+    -- Decoding costs much more than searching for the owner, which few records contain.
+    local found = element:find(owner, 1, true)
+    local id, text
+    if found then id, text = element:match('^(%S+) %d+ (.*)') end
+    local is_json, other = pcall(cjson.decode, text or '')
+    if is_json and type(other) == 'table' and other.owner == owner
+        and other.scheduled_time == tonumber(scheduled_time) then
+      if other.outcome ~= 'lost' or outcome == 'lost' then return true end
+      redis.call('LREM', list, 1, element)
+      redis.call('XDEL', RUNS, id)
+    end
+  end
+  return false
+end
+
+-- Whether a record of the same lease and occurrence exists. If that record says that the attempt was
+-- lost, and `outcome` says something else, that record is removed, and the answer is false. The answer
+-- is also false if the server refuses a command of the search.
+local function is_known(...)
+  local searched, known = pcall(find_known, ...)
+  return searched and known
+end
+
 -- Returns when the lease with this fence was claimed, given the field claimed_at, which is this time, '#'
 -- and the fence. Returns nil if an older version of psched has claimed the lease: that one leaves the
 -- field of an earlier lease as it is.

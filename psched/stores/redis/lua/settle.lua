@@ -38,6 +38,14 @@ local function settle(key, owner, fence, version, seen_status, next_time, not_be
   return 'done', true, tonumber(retain)
 end
 
+-- Whether a record is known already. This can be only if it is about an earlier lease, because the lease
+-- that ends now has had no record. A quote inside a JSON text is escaped, so only the fields match.
+local function is_written(key, owner, record)
+  local of = record:match('"owner":"([^"]*)"')
+  if of == owner then return false end
+  return is_known(key, of, record:match('"scheduled_time":(%-?%d+)'), record:match('"outcome":"([^"]*)"'))
+end
+
 local limits = {tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])}
 local results, lost, reason, i = {}, 0, false, 4
 while i <= #ARGV do
@@ -46,7 +54,8 @@ while i <= #ARGV do
   for j = first, applied and last or 0 do
     -- A record of a row that is removed at once goes only to an existing list, so that tasks that
     -- run once leave no lists behind.
-    local problem = try_to_record(limits, ARGV[i], ARGV[j], retain, ARGV[i + 9] == '1')
+    local problem = not is_written(ARGV[i], ARGV[i + 1], ARGV[j])
+      and try_to_record(limits, ARGV[i], ARGV[j], retain, ARGV[i + 9] == '1')
     if problem then lost, reason = lost + 1, problem end
   end
   results[#results + 1] = result

@@ -15,4 +15,10 @@ for _, request in ipairs({
     refused[#refused + 1] = answer.err
   end
 end
+-- LPUSH always changes data, so it is not sent: the server only tells whether the user may send it.
+local answered, allowed = pcall(redis.acl_check_cmd, 'LPUSH', none, '')
+if not (answered and allowed) then
+  refused[#refused + 1] = 'LPUSH'
+  refused[#refused + 1] = "ERR The user executing the script can't run this command"
+end
 return refused

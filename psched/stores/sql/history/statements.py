@@ -10,7 +10,7 @@ from sqlalchemy import TextClause, text
 
 from psched.base.texts import storable
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.records import DECISIONS, AuditRecord, RunRecord, WorkerRecord
 from psched.stores.sql.dialects import Dialect
 
 Request = tuple[TextClause, dict[str, Any]]
@@ -42,6 +42,7 @@ _NEAREST = 500
 Between the first occurrence of a span and the instant there are records only if somebody has run
 occurrences of the span after all.
 """
+_DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
 
@@ -81,6 +82,9 @@ class HistoryStatements:
         self._key, self._until = quote("key"), quote("until")
         self._of_key, self._newest_of_key = (
             part.format(self._key, ":key") for part in dialect.newest_of_key
+        )
+        self._of_each_key, self._newest_of_each_key = (
+            part.format(self._key, ":key{0}") for part in dialect.newest_of_key
         )
         self._oldest_of_key = self._newest_of_key.replace(" DESC", "")
         # Each of these statements changes no row, and fails if the user does not have the right.
@@ -201,14 +205,16 @@ class HistoryStatements:
         return _text(statement), values
 
     def select_last_runs(self, keys: Sequence[str]) -> Request:
-        """A request that reads the newest record of an attempt of each key, without large columns.
+        """A request that reads the newest record of each key that `RunRecord.is_end`.
 
-        For each key, the database walks down the index (key, id) to the first such record.
+        It does not read large columns. For each key, the database walks down the index (key, id) to
+        the first such record.
         """
         each = (
             f"SELECT newest FROM (SELECT id AS newest FROM {self._runs}"
-            f" WHERE {self._key} = :key{{0}} AND outcome IS NOT NULL"
-            " ORDER BY id DESC LIMIT 1) AS last{0}"
+            f" WHERE {self._of_each_key}"
+            f" AND (outcome IS NOT NULL OR (fate IN ({_DECISIONS}) AND {self._until} IS NULL))"
+            f" ORDER BY {self._newest_of_each_key} LIMIT 1) AS last{{0}}"
         )
         # It is a join, because MariaDB would run the parts of id IN (…) anew for each record.
         parts = (

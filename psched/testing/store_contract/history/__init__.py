@@ -1,6 +1,6 @@
-"""Tests of the run history: the capability `psched.core.history.protocol.KeepsHistory`.
+"""Tests of the run history: the capabilities of `psched.core.history.protocol`.
 
-Reading order: `bench`, `recording`, `reading`, `others`.
+Reading order: `bench`, `recording`, `reading`, `last_runs`, `others`.
 """
 
 from psched.testing.store_contract.history.others import WorkersAndChanges

@@ -96,6 +96,32 @@ class Recording:
             assert settled(store, end) == {"k": Settled.DONE}
         assert are_same(runs(store), [ran, skipped])
 
+    def test_a_settlement_can_have_the_record_of_an_earlier_lease_in_front(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        held = leased(store, "k", "worker.2")
+        lost = recorded(held, owner="worker.1", fence=held.fence - 1, outcome=Outcome.LOST)
+        gave_up = recorded(held, outcome=None, attempt=0, fate=Fate.GAVE_UP)
+        assert settled(store, ending_with(held, lost, gave_up)) == {"k": Settled.DONE}
+        assert runs(store) == [gave_up, lost]
+        history_of(store).record([lost])
+        assert runs(store) == [gave_up, lost]
+
+    def test_the_record_of_an_earlier_lease_that_is_known_already_stays(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "a", "b")
+        outcomes = {"a": Outcome.LOST, "b": Outcome.PREEMPTED}
+        for held in claim(store, "worker.2").rows:
+            known = recorded(held, owner="worker.1", outcome=outcomes[held.key], fate=None)
+            history_of(store).record([known])
+            again = changed(known, outcome=Outcome.LOST, reason="again")
+            gave_up = recorded(held, outcome=None, attempt=0, fate=Fate.GAVE_UP)
+            assert settled(store, ending_with(held, again, gave_up)) == {held.key: Settled.DONE}
+            assert runs(store, key=held.key) == [gave_up, known]
+
     def test_a_preempted_settlement_is_not_recorded(self, backend_factory: BackendFactory) -> None:
         one, other = backend_factory(), backend_factory()
         (lost,) = leased_for_a_moment(one, "k")
