@@ -157,7 +157,8 @@ def logged():
 
 def test_captured_output_contains_the_log_lines_of_the_task():
     text, log, forwarded = isolated(logged)
-    printed, *copies = text.splitlines()
+    # `str.splitlines` would split at the mark, too.
+    printed, *copies, _ = text.split("\n")
     assert printed == "printed"
     assert copies[0].startswith("\x1e") and "logged" in copies[0]
     assert any("a reason" in line for line in copies)
@@ -258,7 +259,16 @@ def by_turns(settings):
                 count = int(own[1:])
                 expected = "" if count % 3 == 0 else f"{own} " * (1 + count % 7 * 500)
                 if told(ended) != [expected, 0]:
-                    wrong.append([own, told(ended)[0][:50], len(told(ended)[0]), len(expected), told(ended)[1], str(ended.conclusion)])
+                    wrong.append(
+                        [
+                            own,
+                            told(ended)[0][:50],
+                            len(told(ended)[0]),
+                            len(expected),
+                            told(ended)[1],
+                            str(ended.conclusion),
+                        ]
+                    )
     return wrong, open("log").read()[-3000:] if wrong else ""
 
 
@@ -305,6 +315,8 @@ def killed_collector(how):
     with open("log") as file:
         log = file.read()
     again = run(bench, "write", text="next")
+    # The first one has lived for less than a second, so the next is not started at once.
+    bench.until(lambda: first not in bench.collectors != [])
     return {
         "outcome": outcome,
         "output": told(task),
@@ -312,7 +324,6 @@ def killed_collector(how):
         "again": again,
         "log": log.count("the collector of output died"),
         "gone": has_ended(first),
-        "another": bench.collector != first,
     }
 
 
@@ -327,7 +338,6 @@ def test_the_loss_of_a_collector_is_noted_and_changes_no_outcome(how):
         "again": ["Finish()", "next", 0],
         "log": 1,
         "gone": True,
-        "another": True,
     }
 
 
@@ -512,14 +522,20 @@ def reader_stands_still():
     dropped = bench.finish(flooding) and flooding.output.dropped
     others_see_no_change = os.get_blocking(1)
     # Now somebody reads, and is told of what is missing.
-    with open("read", "wb") as read:
-        with subprocess.Popen(["cat"], stdin=reader, stdout=read) as cat:
-            wait_until(lambda: os.path.getsize("read") > 1_000_000, what="a reader")
-            last = run(bench, "write", "last", text="last words")
-            os.close(1)
-            bench.close()
-    with open("read") as read:
-        lines = read.read().splitlines()
+    os.set_blocking(reader, False)
+    read = bytearray()
+
+    def read_all():
+        with suppress(BlockingIOError):
+            while chunk := os.read(reader, 1 << 20):
+                read.extend(chunk)
+        return len(read) > 2**20
+
+    bench.until(read_all)
+    last = run(bench, "write", "last", text="last words")
+    bench.close()
+    read_all()
+    lines = read.decode().splitlines()
     same = bench.output is not None and has_ended(collector)
     return {
         "count": count,

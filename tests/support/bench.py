@@ -145,12 +145,12 @@ class Bench:
     @property
     def collector(self) -> int:
         """The pid of the collector."""
-        return wait_until(
-            lambda: next(
-                (pid for pid in children(os.getpid()) if title(pid) == "psched collector"), None
-            ),
-            what="the collector",
-        )
+        return wait_until(lambda: self.collectors, what="the collector")[0]
+
+    @property
+    def collectors(self) -> list[int]:
+        """The pids of all living collectors."""
+        return [pid for pid in children(os.getpid()) if title(pid) == "psched collector"]
 
     def turn(self, timeout: float = 0.05) -> None:
         """Take one turn of a worker's loop, at most so many seconds long."""
