@@ -1,13 +1,15 @@
 """What the capture of output costs tasks that print nothing, and the memory of a collector."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import harness
 from fleet import Fleet
 from harness import CORES, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REUSED = 1000
 """Tasks for which a process is used, where they are."""
