@@ -7,7 +7,7 @@ import pytest
 
 from psched.core.output.protocol import OutputSelection
 from psched.stores.sql.output.statements import stored
-from psched.testing.store_contract.output import printed
+from psched.testing.store_contract.output.bench import printed
 from support.big_tables import Cost, fill, joined, number
 from support.stores import store_factory
 
