@@ -31,7 +31,7 @@ LINES = b"one\ntwo\nthree\nfour\n"
 @pytest.fixture
 def prints(service):
     """A service whose tasks print."""
-    service.configure(dispatch=None, load_path=None, output_limit=1000)
+    service.configure(dispatch=None, load_path=None, output="history", output_limit=1000)
     service.write("job.py", PRINTS)
     return service
 
