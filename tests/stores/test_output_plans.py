@@ -25,7 +25,7 @@ LIMIT = 20
 MOST = 15 * LIMIT
 """Rows that a statement may examine."""
 
-CHUNK = 1000
+CHUNK = 2000
 """Records from one that has a total to the next one."""
 
 MARGIN = 100

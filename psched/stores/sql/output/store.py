@@ -22,14 +22,14 @@ _PAGE = 20
 _BATCH = 100
 """The most records that are written at a time."""
 
-_MARKED = 1000
+_MARKED = 2000
 """Every so many records, one gets a total."""
 
 _MARGIN = 100
 """The newest records get none, because the record of a slower transaction can still come between
 them."""
 
-_MOST_MARKS = 30
+_MOST_MARKS = 10
 """The most records that get a total in one call."""
 
 
@@ -121,7 +121,7 @@ class OutputStore(HistoryStore[S]):
     def _sum_of_sizes(self) -> int:
         """The sum of the sizes of all records; it reads a few thousand of them at most.
 
-        Every thousandth record has a total: the sum of the sizes up to it, also of records that
+        Every two thousandth record has a total: the sum of the sizes up to it, also of records that
         have been deleted. So the difference of the last and the first total is the sum of the sizes
         between these two. This method writes the totals.
         """

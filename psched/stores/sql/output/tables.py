@@ -24,7 +24,7 @@ def output_table(name: str) -> Table:
         Column("is_gzip", seconds(), nullable=False, server_default=text("0")),
         Column("size", seconds(), nullable=False, server_default=text("0")),
         # The sum of the sizes of this record and of all before it, also of those that have been
-        # deleted. Only every thousandth record or so has it, the others -1.
+        # deleted. Only every two thousandth record or so has it, the others -1.
         Column("total", seconds(), nullable=False, server_default=text("-1")),
         # The column is the last one, because SQLite reads a row from its beginning.
         Column(
