@@ -322,7 +322,7 @@ def test_a_worker_that_leaves_writes_all_that_waits(store, clock):
     assert len(store.written) == 70  # all
 
 
-def test_a_worker_that_leaves_tries_once_and_waits_for_nothing(store, clock):
+def test_a_worker_that_leaves_tries_once_and_waits_for_nothing(store, clock, caplog):
     keeper = make(store, clock)
     keeper.work()
     for _ in range(70):
@@ -332,6 +332,19 @@ def test_a_worker_that_leaves_tries_once_and_waits_for_nothing(store, clock):
     keeper.leave()
     assert len(store.requests) == 1
     assert clock.monotonic() == begun
+    assert keeper.lost == 70
+    assert "the worker ends, and the store does not take it" in caplog.text
+
+
+def test_a_worker_that_leaves_waits_for_no_pause(store, clock):
+    keeper = make(store, clock)
+    keeper.work()
+    keeper.add(printed())
+    store.failure = StoreBusyError("locked")
+    keeper.work()
+    store.failure = None
+    keeper.leave()
+    assert len(store.written) == 1
 
 
 def test_a_slow_store_does_not_hold_up_a_worker_that_leaves(store, clock):

@@ -41,7 +41,7 @@ _TRIM_INTERVAL = 60.0
 """The longest pause, in seconds, between two deletions by one worker. A random part of up to a half
 is subtracted."""
 
-_TRIM_LIMIT = 100
+_TRIM_LIMIT = 300
 """The most records that one request deletes."""
 
 _NEXT_TRIM = 1.0
@@ -145,13 +145,16 @@ class OutputKeeper:
             _log.info("output is not kept for now: %s", error)
 
     def leave(self) -> None:
-        """Write the output that waits; call this when no task is left."""
+        """Write the output that waits, as far as time allows; call this when no task is left."""
         give_up_at = self._clock.monotonic() + self._settings.driver_timeout
+        self._not_before = 0.0
         while self._waiting and self._clock.monotonic() <= give_up_at:
             before = len(self._waiting)
             self.work()
             if len(self._waiting) == before:
-                return
+                break
+        for _ in self._waiting:
+            self._lose("the worker ends, and the store does not take it")
 
     def _work(self, now: float) -> None:
         if not self._kept and now >= self._find_out_at:
