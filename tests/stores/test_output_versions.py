@@ -6,9 +6,7 @@ from psched.base.errors import SchemaError, StoreError
 from psched.core.model import Row, Settlement
 from psched.core.output.protocol import OutputSelection
 from psched.core.store_protocol import Settled
-from psched.stores.sql.errors import InvalidValueError
-from psched.testing.store_contract.output.bench import kept, noise, printed
-from support.stores import store_factory
+from psched.testing.store_contract.output.bench import kept, printed
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
@@ -132,17 +130,3 @@ def test_a_right_that_is_missing_is_named(store, database, open_at):
             query(f"DROP OWNED BY {user}", **where)
         query(f"DROP USER {user}")
     store.try_rights()
-
-
-@pytest.mark.mariadb
-def test_what_is_larger_than_the_server_takes_is_refused_at_once(start_mariadb):
-    """No error says to repeat it, as one of a connection that the server has closed would."""
-    server = start_mariadb("--max-allowed-packet=1M")
-    with store_factory(server.url(server.create_database())) as open_store:
-        store = open_store()
-        store.init()
-        with pytest.raises(InvalidValueError, match=r"1153.* the server accepts 1,048,576"):
-            store.write_output([printed(output=noise(2**20))])
-        many = [printed(owner=f"w.{n}", output=noise(65_536, n)) for n in range(16)]
-        store.write_output(many)
-        assert kept(store) == many[::-1]
