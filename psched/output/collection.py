@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
-from psched.output.collector import Collector, masking
+from psched.output.collector import Collector
+from psched.output.live import LONGEST_LIVE
 from psched.output.messages import FROM_COLLECTOR, LONGEST_TAIL, TO_COLLECTOR
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
@@ -64,6 +65,22 @@ class CapturedOutput:
 
 NO_OUTPUT = CapturedOutput(b"", 0)
 LOST_OUTPUT = CapturedOutput(b"", None)
+
+
+class LiveOutput(NamedTuple):
+    """Some output of a running attempt, for one reader.
+
+    Attributes:
+        reader: the reader's number.
+        output: the next bytes; empty if nothing was printed when the reader began.
+        dropped: how many bytes were left out before them; None if output was lost.
+        waiting: how many bytes wait to be sent after them.
+    """
+
+    reader: int
+    output: bytes
+    dropped: int | None
+    waiting: int
 
 
 class Pipe:
@@ -125,6 +142,10 @@ class OutputCollection:
         self._pipes: dict[int, Pipe] = {}
         self._asked: dict[int, float] = {}
         self._answers: dict[int, CapturedOutput] = {}
+        self._readers: dict[int, int] = {}
+        self._live: list[LiveOutput] = []
+        self._to_go_on: list[int] = []
+        self._missed: set[int] = set()
         self._deaths = FaultLog("the collector of output died", _log, clock)
 
     @property
@@ -158,6 +179,8 @@ class OutputCollection:
     def forget(self, pipe: Pipe) -> None:
         """Close a pipe to which nobody writes any more."""
         if self._pipes.pop(pipe.number, None) is not None:
+            for reader in [r for r, number in self._readers.items() if number == pipe.number]:
+                del self._readers[reader]
             self._asked.pop(pipe.number, None)
             self._answers.pop(pipe.number, None)
             self._say({"forget": pipe.number})
@@ -190,6 +213,30 @@ class OutputCollection:
         answers, self._answers = self._answers, {}
         return answers
 
+    def follow(self, pipe: Pipe, reader: int) -> None:
+        """Have the output of the present attempt sent to a reader while it is printed."""
+        self._readers[reader] = pipe.number
+        self._say({"follow": pipe.number, "reader": reader})
+
+    def unfollow(self, reader: int) -> None:
+        """Send a reader nothing more; no effect if nothing is sent to it."""
+        if (number := self._readers.pop(reader, None)) is not None:
+            self._missed.discard(reader)
+            self._say({"unfollow": number, "reader": reader})
+
+    def take_live(self) -> list[LiveOutput]:
+        """Return what has arrived for readers. They get no more before `go_on` is called."""
+        live, self._live = self._live, []
+        self._to_go_on += [each.reader for each in live]
+        return live
+
+    def go_on(self) -> None:
+        """Say that what `take_live` has returned was passed on."""
+        for reader in self._to_go_on:
+            if reader in self._readers:
+                self._say({"more": self._readers[reader], "reader": reader})
+        self._to_go_on.clear()
+
     def stop(self) -> None:
         """Close the connection to the collector, which then ends."""
         if self._channel is not None:
@@ -216,6 +263,8 @@ class OutputCollection:
             self._say({"watch": pipe.number}, [pipe.reader])
             if pipe.prints:
                 self._name(pipe)
+        for reader, number in self._readers.items():
+            self._say({"follow": number, "reader": reader})
 
     def _restart(self, how: str) -> None:
         """Start another collector; what the first one has read is lost."""
@@ -223,6 +272,7 @@ class OutputCollection:
         tree.send(self._pid, signal.SIGKILL)
         self.stop()
         lost = [*self._asked]
+        self._missed.update(self._readers)
         self._asked.clear()
         for pipe in self._pipes.values():
             if pipe.number in lost:
@@ -240,6 +290,9 @@ class OutputCollection:
             if (pipe := self._pipes.get(message["prints"])) is not None and not pipe.prints:
                 self._name(pipe)
             return
+        if "live" in message:
+            self._handle_live(message, descriptors)
+            return
         number = message["tail"]
         try:
             if (pipe := self._pipes.get(number)) is not None and number in self._asked:
@@ -250,6 +303,18 @@ class OutputCollection:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _handle_live(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
+        reader = message["live"]
+        output = os.pread(descriptors[0], LONGEST_LIVE, 0) if descriptors else b""
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if reader in self._readers:
+            dropped = message["dropped"]
+            if output and reader in self._missed:
+                self._missed.discard(reader)
+                dropped = None
+            self._live.append(LiveOutput(reader, output, dropped, message["waiting"]))
 
     def _name(self, pipe: Pipe) -> None:
         pipe.prints = True
@@ -263,4 +328,4 @@ class OutputCollection:
 
 
 def _live(channel: Channel, secrets: Sequence[bytes], clock: Clock) -> int:
-    return Collector(channel, ServiceOutput(1), masking(secrets), clock).run()
+    return Collector(channel, ServiceOutput(1), secrets, clock).run()

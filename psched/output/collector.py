@@ -18,7 +18,8 @@ from contextlib import suppress
 from typing import Any
 
 from psched.base.clock import Clock
-from psched.base.log import COPIED
+from psched.base.log_lines import COPIED
+from psched.output.live import LONGEST_LIVE, PAUSE, LiveReader
 from psched.output.messages import LONGEST_TAIL
 from psched.output.service_output import ServiceOutput
 from psched.output.tail import Tail
@@ -45,6 +46,7 @@ class _Pipe:
         told: whether the worker knows that the present attempt has printed something.
         named: whether the worker has said whose output it is.
         tail: what is kept of it.
+        readers: who reads the output of the present attempt while it runs, by number.
         over: whether everybody who could write to it has ended.
     """
 
@@ -60,6 +62,7 @@ class _Pipe:
         self._line = bytearray()
         self._lines: list[bytes] = []
         self.tail = Tail(LONGEST_TAIL)
+        self.readers: dict[int, LiveReader] = {}
 
     def name(self, message: Mapping[str, Any]) -> None:
         """Note whose output it is, and what is to be done with it."""
@@ -71,6 +74,8 @@ class _Pipe:
     def add(self, chunk: bytes) -> None:
         """Add output that was read."""
         self.tail.add(chunk)
+        for reader in self.readers.values():
+            reader.add(chunk)
         if self.named and not self._forward:
             return
         self._line += chunk
@@ -105,17 +110,21 @@ class Collector:
     Args:
         channel: the connection to the worker.
         output: where lines are forwarded to.
-        mask: hides secrets in output.
+        secrets: texts that are masked in output.
         clock: limits the time that the collector takes after its worker has ended.
     """
 
-    def __init__(self, channel: Channel, output: ServiceOutput, mask: Mask, clock: Clock) -> None:
+    def __init__(
+        self, channel: Channel, output: ServiceOutput, secrets: Sequence[bytes], clock: Clock
+    ) -> None:
         self._clock = clock
         self._channel = channel
         self._output = output
-        self._mask = mask
+        self._secrets = secrets
+        self._mask = masking(secrets)
         self._pipes: dict[int, _Pipe] = {}
         self._numbers: dict[int, int] = {}
+        self._followed: set[int] = set()
         self._waiter = select.poll()
 
     def run(self) -> int:
@@ -136,6 +145,7 @@ class Collector:
         """Wait until something can be done, and do it."""
         if self._output.waits:
             self._waiter.register(self._output, select.POLLOUT)
+        timeout = self._send_live(timeout)
         ready = dict(self._waiter.poll(None if timeout is None else timeout * 1000))
         if ready.pop(self._output.fileno(), 0):
             self._output.flush()
@@ -168,6 +178,8 @@ class Collector:
         if "whose" in message:
             pipe.name(message)
             self._forward(pipe)
+        elif "reader" in message:
+            self._obey_about(number, pipe, message["reader"], message)
         elif "end" in message:
             self._end(number, pipe)
         else:
@@ -207,22 +219,65 @@ class Collector:
         while self._chunk(pipe):
             pass
         self._forward(pipe, last=True)
+        for reader_number, reader in pipe.readers.items():
+            for output, dropped in reader.rest():
+                self._say_live(reader_number, reader, output, dropped)
         tail = self._mask(pipe.tail.take())
-        file = os.memfd_create("output", os.MFD_CLOEXEC)
-        try:
-            os.write(file, tail)
-            self._say({"tail": number, "size": len(tail), "dropped": pipe.tail.dropped}, [file])
-        finally:
-            os.close(file)
+        self._say_bytes({"tail": number, "dropped": pipe.tail.dropped}, tail)
         pipe.begin()
+        self._followed.discard(number)
 
     def _forget(self, number: int) -> None:
         pipe = self._pipes.pop(number)
+        self._followed.discard(number)
         del self._numbers[pipe.descriptor]
         self._forward(pipe, last=True)
         with suppress(KeyError):  # it was unregistered at the end of its stream
             self._waiter.unregister(pipe.descriptor)
         os.close(pipe.descriptor)
+
+    def _obey_about(
+        self, number: int, pipe: _Pipe, reader: int, message: Mapping[str, Any]
+    ) -> None:
+        """Obey a message about a reader of live output."""
+        if "follow" in message:
+            pipe.readers[reader] = LiveReader(pipe.tail.take(), pipe.tail.dropped, self._secrets)
+            self._followed.add(number)
+        elif "unfollow" in message:
+            pipe.readers.pop(reader, None)
+            if not pipe.readers:
+                self._followed.discard(number)
+        elif reader in pipe.readers:
+            pipe.readers[reader].may_send = True
+
+    def _send_live(self, timeout: float | None) -> float | None:
+        """Send readers what is due; return the seconds until more is due, at most ``timeout``."""
+        now = self._clock.monotonic() if self._followed else 0.0
+        for number in self._followed:
+            for reader_number, reader in self._pipes[number].readers.items():
+                if not reader.may_send or not reader.has_news:
+                    continue
+                if now >= reader.due:
+                    reader.may_send, reader.due = False, now + PAUSE
+                    self._say_live(reader_number, reader, *reader.take())
+                else:
+                    wait = reader.due - now
+                    timeout = wait if timeout is None else min(timeout, wait)
+        return timeout
+
+    def _say_live(self, number: int, reader: LiveReader, output: bytes, dropped: int) -> None:
+        # A mask can be longer than the secret.
+        output = self._mask(output)[-LONGEST_LIVE:]
+        self._say_bytes({"live": number, "dropped": dropped, "waiting": reader.waiting}, output)
+
+    def _say_bytes(self, message: dict[str, Any], output: bytes) -> None:
+        """Send a message with bytes, in a memory file."""
+        file = os.memfd_create("output", os.MFD_CLOEXEC)
+        try:
+            os.write(file, output)
+            self._say({**message, "size": len(output)}, [file])
+        finally:
+            os.close(file)
 
     def _say(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         with suppress(OSError):  # the worker has ended

@@ -1,5 +1,6 @@
 """The messages between a worker and the collector that reads its tasks' output."""
 
+from psched.output.live import LONGEST_LIVE
 from psched.process.message_shapes import Shapes, flag, line, whole
 
 LONGEST_TAIL = 2**20
@@ -18,6 +19,11 @@ TO_COLLECTOR = Shapes(
         },
         # The attempt has ended, and no process can write to the pipe meanwhile.
         "end": {"end": whole()},
+        # Somebody wants to read the output of the present attempt while it runs.
+        "follow": {"follow": whole(), "reader": whole()},
+        # The worker has passed on the last "live" message to this reader.
+        "more": {"more": whole(), "reader": whole()},
+        "unfollow": {"unfollow": whole(), "reader": whole()},
         # Nothing can be written to the pipe any more.
         "forget": {"forget": whole()},
     },
@@ -31,6 +37,14 @@ FROM_COLLECTOR = Shapes(
         "prints": {"prints": whole()},
         # Answers "end"; carries the descriptor of a memory file that contains the tail.
         "tail": {"tail": whole(), "size": whole(0, LONGEST_TAIL), "dropped": whole()},
+        # Output for a reader, like "tail". "dropped" counts the bytes that were left out before it,
+        # and "waiting" those that can be sent after it.
+        "live": {
+            "live": whole(),
+            "size": whole(0, LONGEST_LIVE),
+            "dropped": whole(),
+            "waiting": whole(),
+        },
     },
     longest=2**12,
 )
