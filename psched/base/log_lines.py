@@ -14,7 +14,7 @@ from functools import lru_cache
 from psched.base.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 
 COPIED = b"\x1e"
-"""Stands before each line of `psched.base.log.Log.copies_to`, to tell that the line is in the log, too.
+"""Stands before each line of `Log.copies_to`, to tell that the line is in the log, too.
 
 ASCII calls this character the record separator."""
 

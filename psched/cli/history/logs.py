@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from time import sleep
 from typing import Any
 
 import click
 
-from psched.app import open_schedules
+from psched.app import CLOCK, open_schedules
 from psched.base.errors import NotFoundError, NotSupportedError
 from psched.cli import options
 from psched.cli.completion import complete_key
@@ -175,7 +174,7 @@ class _Asked:
                 return self.live()
             if not self._problems:
                 break
-            sleep(_PAUSE)
+            CLOCK.sleep(_PAUSE)
         return None
 
     def newest(self) -> Output:
@@ -198,7 +197,7 @@ class _Asked:
                 return output  # the setting history omits the run
             if run is None or self._schedules.now() - run.ended > _SOON:
                 raise NotFoundError(self._why_none(row, run, output))
-            sleep(_PAUSE)
+            CLOCK.sleep(_PAUSE)
 
     def run(self, output: Output | None = None) -> Run | None:
         """The record of the newest attempt, or of that with an output; None if there is none."""
@@ -327,7 +326,7 @@ class _Shown:
             if (run := asked.run(live.output(b"", 0))) is not None:
                 took = format_took(run.took)
                 return f"attempt {run.attempt}: {result(run)}" + (f" after {took}" if took else "")
-            sleep(_PAUSE)
+            CLOCK.sleep(_PAUSE)
         return "the attempt has ended"
 
     def _object(self, output: Output, run: Run | None) -> dict[str, Any]:
