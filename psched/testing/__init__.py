@@ -31,15 +31,16 @@ compared values.
 
 For a store that cannot store every column of a row, subclass `CoreContract` and the test classes of
 the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKeys`, `Marks`,
-`Retention`, `Recovery`. Six more classes test capabilities that the protocol does not require. Add
-`BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert rows
-in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one transaction,
-`HistoryContract` if it keeps the run history, `TableContract` if clients are allowed to write rows
-by SQL, and `StatusContract` if any client is allowed to set the status of a row.
+`Retention`, `Recovery`. Seven more classes test capabilities that the protocol does not require.
+Add `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert
+rows in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one
+transaction, `HistoryContract` if it keeps the run history, `OutputContract` if it keeps what
+attempts have printed, `TableContract` if clients are allowed to write rows by SQL, and
+`StatusContract` if any client is allowed to set the status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
 `settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
-`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `table`.
+`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
@@ -59,6 +60,7 @@ from psched.testing.store_contract.deletion import Deletion, Marks
 from psched.testing.store_contract.fencing import Fencing
 from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.leases import Leases
+from psched.testing.store_contract.output import OutputContract
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
 from psched.testing.store_contract.recovery import Recovery
@@ -84,6 +86,7 @@ __all__ = [
     "ManualSpawner",
     "Marks",
     "MasterDriver",
+    "OutputContract",
     "Overrides",
     "Records",
     "Recovery",

@@ -4,14 +4,14 @@ import pytest
 
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
 from psched.core.store_protocol import Settled, Store
-from psched.testing import BacklogContract, CoreContract, HistoryContract
+from psched.testing import BacklogContract, CoreContract, HistoryContract, OutputContract
 from psched.testing.store_contract.bench import leased
 from psched.testing.store_contract.history.bench import ending_with, recorded, runs
 from support.compat import compat_factory
 from support.stores import Sql
 
 
-class TestPerfectSchedStore(CoreContract, BacklogContract, HistoryContract):
+class TestPerfectSchedStore(CoreContract, BacklogContract, HistoryContract, OutputContract):
     @pytest.fixture
     def backend_factory(self, database):
         if database.kind == "mariadb":

@@ -7,6 +7,7 @@ from psched.testing import (
     BackendContract,
     BacklogContract,
     HistoryContract,
+    OutputContract,
     ReplaceManyContract,
     StatusContract,
     TableContract,
@@ -77,7 +78,7 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-class TestSqlHistory(HistoryContract):
+class TestSqlHistory(HistoryContract, OutputContract):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:
