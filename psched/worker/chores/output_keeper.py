@@ -91,7 +91,7 @@ class OutputKeeper:
     def add(self, task: RunningTask) -> None:
         """Keep the output of a task whose lease has ended, if it has printed something."""
         output = task.output
-        if self._store is None or (not output.tail and output.dropped == 0):
+        if self._store is None or (not output.tail and output.dropped == 0) or not task.is_kept:
             return
         if self._size + len(output.tail) > MOST_WAITING:
             self.lost += 1
