@@ -369,6 +369,18 @@ class Config:
         """The url with ``***`` in place of its passwords, so that messages can show the url."""
         return urls.without_secrets(self.url)
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The passwords, and the values of `withheld`, which must not occur in tasks' output."""
+        found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
+        return frozenset(found - {""})
+
+    @property
+    def captures_output(self) -> bool:
+        """Whether the output of some type of task is collected, unless schedules override it."""
+        places = {self.output, *(own.get("output", "raw") for own in self.types.values())}
+        return not places <= {"raw", "none"}
+
     def with_settings(self, *, cwd: Path | None = None, **changes: object) -> "Config":
         """Return a copy with some settings changed.
 

@@ -1,6 +1,6 @@
 """What a running attempt prints, for somebody who reads it meanwhile."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 LONGEST_LIVE = 2**16
 """The most bytes of one message with live output."""
@@ -19,32 +19,29 @@ class LiveReader:
     Args:
         begin: the output so far, as far as it is kept.
         dropped: how many bytes precede it.
-        secrets: texts of which no part may be shown before they are complete, so that they can be
-            masked.
 
     Attributes:
         may_send: whether the worker has passed on the message before.
         due: the earliest time of the next message, seconds of the monotonic clock.
     """
 
-    def __init__(self, begin: bytes, dropped: int, secrets: Sequence[bytes]) -> None:
+    def __init__(self, begin: bytes, dropped: int) -> None:
         self.may_send = True
         self.due = 0.0
         self._pending = bytearray()
         self._dropped = dropped
-        self._secrets = secrets
         self._begins = True
         self.add(begin)
 
     @property
     def waiting(self) -> int:
-        """How many bytes can be sent later."""
+        """How many bytes can be sent now."""
         return len(self._pending)
 
     @property
     def has_news(self) -> bool:
         """Whether there is something to send. The first message is sent in any case."""
-        return self._begins or self._ready_bytes > 0
+        return self._begins or bool(self._pending)
 
     def add(self, chunk: bytes) -> None:
         """Add output that was read."""
@@ -55,27 +52,12 @@ class LiveReader:
 
     def take(self) -> tuple[bytes, int]:
         """Return the next bytes, and how many were left out before them."""
-        return self._take(self._ready_bytes)
-
-    def rest(self) -> Iterator[tuple[bytes, int]]:
-        """Yield what is left, like `take`; nothing follows."""
-        while self._begins or self._pending:
-            yield self._take(self._ready_bytes or LONGEST_LIVE)
-
-    def _take(self, size: int) -> tuple[bytes, int]:
-        taken, dropped = bytes(self._pending[:size]), self._dropped
-        del self._pending[:size]
+        taken, dropped = bytes(self._pending[:LONGEST_LIVE]), self._dropped
+        del self._pending[:LONGEST_LIVE]
         self._begins, self._dropped = False, 0 if taken else dropped
         return taken, dropped if taken else 0
 
-    @property
-    def _ready_bytes(self) -> int:
-        """How many bytes can be sent now: not the beginning of a secret."""
-        piece = bytes(self._pending[:LONGEST_LIVE])
-        held = 0
-        for secret in self._secrets:
-            for length in range(min(len(secret) - 1, len(piece)), held, -1):
-                if piece.endswith(secret[:length]):
-                    held = length
-                    break
-        return len(piece) - held
+    def rest(self) -> Iterator[tuple[bytes, int]]:
+        """Yield what is left, like `take`; nothing follows."""
+        while self.has_news:
+            yield self.take()

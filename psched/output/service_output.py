@@ -10,15 +10,16 @@ from contextlib import suppress
 MOST_WAITING = 2**20
 """The most bytes that wait until standard output accepts them. Further lines are dropped."""
 
-_ONCE = select.PIPE_BUF
-"""The most bytes of one write. If poll(2) calls a pipe writable, the pipe accepts so many at once,
-so that the write does not wait. Other processes' lines do not mix with so few bytes."""
+ONCE = select.PIPE_BUF
+"""The most bytes of one write. Other processes' lines do not mix with a write of so few bytes. If
+poll(2) calls a pipe writable, the pipe accepts so many bytes."""
 
 
 class ServiceOutput:
     """The service's standard output, to which other processes write, too.
 
     The descriptor stays in blocking mode, because all processes that have it would see the change.
+    A pipe or a terminal is opened a second time if possible, in non-blocking mode.
 
     Args:
         descriptor: the descriptor of standard output.
@@ -33,9 +34,14 @@ class ServiceOutput:
         self._size = 0
         self.dropped = 0
         self._socket: socket.socket | None = None
+        # An error here means that standard output is closed, or belongs to another user.
         with suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISSOCK(mode):
                 self._socket = socket.socket(fileno=os.dup(descriptor))
+            elif stat.S_ISFIFO(mode) or os.isatty(descriptor):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self._descriptor = os.open(f"/proc/self/fd/{descriptor}", flags)
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
@@ -47,27 +53,32 @@ class ServiceOutput:
         return bool(self._waiting)
 
     def write(self, line: bytes) -> None:
-        """Write a line, now or by a later call of `flush`; drop it if too many lines wait."""
+        """Have `flush` write a line; drop the line if too many wait."""
         if self._size + len(line) > MOST_WAITING:
             self.dropped += 1
             return
         if self.dropped:
-            note = b"psched: %d lines of output are left out here\n" % self.dropped
+            self._append(b"psched: %d lines of output are left out here\n" % self.dropped)
             self.dropped = 0
-            self._append(note)
         self._append(line)
 
     def flush(self) -> None:
         """Write the waiting lines as far as standard output accepts them without waiting."""
         while self._waiting and self._accepts():
-            piece = self._waiting.popleft()
-            self._size -= len(piece)
+            lines = [self._waiting.popleft()]
+            size = len(lines[0])
+            while self._waiting and size + len(self._waiting[0]) <= ONCE:
+                lines.append(self._waiting.popleft())
+                size += len(lines[-1])
+            self._size -= size
+            piece = b"".join(lines)
             try:
-                written = self._send(piece[:_ONCE])
+                written = self._send(piece[:ONCE])
             except BlockingIOError:
                 written = 0
             except OSError:
-                # Standard output is closed, or its disk is full. The line is lost.
+                # Standard output is closed, or its disk is full.
+                self.dropped += len(lines)
                 continue
             if rest := piece[written:]:
                 self._waiting.appendleft(rest)

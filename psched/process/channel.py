@@ -54,6 +54,10 @@ class Channel:
         """The descriptor to wait on."""
         return self._socket.fileno()
 
+    def never_wait(self) -> None:
+        """Have `send` raise a BlockingIOError if the other side has left many messages unread."""
+        self._socket.setblocking(False)  # noqa: FBT003  # its parameter has no name
+
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a message.
 

@@ -78,8 +78,8 @@ class Ordered(NamedTuple):
 class Born(NamedTuple):
     """A runner that was forked: its pid, and the fields of `Ordered`."""
 
-    pid: int
     place: int
+    pid: int
     link: Link
     pipe: Pipe | None
 
@@ -309,7 +309,10 @@ class ForkServer:
         for each in ordered[len(pids) :]:
             each.close()
             self._free.append(each.place)
-        born = [Born(pid, *each) for pid, each in zip(pids, ordered, strict=False)]
+        born = [
+            Born(each.place, pid, each.link, each.pipe)
+            for pid, each in zip(pids, ordered, strict=False)
+        ]
         self._places.update((each.pid, each.place) for each in born)
         return born
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
-from psched.output.collection import OutputCollection
+from psched.output.collection import OutputCollection, Pipe
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import reap
@@ -173,6 +173,8 @@ class ForkingRunnerPool(RunnerPool):
         # Reaped pids are no longer exempt from kills, because the kernel can give them to processes
         # of tasks.
         self._spared -= own.keys()
+        if self._output is not None:
+            self._output.reaped(own)
         for server in [*self._servers]:
             told = server.exits()
             # New runners are recorded before ends are handled, because the birth and the end of a
@@ -225,7 +227,7 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def dismiss(self) -> None:
-        for runner in self._idle:
+        for runner in [*self._idle, *self._held]:
             runner.link.close()
         self._idle.clear()
         self._dismissed = True
@@ -312,15 +314,18 @@ class ForkingRunnerPool(RunnerPool):
 
     def _enrol(self, server: ForkServer, born: Iterable[Born]) -> None:
         now = self._clock.monotonic()
-        for pid, place, link, pipe in born:
+        pipes: list[Pipe] = []
+        for place, pid, link, pipe in born:
             runner = RunnerChild(pid, link, now, self._servers[server].at(place), pipe)
-            if pipe is not None and self._output is not None:
-                self._output.watch(pipe)
+            if pipe is not None:
+                pipes.append(pipe)
             self._alive[pid] = runner
             self._reaper.born(runner)
             if self._cgroups is not None:
                 runner.cgroup = self._cgroups.acquire(pid)
             self._idle.append(runner)
+        if pipes and self._output is not None:
+            self._output.watch(pipes)
 
 
 def _live(

@@ -43,7 +43,7 @@ from psched.process.titles import set_title
 from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER
-from psched.runner.standard_streams import PIPE, StandardStreams
+from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
 from psched.runner.usage import Usage
@@ -255,8 +255,9 @@ class Runner:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
-        place = self._streams.use(assignment["output"])
-        self._log.copies_to = 2 if place == PIPE else None
+        with suppress(OSError):  # earlier tasks have left no descriptor; the streams stay
+            self._streams.use(assignment["output"])
+        self._log.copies_to = 2 if assignment["output"] == PIPE else None
         # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence
@@ -298,6 +299,8 @@ class Runner:
             Whether this process can answer further questions.
         """
         set_title("trigger helper")
+        with suppress(OSError):
+            self._streams.use(RAW)
         self._log.follow()
         failed = False
         try:

@@ -21,6 +21,7 @@ class RunnerPool(ABC):
 
     def __init__(self) -> None:
         self._idle: list[RunnerChild] = []
+        self._held: set[RunnerChild] = set()
         self._cleared: list[RunnerChild] = []
 
     @property
@@ -79,14 +80,17 @@ class RunnerPool(ABC):
         return clean
 
     def hold(self, runner: RunnerChild) -> None:
-        """Give a runner no further task until `unhold` is called."""
+        """Give a runner no further task until `unhold` is called; no effect if it is not idle."""
         if runner in self._idle:
             self._idle.remove(runner)
+            self._held.add(runner)
 
     def unhold(self, runner: RunnerChild) -> None:
-        """Allow further tasks for a runner again."""
-        if runner.exit is None:
-            self._idle.insert(0, runner)
+        """Allow further tasks for a runner that was held."""
+        if runner in self._held:
+            self._held.remove(runner)
+            if runner.exit is None and not runner.link.closed:
+                self._idle.insert(0, runner)
 
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:

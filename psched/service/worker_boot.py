@@ -137,7 +137,7 @@ class WorkerBoot:
             ConfigError: the settings cannot be used.
             LoadError: runners cannot be forked, because this process has more than one thread.
         """
-        output = OutputCollection(clock=CLOCK)
+        output = OutputCollection(clock=CLOCK, secrets=settings.secrets)
         pool = make_runner_pool(
             settings,
             Router(dispatch, built_in_handlers(settings)).find,
@@ -151,7 +151,8 @@ class WorkerBoot:
             # Start the pool before the store is created, because runners must not inherit the
             # store.
             pool.start()
-            output.start()
+            if settings.captures_output:
+                output.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
         except OSError:

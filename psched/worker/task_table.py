@@ -132,6 +132,11 @@ class TaskTable:
             raise
         self.no_forks.passed()
 
+    def close(self) -> None:
+        """Let the collector write the output that it has read, because no task is left."""
+        if self._output is not None:
+            self._output.stop()
+
     def dismiss(self) -> None:
         """Let the waiting runners exit, because no task will follow."""
         self._pool.dismiss()
@@ -150,13 +155,16 @@ class TaskTable:
             started_at=self._store_clock.reading(),
         )
         self._tasks[row.key] = task
-        if runner.pipe is not None:
+        place = _PLACES.get(run.definition.settings.output, PIPE)
+        if runner.pipe is None or self._output is None:
+            place = RAW if place == PIPE else place
+        elif place == PIPE:
             self._printing[runner.pipe.number] = task
+            self._output.begin(runner.pipe)
         self.started += 1
         task.log("started, %s, attempt %d", run.definition.type, row.attempt)
         self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit
-        place = _PLACES.get(run.definition.settings.output, PIPE)
         task_fields = assignment(row, run.definition, run.scheduled_time)
         message = {"run": {**task_fields, "output": place}}
         runner.link.send(message, _stored(row.data))
@@ -271,7 +279,7 @@ class TaskTable:
         """Note that no process of a task is left; ask for its output if it has printed some."""
         runner = task.runner
         task.tree_gone()
-        if self._output is None or runner.pipe is None:
+        if self._output is None or runner.pipe is None or runner.pipe.number not in self._printing:
             task.empty = True
             return
         output = self._output.end(runner.pipe)

@@ -146,6 +146,7 @@ class Worker:
                 self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
         self._store.disconnect()
+        self._tasks.close()
         return self.exit_status
 
     def begin(self, reported: Mapping[str, Any] | None = None) -> None:
