@@ -210,18 +210,9 @@ class Schedule:
         return self._collection.outputs(self.key, time=time, attempt=attempt, limit=limit)
 
     def output(self, *, time: When | None = None, attempt: int | None = None) -> Output | None:
-        """Read what the newest attempt that has printed something has printed.
+        """Read what the newest attempt that has printed something has printed; None if none has.
 
-        Args:
-            time: the scheduled time of an occurrence; None means every occurrence.
-            attempt: the number of an attempt; None means every attempt.
-
-        Returns:
-            The output; None if none is kept.
-
-        Raises:
-            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
-            NotSupportedError: the store keeps no output; the text names the fix.
+        The arguments and errors are those of `psched.ScheduleCollection.outputs`.
         """
         return next(self.outputs(time=time, attempt=attempt, limit=1), None)
 

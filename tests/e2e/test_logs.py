@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -312,10 +313,11 @@ def test_a_reader_that_was_killed_leaves_nothing_behind(service, following):
     master = service.start()
     reader = following(service, "-f", "s1")
     reader.wait_for("running")
-    before = len(os.listdir(f"/proc/{master.pid}/fd"))
+    descriptors = Path(f"/proc/{master.pid}/fd")
+    before = len([*descriptors.iterdir()])
     reader.send(signal.SIGKILL)
     reader.wait()
-    wait_until(lambda: len(os.listdir(f"/proc/{master.pid}/fd")) < before, what="a closed socket")
+    wait_until(lambda: len([*descriptors.iterdir()]) < before, what="a closed socket")
     service.open_gate("a")
     service.open_gate("b")
     service.wait_for_finish("s1")
