@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.owned_process import OwnedProcess
-from support.processes import kill
+from support.processes import children, kill, title
 from support.waiting import wait_until
 
 PRINTS = """
@@ -196,6 +196,7 @@ def following():
     started = []
 
     def start(service, *arguments, **options):
+        service.wait_for_row(arguments[-1], lambda seen: seen.status == "running")
         started.append(Following(service, *arguments, **options))
         return started[-1]
 
@@ -332,3 +333,54 @@ def test_a_task_of_another_host_is_named(service):
     shown = service.psched("logs", "s1")
     assert shown.returncode == 1
     assert "attempt 1 of 2001-09-09T01:46:40+00:00 is running on another host" in shown.stderr
+
+
+def test_a_collector_that_is_killed_leaves_a_gap_that_is_told(service, following):
+    service.add("s1", "prints", data=gated("a", "b"))
+    master = service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    service.open_gate("a")
+    reader.wait_for("a is open\n")
+    [worker] = master.workers()
+    [collector] = [pid for pid in children(worker) if "collector" in title(pid)]
+    kill(collector)
+    master.wait_for_log("the collector of output died")
+    service.open_gate("b")
+
+    assert reader.wait() == 0
+    shown = reader.text.partition("<==\n")[2]
+    assert re.fullmatch(
+        r"a is open\noutput is lost here\nb is open\nattempt 1: finished after .*\n", shown
+    ), shown
+
+
+@pytest.mark.parametrize("setting", ["raw", "none"])
+def test_output_that_nobody_collects_is_named(service, setting):
+    service.add("s1", "prints", data=gated("a"), output=setting)
+    service.start()
+    service.wait_for_row("s1", lambda seen: seen.status == "running")
+    shown = service.psched("logs", "-f", "s1")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert f"its output is not kept, because the setting output is {setting}" in shown.stderr
+    service.open_gate("a")
+    service.wait_for_finish("s1")
+
+
+def test_output_that_is_not_stored_can_be_followed(service, following):
+    service.add("s1", "prints", data=gated("a"), output="service")
+    service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    service.open_gate("a")
+    assert reader.wait() == 0
+    assert "a is open\n" in reader.text
+    assert "the setting output is service" in service.psched("logs", "s1").stderr
+
+
+def test_a_store_in_memory_has_logs(service):
+    service.configure(url="memory:")
+    service.start()
+    pushed = service.psched("push", "t", "prints", '{"text": "hello\\n"}', "--wait")
+    assert pushed.returncode == 0
+    assert service.psched("logs", "t").stdout == "hello\n"

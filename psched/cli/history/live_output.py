@@ -33,6 +33,7 @@ class Live:
 
     Attributes:
         is_collected: whether the task's output is collected, by the setting ``output``.
+        owner: the owner of its lease.
         over: why nothing follows, see `psched.master.messages.OVER`; empty until then.
     """
 
@@ -40,6 +41,7 @@ class Live:
         self, key: str, first: Mapping[str, Any], messages: Iterator[Mapping[str, Any]]
     ) -> None:
         self.is_collected = bool(first["collected"])
+        self.owner: str = first["owner"]
         self.over = ""
         self._key = key
         self._first = first
@@ -75,7 +77,7 @@ class Live:
             OutputRecord(
                 key=self._key,
                 scheduled_time=self._first["scheduled_time"],
-                owner=self._first["owner"],
+                owner=self.owner,
                 attempt=self._first["attempt"],
                 ended=0,
                 output=output,
@@ -89,14 +91,15 @@ class Live:
         return f"{self._key}: {_WHY.get(self.over, 'the connection to the master was lost')}"
 
 
-def find_live(settings: Config, key: str) -> tuple[Live | None, list[str]]:
+def find_live(settings: Config, key: str) -> tuple[Live | None, int, list[str]]:
     """Find the master of this host that runs a task now.
 
     Returns:
-        The task's output, which is read while it is printed; None if no master runs the task. And
-        a text about each master that cannot be asked.
+        The task's output, which is read while it is printed; None if no master runs the task. Then
+        the number of masters that have said that they do not run it, and a text about each master
+        that cannot be asked.
     """
-    problems = list[str]()
+    absent, problems = 0, list[str]()
     for pid, path in _masters(settings, problems):
         try:
             messages = follow(path, key)
@@ -105,10 +108,12 @@ def find_live(settings: Config, key: str) -> tuple[Live | None, list[str]]:
             problems.append(f"psched-master {pid}: {error.strerror or error}")
             continue
         if "follows" in first:
-            return Live(key, first, messages), []
-        if (over := first.get("over")) != "absent":
+            return Live(key, first, messages), absent, []
+        if (over := first.get("over")) == "absent":
+            absent += 1
+        else:
             problems.append(f"psched-master {pid}: {_WHY.get(str(over), over)}")
-    return None, problems
+    return None, absent, problems
 
 
 def _masters(settings: Config, problems: list[str]) -> Iterator[tuple[int, Path]]:

@@ -1,7 +1,8 @@
 """The command logs."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -33,6 +34,9 @@ _KEPT = {"both", "history"}
 
 _SOON = 3.0
 """Seconds after its end within which the output and the record of an attempt are stored."""
+
+_TRIES = 6
+"""How often the masters of this host are asked for a task that they do not run."""
 
 _PAUSE = 0.2
 """Seconds between two looks for what will be stored soon."""
@@ -159,21 +163,18 @@ class _Asked:
         Raises:
             NotFoundError: it runs, but is not read from here.
         """
-        row = self._row()
-        if row is None or not self._runs_now(row):
-            return None
-        for _ in range(int(_SOON / _PAUSE)):
-            live, self._problems = find_live(self._settings, self._key)
+        for _ in range(_TRIES):
+            row = self._row()
+            if row is None or not self._runs_now(row):
+                return None
+            live, masters, self._problems = find_live(self._settings, self._key)
             if live is not None:
                 if not live.is_collected:
                     raise NotFoundError(f"{self._named(row)}: {self._not_kept(row, None)}")
                 return live
-            token = row.token
-            row = self._row()
-            if row is None or row.token != token:
-                return self.live()
-            if not self._problems:
-                break
+            if not masters:
+                return None
+            # It runs on another host, or its end will be stored soon.
             CLOCK.sleep(_PAUSE)
         return None
 
@@ -191,7 +192,7 @@ class _Asked:
                 if output is not None and output.record.owner == row.owner:
                     return output
                 raise NotFoundError(f"{self._named(row)} is running{self._elsewhere()}")
-            if output is not None and (run is None or _is_of(output, run)):
+            if output is not None and (run is None or _identity(output) == _identity(run)):
                 return output
             if output is not None and run is not None and output.ended > run.ended:
                 return output  # the setting history omits the run
@@ -199,19 +200,33 @@ class _Asked:
                 raise NotFoundError(self._why_none(row, run, output))
             CLOCK.sleep(_PAUSE)
 
-    def run(self, output: Output | None = None) -> Run | None:
-        """The record of the newest attempt, or of that with an output; None if there is none."""
-        try:
-            for run in self._schedules.runs(self._key):
-                if run.outcome is None or (output is not None and not _is_of(output, run)):
-                    continue
-                if self._time not in (None, run.scheduled_time):
-                    continue
-                if self._attempt in (None, run.attempt):
-                    return run
-        except NotSupportedError:
-            pass
+    def run(self) -> Run | None:
+        """The record of the newest attempt; None if there is none."""
+        for run in self._runs():
+            if self._time in (None, run.scheduled_time) and self._attempt in (None, run.attempt):
+                return run
         return None
+
+    def runs_of(self, outputs: Iterable[Output]) -> Mapping[Output, Run]:
+        """The records of the attempts that have printed these outputs; some may be missing."""
+        missing = {_identity(output): output for output in outputs if not output.is_live}
+        found = dict[Output, Run]()
+        for run in self._runs() if missing else ():
+            if (output := missing.pop(_identity(run), None)) is not None:
+                found[output] = run
+            if not missing:
+                break
+        return found
+
+    def run_of(self, live: Live) -> Run | None:
+        """The record of an attempt that was followed; None if it is not written yet."""
+        newest = next(self._runs(), None)
+        return newest if newest and newest.record.owner == live.owner else None
+
+    def _runs(self) -> Iterator[Run]:
+        """The attempts that are recorded, the newest first; none if there is no run history."""
+        with suppress(NotSupportedError):
+            yield from (run for run in self._schedules.runs(self._key) if run.outcome is not None)
 
     def _runs_now(self, row: Row) -> bool:
         """Whether an attempt is running, and is the one that the user asks for."""
@@ -291,8 +306,9 @@ class _Shown:
 
     def outputs(self, asked: _Asked, outputs: list[Output]) -> None:
         """Show outputs."""
+        runs = asked.runs_of(outputs)
         for output in outputs:
-            run = None if output.is_live else asked.run(output)
+            run = runs.get(output)
             if self._as_json:
                 click.echo(json.dumps(self._object(output, run)))
                 continue
@@ -323,7 +339,7 @@ class _Shown:
     def _end(asked: _Asked, live: Live) -> str:
         """How the attempt has ended, if its record is stored soon."""
         for _ in range(int(_SOON / _PAUSE)):
-            if (run := asked.run(live.output(b"", 0))) is not None:
+            if (run := asked.run_of(live)) is not None:
                 took = format_took(run.took)
                 return f"attempt {run.attempt}: {result(run)}" + (f" after {took}" if took else "")
             CLOCK.sleep(_PAUSE)
@@ -347,7 +363,6 @@ def _by_setting(setting: str) -> str:
     return f"its output is not kept, because the setting output is {setting}"
 
 
-def _is_of(output: Output, run: Run) -> bool:
-    """Whether an output and a record are of the same attempt."""
-    one, other = output.record, run.record
-    return (one.scheduled_time, one.owner) == (other.scheduled_time, other.owner)
+def _identity(of: Output | Run) -> tuple[int, str | None]:
+    """What an attempt of a key has for itself, in its output and in its record."""
+    return of.record.scheduled_time, of.record.owner
