@@ -186,7 +186,9 @@ def make_lease_loop(
         startup=StartupSteps(startup, gateway),
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
         history=history,
-        output=OutputKeeper(store, gateway, settings, recorder=recorder, clock=clock, rng=rng),
+        output=OutputKeeper(
+            store, gateway, settings, number=number, recorder=recorder, clock=clock, rng=rng
+        ),
         backlog=BacklogWatch(store, gateway, settings, clock=clock),
         recorder=recorder,
         clock=clock,

@@ -12,6 +12,7 @@ from support.proxy import LOOPBACK, Fault, Proxy
 from support.stores import Sql
 
 COMPANIONS = ("psched_runs", "psched_workers", "psched_audit")
+EVERY = (*COMPANIONS, "psched_output")
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def sql(database):
 
 def test_init_makes_the_tables_of_the_history_once(open_store):
     store = open_store()
-    made_now = [f"created table {name}" for name in COMPANIONS]
-    assert [*store.init()][-3:] == made_now
+    made_now = [f"created table {name}" for name in EVERY]
+    assert [*store.init()][-4:] == made_now
     assert [*store.init()] == []
     assert isinstance(store, KeepsHistory)
     assert store.history_problem() is None
@@ -43,11 +44,11 @@ def test_init_makes_the_tables_of_the_history_once(open_store):
 
 def test_init_adds_them_to_a_table_that_perfectsched_has_made(open_store, sql):
     open_store().init()
-    for name in COMPANIONS:
+    for name in EVERY:
         sql(f"DROP TABLE {name}")
     rows = "SELECT * FROM {table}"
     before = sql(rows)
-    assert [*open_store().init()] == [f"created table {name}" for name in COMPANIONS]
+    assert [*open_store().init()] == [f"created table {name}" for name in EVERY]
     assert sql(rows) == before
 
 
@@ -123,7 +124,7 @@ class TestOnAServer:
         assert len(runs(store)) == 1
 
     def test_a_user_that_may_not_create_tables_has_no_history(self, store, database, sql):
-        for name in COMPANIONS:
+        for name in EVERY:
             sql(f"DROP TABLE {name}")
         user = f"u_{_name(database)}"[:30]
         database.server.query(f"CREATE USER {user} IDENTIFIED BY 'x'")
@@ -134,7 +135,7 @@ class TestOnAServer:
             with compat_factory(url) as open_mine:
                 mine = open_mine()
                 [line] = mine.init()
-                assert line.startswith("no run history: its tables cannot be created: ")
+                assert line.startswith("no run history and no output: tables cannot be created: ")
                 assert "command denied to user" in line
                 assert "psched_runs" in mine.history_problem()
                 held = leased(mine, "k")

@@ -199,7 +199,10 @@ class Schema:
             ("history_version", HISTORY_VERSION),
             ("output_version", OUTPUT_VERSION),
         ):
-            if (versions or {}).get(name) == str(version):
+            # A larger version was stored by a newer psched, which has made tables that this one has
+            # left alone.
+            known = (versions or {}).get(name, "")
+            if known.isdigit() and int(known) >= version:
                 continue
             # The version is deleted and inserted again instead of updated, so that exactly one row
             # exists after two simultaneous calls of `init`.

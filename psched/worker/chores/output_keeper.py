@@ -7,7 +7,8 @@ from functools import partial
 from math import inf
 
 from psched.base.clock import Clock
-from psched.base.errors import PschedError, TransientStoreError
+from psched.base.errors import PschedError, SchemaError, TransientStoreError
+from psched.base.fault_log import FaultLog
 from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.output.protocol import KeepsOutput
@@ -18,11 +19,20 @@ from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
 
+KEPT = frozenset({"both", "history"})
+"""The values of the setting ``output`` with which the store keeps what a task prints."""
+
 MOST_WAITING = 2**23
 """The most bytes of output that wait to be written. Further output is dropped, and counted."""
 
+_RECORD = 500
+"""About the bytes that a waiting record takes besides its output."""
+
 _BATCH = 20
-"""The most records that one request writes."""
+"""The most records that one request writes.
+
+After a failure it is 1, and it is doubled again when records were written.
+"""
 
 _BATCH_BYTES = 2**20
 """About the most bytes that one request writes."""
@@ -36,6 +46,10 @@ _TRIM_LIMIT = 100
 
 _NEXT_TRIM = 1.0
 """The longest pause, in seconds, after a request that has deleted as many records as it can."""
+
+_MOST_FAILURES = 5
+"""A record that could not be written so many times in a row, each time soon after the store had
+answered another request, is given up: it may be too large for the network or for the server."""
 
 _PAUSE = 10.0
 """Seconds until the next request about output after one has failed."""
@@ -51,12 +65,13 @@ class OutputKeeper:
         store: where the output is kept.
         gateway: sends the requests.
         settings: contain how much output is kept, and for how long.
+        number: the number of this worker.
         recorder: contains the store's clock.
         clock: measures when a request is due.
         rng: decides at random when to trim.
 
     Attributes:
-        lost: of how many attempts the output could not be written so far.
+        lost: of how many attempts the output could not be written so far, although it is kept.
     """
 
     def __init__(
@@ -65,6 +80,7 @@ class OutputKeeper:
         gateway: StoreGateway,
         settings: Config,
         *,
+        number: int,
         recorder: Recorder,
         clock: Clock,
         rng: random.Random,
@@ -76,10 +92,15 @@ class OutputKeeper:
         self._recorder = recorder
         self._clock = clock
         self._rng = rng
+        self._lost = FaultLog("the output of tasks is lost", _log, clock)
+        self._number = number
+        self._begun = False
         self._kept = False
         self._find_out_at = 0.0
         self._waiting: deque[OutputRecord] = deque()
         self._size = 0
+        self._most = _BATCH
+        self._failures = 0
         self._not_before = 0.0
         self._next_trim = clock.monotonic() + _TRIM_INTERVAL * rng.uniform(0, 1)
 
@@ -93,31 +114,32 @@ class OutputKeeper:
         output = task.output
         if self._store is None or (not output.tail and output.dropped == 0) or not task.is_kept:
             return
-        if self._size + len(output.tail) > MOST_WAITING:
-            self.lost += 1
+        if task.definition.settings.output not in KEPT:
             return
-        self._size += len(output.tail)
-        self._waiting.append(
-            OutputRecord(
-                key=task.row.key,
-                scheduled_time=task.occurrence.scheduled_time,
-                owner=task.row.owner or "",
-                attempt=task.row.attempt,
-                ended=task.ended_at,
-                output=output.tail,
-                dropped=output.dropped,
-            )
+        if self._begun and not self._kept:
+            return
+        record = OutputRecord(
+            key=task.row.key,
+            scheduled_time=task.occurrence.scheduled_time,
+            owner=task.row.owner or "",
+            attempt=task.row.attempt,
+            ended=task.ended_at,
+            output=output.tail,
+            dropped=output.dropped,
         )
+        if self._size + _size(record) > MOST_WAITING:
+            self._lose("too much of it waits to be written")
+            return
+        self._size += _size(record)
+        self._waiting.append(record)
 
     def work(self) -> None:
         """Send the requests that are due; call this after a claim was answered."""
         now = self._clock.monotonic()
-        if self._store is None or now < self._not_before:
-            return
-        if not self._waiting and (not self._kept or now < self._next_trim):
+        if now < self._not_before:
             return
         try:
-            self._work(self._store, now)
+            self._work(now)
         except PschedError as error:
             self._not_before = now + _PAUSE
             _log.info("output is not kept for now: %s", error)
@@ -131,48 +153,95 @@ class OutputKeeper:
             if len(self._waiting) == before:
                 return
 
-    def _work(self, store: KeepsOutput, now: float) -> None:
+    def _work(self, now: float) -> None:
         if not self._kept and now >= self._find_out_at:
             # The table can be created later, so the store is asked again.
+            self._kept = self._find_out()
             self._find_out_at = now + _ASK_AGAIN
-            self._kept = self._gateway.request_aside(store.output_problem) is None
-        if not self._kept:
-            self.lost += len(self._waiting)
-            self._forget(len(self._waiting))
+        if not self._kept or self._store is None:
             return
-        self._write(store)
+        self._write(self._store, now)
         if now >= self._next_trim:
-            self._trim(store, now)
+            self._trim(self._store, now)
 
-    def _write(self, store: KeepsOutput) -> None:
-        """Write some of the output that waits."""
-        batch = list[OutputRecord]()
-        size = 0
-        for record in self._waiting:
-            if batch and (len(batch) == _BATCH or size + len(record.output) > _BATCH_BYTES):
-                break
-            batch.append(record)
-            size += len(record.output)
+    def _find_out(self) -> bool:
+        """Whether the store keeps output; the first time, warn if it does not."""
+        problem: str | None = "this kind of store cannot keep it"
+        if self._store is not None:
+            problem = self._gateway.request_aside(self._store.output_problem)
+        first, self._begun = not self._begun, True
+        # One worker of a generation warns, because all of them would say the same.
+        wanted = self._number == 0 and self._settings.output in KEPT
+        if problem is not None and first and wanted:
+            text = "the output of tasks is not kept: %s; to keep none, set output to service"
+            _log.warning(text, problem)
+        if problem is not None:
+            self._forget(len(self._waiting))
+        return problem is None
+
+    def _write(self, store: KeepsOutput, now: float) -> None:
+        """Write some of the output that waits.
+
+        The rest is written later, because the worker claims nothing meanwhile.
+        """
+        batch = self._batch()
         if not batch:
             return
         try:
             self._gateway.request_aside(partial(store.write_output, batch))
-        except TransientStoreError:
-            raise  # it is written later
-        except PschedError:
-            self.lost += len(batch)
-            self._forget(len(batch))
+        except SchemaError:
+            # Somebody has dropped the table. The store is asked again after the pause.
+            self._kept, self._find_out_at = False, now
+            raise
+        except PschedError as error:
+            self._failed(len(batch), error)
             raise
         self._forget(len(batch))
+        self._lost.passed()
+        self._failures = 0
+        self._most = min(_BATCH, 2 * self._most)
+
+    def _batch(self) -> list[OutputRecord]:
+        """The records that the next request writes."""
+        batch = list[OutputRecord]()
+        size = 0
+        for record in self._waiting:
+            size += _size(record)
+            if batch and (len(batch) == self._most or size > _BATCH_BYTES):
+                break
+            batch.append(record)
+        return batch
+
+    def _failed(self, count: int, error: PschedError) -> None:
+        """Note that records were not written. Each is tried by itself now; it may be given up."""
+        self._most = 1
+        if count > 1:
+            return
+        self._failures += 1
+        if not isinstance(error, TransientStoreError) or self._failures >= _MOST_FAILURES:
+            self._failures = 0
+            self._forget(1)
+            self._lose(error)
+
+    def _lose(self, error: PschedError | str) -> None:
+        """Note that the output of an attempt is lost."""
+        self.lost += 1
+        self._lost.failed(error)
 
     def _forget(self, count: int) -> None:
         for _ in range(count):
-            self._size -= len(self._waiting.popleft().output)
+            self._size -= _size(self._waiting.popleft())
 
     def _trim(self, store: KeepsOutput, now: float) -> None:
         keep, budget = self._settings.output_keep, self._settings.output_budget
         before = self._recorder.clock.milliseconds() - keep * 1000 if keep else 0
+        # If this fails, it is tried again later.
+        self._next_trim = now + _TRIM_INTERVAL * self._rng.uniform(0.5, 1)
         trim = partial(store.trim_output, before=before, budget=budget or 2**62, limit=_TRIM_LIMIT)
-        many = self._gateway.request_aside(trim) >= _TRIM_LIMIT
-        pause = _NEXT_TRIM if many else _TRIM_INTERVAL
-        self._next_trim = now + pause * self._rng.uniform(0.5, 1)
+        if self._gateway.request_aside(trim) >= _TRIM_LIMIT:
+            self._next_trim = now + _NEXT_TRIM * self._rng.uniform(0.5, 1)
+
+
+def _size(record: OutputRecord) -> int:
+    """About the bytes that a record takes in memory."""
+    return len(record.output) + _RECORD

@@ -103,8 +103,9 @@ class OutputStatements:
         values: dict[str, Any] = {"key": selection.key, "limit": limit}
         conditions, order = [self._of_key], self._newest_of_key
         if selection.scheduled_time is not None:
-            # There are few of these, so they are sorted.
-            conditions, order = [f"{self._key} = :key"], "id DESC"
+            # There are few of these, so they are sorted: the sum keeps the planner from reading
+            # all records of the key in the order of the index of keys.
+            conditions, order = [f"{self._key} = :key"], "id + 0 DESC"
         for condition, name, value in (
             ("scheduled_time = :scheduled_time", "scheduled_time", selection.scheduled_time),
             ("attempt = :attempt", "attempt", selection.attempt),
