@@ -264,8 +264,11 @@ class Collector:
             events: what poll(2) has returned for it.
         """
         pipe = self._pipes[number]
-        if not events & select.POLLIN:  # nobody is left who could write to it
-            self._forget(number)
+        if not events & select.POLLIN:
+            # Nobody is left who could write to it. While the worker lives, it says so by a message,
+            # which is obeyed in this turn. The descriptor can be that of a newer pipe meanwhile.
+            if self._channel.closed:
+                self._forget(number)
             return
         if not pipe.told:
             if is_empty(pipe.descriptor):

@@ -26,7 +26,7 @@ from psched.worker.running_task import RunningTask
 from psched.worker.worker import prepare_process
 from support.history import recorder
 from support.processes import children, title
-from support.waiting import Deadline
+from support.waiting import Deadline, wait_until
 
 CLOCK = SystemClock()
 
@@ -99,6 +99,9 @@ class Bench:
             cgroup=cgroup,
             output=self.output,
         )
+        if self.output is not None:
+            self.pool.start()
+            self.output.start()
         self.tasks = make_task_table(
             self._settings,
             pool=self.pool,
@@ -142,9 +145,12 @@ class Bench:
     @property
     def collector(self) -> int:
         """The pid of the collector."""
-        found = [pid for pid in children(os.getpid()) if title(pid) == "psched collector"]
-        assert len(found) == 1
-        return found[0]
+        return wait_until(
+            lambda: next(
+                (pid for pid in children(os.getpid()) if title(pid) == "psched collector"), None
+            ),
+            what="the collector",
+        )
 
     def turn(self, timeout: float = 0.05) -> None:
         """Take one turn of a worker's loop, at most so many seconds long."""
@@ -167,7 +173,9 @@ class Bench:
     def close(self) -> None:
         """Dismiss the runners and the fork server, and wait for their ends."""
         self.tasks.dismiss()
-        self.until(lambda: not self.tasks.links)
+        collector = [] if self.output is None else self.output.links
+        self.until(lambda: [*self.tasks.links] == collector)
+        self.tasks.close()
 
     def finish(self, task: RunningTask) -> str:
         """Run the loop until nothing is left of a task; return how its lease would be settled."""
