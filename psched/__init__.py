@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from psched.client.collection import ScheduleCollection
     from psched.core.history.run import Run
+    from psched.core.output.output import Output
     from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
     from psched.service.embedded import Worker
     from psched.service.start import start
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "open": "psched.app:open_schedules",
+    "Output": "psched.core.output.output",
     "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
@@ -61,6 +63,7 @@ __all__ = [
     "InvalidError",
     "NotFoundError",
     "NotSupportedError",
+    "Output",
     "PreemptedError",
     "ProcessStopError",
     "PschedError",

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from psched.base import regular_files
 from psched.base.errors import ProcessStopError
-from psched.base.log_lines import is_journal, journal_lines, json_line, text_line
+from psched.base.log_lines import COPIED, is_journal, journal_lines, json_line, text_line
 from psched.base.texts import traceback_of, visible
 
 _log = logging.getLogger("psched")
@@ -34,11 +34,6 @@ STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
 These descriptors are used directly, because such a path cannot be opened if the descriptor is a
 socket.
 """
-
-COPIED = b"\x1e"
-"""Stands before each line of `Log.copies_to`, to tell that the line is in the log, too.
-
-ASCII calls this character the record separator."""
 
 _REMEMBERED = 10
 """The largest number of warnings and errors in `Log.recent`."""

@@ -20,6 +20,7 @@ from psched.core.history.records import AuditRecord
 from psched.core.history.run import Run
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
+from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
 
 Since = float | str | timedelta | datetime
@@ -198,6 +199,22 @@ class Schedule:
         return self._collection.runs(
             self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
         )
+
+    def outputs(
+        self, *, time: When | None = None, attempt: int | None = None, limit: int | None = None
+    ) -> Iterator[Output]:
+        """Read what the attempts of the schedule have printed, the newest first.
+
+        The arguments and errors are those of `psched.ScheduleCollection.outputs`.
+        """
+        return self._collection.outputs(self.key, time=time, attempt=attempt, limit=limit)
+
+    def output(self, *, time: When | None = None, attempt: int | None = None) -> Output | None:
+        """Read what the newest attempt that has printed something has printed; None if none has.
+
+        The arguments and errors are those of `psched.ScheduleCollection.outputs`.
+        """
+        return next(self.outputs(time=time, attempt=attempt, limit=1), None)
 
     def why(self, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will.
@@ -414,6 +431,17 @@ class Schedules(Protocol):
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
         """Find the last run of each of these keys: how its last attempt or occurrence ended."""
+
+    def outputs(
+        self,
+        key: str,
+        *,
+        time: When | None = None,
+        attempt: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Output]:
+        """Read what the attempts of a schedule have printed, the newest first."""
+        ...
 
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.output.collector import Collector, Inherited, is_empty
+from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
 from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
 from psched.output.service_output import ServiceOutput
@@ -83,6 +84,22 @@ NO_OUTPUT = CapturedOutput(b"", 0)
 LOST_OUTPUT = CapturedOutput(b"", None)
 
 
+class LiveOutput(NamedTuple):
+    """Some output of a running attempt, for one reader.
+
+    Attributes:
+        reader: the reader's number.
+        output: the next bytes; empty if nothing was printed when the reader began.
+        dropped: how many bytes were left out before them; None if output was lost.
+        waiting: how many bytes wait to be sent after them.
+    """
+
+    reader: int
+    output: bytes
+    dropped: int | None
+    waiting: int
+
+
 class Pipe:
     """The pipe that carries the output of one runner.
 
@@ -145,6 +162,12 @@ class OutputCollection:
         self._asked: dict[int, float] = {}
         self._doubted = self._is_deaf = False
         self._answers: dict[int, CapturedOutput] = {}
+        # The pipes that are read, by the number of the reader.
+        self._readers: dict[int, Pipe] = {}
+        self._live: list[LiveOutput] = []
+        self._to_go_on: list[int] = []
+        # Readers that have missed output, because a collector has died.
+        self._missed: set[int] = set()
         self._deaths = FaultLog("the collector of output died", _log, clock)
 
     @property
@@ -182,6 +205,8 @@ class OutputCollection:
             return
         for each in self._in_use, self._asked, self._answers:
             each.pop(pipe.number, None)
+        for reader in [each for each, read in self._readers.items() if read is pipe]:
+            self.unfollow(reader)
         # The collector is told later, so that it wakes up less often.
         self._forgotten.append(pipe)
         if len(self._forgotten) == MOST_FORGOTTEN:
@@ -245,6 +270,30 @@ class OutputCollection:
         answers, self._answers = self._answers, {}
         return answers
 
+    def follow(self, pipe: Pipe, reader: int) -> None:
+        """Have the output of the present attempt sent to a reader while it is printed."""
+        self._readers[reader] = pipe
+        self._say({"follow": pipe.number, "reader": reader})
+
+    def unfollow(self, reader: int) -> None:
+        """Send a reader nothing more; no effect if nothing is sent to it."""
+        if (pipe := self._readers.pop(reader, None)) is not None:
+            self._missed.discard(reader)
+            self._say({"unfollow": pipe.number, "reader": reader})
+
+    def take_live(self) -> list[LiveOutput]:
+        """Return what has arrived for readers. They get no more before `go_on` is called."""
+        live, self._live = self._live, []
+        self._to_go_on += [each.reader for each in live]
+        return live
+
+    def go_on(self) -> None:
+        """Say that what `take_live` has returned was passed on."""
+        for reader in self._to_go_on:
+            if (pipe := self._readers.get(reader)) is not None:
+                self._say({"more": pipe.number, "reader": reader})
+        self._to_go_on.clear()
+
     def stop(self) -> None:
         """Let the collector write what it has read, and end; wait for that, but not for long."""
         if self._channel is None:
@@ -290,6 +339,8 @@ class OutputCollection:
             theirs.close()
         self._channel = channel
         self.spare(self._pid)
+        for reader, pipe in self._readers.items():
+            self.follow(pipe, reader)
 
     def _restart(self, how: str) -> None:
         """Start another collector; what the first one has read of living attempts is lost."""
@@ -307,6 +358,7 @@ class OutputCollection:
         printed = [pipe for pipe in self._pipes.values() if pipe.prints]
         for pipe in printed:
             pipe.lost = True
+        self._missed.update(each for each, pipe in self._readers.items() if pipe.lost)
         asked, self._asked = self._asked, {}
         for number in asked:
             if (asking := self._pipes.get(number)) is not None:
@@ -325,6 +377,8 @@ class OutputCollection:
         text = masking.feed(b"".join(chunks)) + masking.rest()
         dropped = max(0, len(text) - self.whose(pipe).keep)
         output = CapturedOutput(text[dropped:], None if pipe.lost else dropped)
+        for reader in [each for each, read in self._readers.items() if read is pipe]:
+            self._note_live(reader, text[-LONGEST_LIVE:], max(0, len(text) - LONGEST_LIVE), 0)
         pipe.prints = pipe.lost = False
         return output
 
@@ -341,6 +395,8 @@ class OutputCollection:
                     self._name(pipe)
             elif "pong" in message:
                 self._asked.pop(_PING, None)
+            elif "live" in message:
+                self._handle_live(message, descriptors)
             elif (pipe := self._pipes.get(message["tail"])) is not None:
                 self._end(pipe, message, descriptors)
         finally:
@@ -357,6 +413,20 @@ class OutputCollection:
         is_whole = len(tail) == size
         self._answers[pipe.number] = CapturedOutput(tail, dropped) if is_whole else LOST_OUTPUT
         pipe.prints = pipe.lost = False
+
+    def _handle_live(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        reader, dropped = message["live"], message["dropped"]
+        output = os.pread(descriptors[0], message["size"], 0) if descriptors else b""
+        if len(output) < message["size"]:  # there was no descriptor left
+            self._missed.add(reader)
+        if reader in self._readers:
+            self._note_live(reader, output, dropped, message["waiting"])
+
+    def _note_live(self, reader: int, output: bytes, dropped: int | None, waiting: int) -> None:
+        if output and reader in self._missed:
+            self._missed.discard(reader)
+            dropped = None
+        self._live.append(LiveOutput(reader, output, dropped, waiting))
 
     def _tell_pipes(self, new: Sequence[Pipe]) -> None:
         """Tell the collector of new pipes, and of those that were forgotten meanwhile."""

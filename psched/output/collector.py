@@ -25,7 +25,8 @@ from termios import FIONREAD
 from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
-from psched.base.log import COPIED
+from psched.base.log_lines import COPIED
+from psched.output.live import PAUSE, LiveReader
 from psched.output.masking import Masking, Secrets
 from psched.output.messages import LONGEST_TAIL
 from psched.output.service_output import ServiceOutput
@@ -79,6 +80,7 @@ class _Pipe:
         told: whether the worker knows that the present attempt has printed something.
         named: whether the worker has said whose output it is.
         tail: what is kept of it.
+        readers: who reads the output of the present attempt while it runs, by number.
         dropped: how many lines were not forwarded, because the worker has not named it in time.
     """
 
@@ -96,6 +98,7 @@ class _Pipe:
         # Whether `_line` continues a line of which a piece was forwarded, or that is not forwarded.
         self._continues = self._copied = False
         self.tail = Tail(LONGEST_TAIL)
+        self.readers: dict[int, LiveReader] = {}
         self.dropped = 0
 
     def name(self, message: Mapping[str, Any]) -> None:
@@ -111,6 +114,8 @@ class _Pipe:
 
     def _add(self, shown: bytes) -> None:
         self.tail.add(shown)
+        for reader in self.readers.values():
+            reader.add(shown)
         if not self.named:
             room = _MOST_UNNAMED - len(self._line)
             self.dropped += shown.count(b"\n", max(room, 0))
@@ -174,6 +179,8 @@ class Collector:
         self._secrets = secrets
         self._pipes: dict[int, _Pipe] = {}
         self._numbers: dict[int, int] = {}
+        # The pipes that have readers.
+        self._followed: set[int] = set()
         self._waiter = select.poll()
         # Messages that the worker has no room for, each with the descriptor that it carries.
         self._unsent: deque[tuple[dict[str, Any], int | None]] = deque()
@@ -201,6 +208,7 @@ class Collector:
         if not self._channel.closed:
             events = select.POLLIN | (select.POLLOUT if self._unsent else 0)
             self._watch_for(self._channel.fileno(), events)
+        timeout = self._send_live(timeout)
         ready = self._waiter.poll(None if timeout is None else timeout * 1000)
         for descriptor, events in ready:
             if (number := self._numbers.get(descriptor)) is not None:
@@ -235,6 +243,8 @@ class Collector:
                 self._forget(number)
         elif "ping" in message:
             self._say({"pong": True})
+        elif "reader" in message:
+            self._obey_about_reader(message, message["reader"])
         elif "end" in message:
             self._end(message["end"])
         elif (pipe := self._pipes.get(message["whose"])) is not None:
@@ -299,24 +309,67 @@ class Collector:
         while self._read_chunk(pipe):
             pass
         tail = pipe.end()
+        for number_of_reader, reader in pipe.readers.items():
+            for output, dropped in reader.rest():
+                self._say_live(number_of_reader, reader, output, dropped)
+        self._followed.discard(number)
         self._forward(pipe, last=True)
-        file = None
-        if tail:
-            # Without a file, the worker notes that the output is lost.
-            with suppress(OSError):
-                file = os.memfd_create("output", os.MFD_CLOEXEC)
-                os.write(file, tail)
-        self._say({"tail": number, "size": len(tail), "dropped": pipe.tail.dropped}, file)
+        self._say_bytes({"tail": number, "dropped": pipe.tail.dropped}, tail)
         pipe.begin()
 
     def _forget(self, number: int) -> None:
         if (pipe := self._pipes.pop(number, None)) is None:
             return
         pipe.end()
+        self._followed.discard(number)
         self._forward(pipe, last=True)
         del self._numbers[pipe.descriptor]
         self._watch_for(pipe.descriptor, 0)
         os.close(pipe.descriptor)
+
+    def _obey_about_reader(self, message: Mapping[str, Any], reader: int) -> None:
+        """Obey a message about somebody who reads the output of a running attempt."""
+        number = next(iter(message.values()))
+        if (pipe := self._pipes.get(number)) is None:
+            return
+        if "follow" in message:
+            pipe.readers[reader] = LiveReader(pipe.tail.take(), pipe.tail.dropped)
+            self._followed.add(number)
+        elif "unfollow" in message:
+            pipe.readers.pop(reader, None)
+            if not pipe.readers:
+                self._followed.discard(number)
+        elif reader in pipe.readers:
+            pipe.readers[reader].may_send = True
+
+    def _send_live(self, timeout: float | None) -> float | None:
+        """Send readers what is due; return the seconds until more is due, at most ``timeout``."""
+        now = self._clock.monotonic() if self._followed else 0.0
+        for number in self._followed:
+            for reader_number, reader in self._pipes[number].readers.items():
+                if not reader.may_send or not reader.has_news:
+                    continue
+                if now >= reader.due:
+                    reader.may_send, reader.due = False, now + PAUSE
+                    self._say_live(reader_number, reader, *reader.take())
+                else:
+                    wait = reader.due - now
+                    timeout = wait if timeout is None else min(timeout, wait)
+        return timeout
+
+    def _say_live(self, number: int, reader: LiveReader, output: bytes, dropped: int) -> None:
+        message = {"live": number, "dropped": dropped, "waiting": reader.waiting}
+        self._say_bytes(message, output)
+
+    def _say_bytes(self, message: dict[str, Any], output: bytes) -> None:
+        """Send a message with bytes, in a memory file."""
+        file = None
+        if output:
+            # Without a file, the worker notes that the output is lost.
+            with suppress(OSError):
+                file = os.memfd_create("output", os.MFD_CLOEXEC)
+                os.write(file, output)
+        self._say({**message, "size": len(output)}, file)
 
     def _say(self, message: dict[str, Any], file: int | None = None) -> None:
         """Send a message as soon as possible; close the file that it carries."""

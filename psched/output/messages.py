@@ -1,5 +1,6 @@
 """The messages between a worker and the collector that reads its tasks' output."""
 
+from psched.output.live import LONGEST_LIVE
 from psched.process.channel import MOST_DESCRIPTORS
 from psched.process.message_shapes import Shapes, flag, line, listed, whole
 
@@ -25,6 +26,11 @@ TO_COLLECTOR = Shapes(
         },
         # The attempt has ended, and no process can write to the pipe meanwhile.
         "end": {"end": whole(1)},
+        # Somebody wants to read the output of the present attempt while it runs.
+        "follow": {"follow": whole(1), "reader": whole()},
+        # The worker has passed on the last "live" message to this reader.
+        "more": {"more": whole(1), "reader": whole()},
+        "unfollow": {"unfollow": whole(1), "reader": whole()},
         # Asks for an answer.
         "ping": {"ping": flag},
     },
@@ -38,6 +44,14 @@ FROM_COLLECTOR = Shapes(
         "prints": {"prints": whole(1)},
         # Answers "end"; carries the descriptor of a memory file with the tail, if it is not empty.
         "tail": {"tail": whole(1), "size": whole(0, LONGEST_TAIL), "dropped": whole()},
+        # Output for a reader, like "tail". "dropped" counts the bytes that were left out before it,
+        # and "waiting" those that can be sent after it.
+        "live": {
+            "live": whole(),
+            "size": whole(0, LONGEST_LIVE),
+            "dropped": whole(),
+            "waiting": whole(),
+        },
         # Answers "ping".
         "pong": {"pong": flag},
     },

@@ -91,6 +91,16 @@ class RunningTask(Lease):
     stopping: Reason = Reason.NONE
     ladder: KillLadder | None = None
 
+    @property
+    def is_collected(self) -> bool:
+        """Whether its output is collected, by the setting ``output``."""
+        return self.definition.settings.output not in {"raw", "none"}
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its output is kept in the store, by the setting ``output``."""
+        return self.definition.settings.output in {"both", "history"}
+
     def taken_up(self) -> None:
         """Note that `TaskGuard` need not check any more that the runner has begun the task."""
         self.begun = True

@@ -13,7 +13,14 @@ from psched.base.texts import brief
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
-from psched.output.collection import UNKNOWN, CapturedOutput, OutputCollection, Pipe, Whose
+from psched.output.collection import (
+    UNKNOWN,
+    CapturedOutput,
+    LiveOutput,
+    OutputCollection,
+    Pipe,
+    Whose,
+)
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
@@ -82,6 +89,8 @@ class TaskTable:
         self._store_clock = store_clock
         self._output = output
         self._printing: dict[int, RunningTask] = {}
+        self._readers: dict[int, RunningTask] = {}
+        self._read_all: list[int] = []
         if output is not None:
             output.whose = self._whose
 
@@ -224,6 +233,41 @@ class TaskTable:
         for task in self:
             self._guard.stop(task, reason, limit)
 
+    def follow(self, key: str, reader: int) -> RunningTask | None:
+        """Have the output of a running task sent to a reader, until it ends.
+
+        Args:
+            key: the key of the task.
+            reader: the reader's number; `live_output` returns the output with it.
+
+        Returns:
+            The task; None if no task with this key runs, or if it has no process any more.
+        """
+        task = self._tasks.get(key)
+        if task is None or task.empty or task.awaits_output:
+            return None
+        if self._output is not None and task.is_collected and task.runner.pipe is not None:
+            self._readers[reader] = task
+            self._output.follow(task.runner.pipe, reader)
+        return task
+
+    def unfollow(self, reader: int) -> None:
+        """Send a reader nothing more."""
+        if self._readers.pop(reader, None) is not None and self._output is not None:
+            self._output.unfollow(reader)
+
+    def live_output(self) -> tuple[Sequence[LiveOutput], Sequence[int]]:
+        """Return the output that has arrived for readers, and the readers that have all of it."""
+        if self._output is None:
+            return (), ()
+        ended, self._read_all = self._read_all, []
+        return self._output.take_live(), ended
+
+    def go_on(self) -> None:
+        """Say that what `live_output` has returned was passed on."""
+        if self._output is not None:
+            self._output.go_on()
+
     def _end(self, task: RunningTask, failure: str | None, told: EndReport) -> None:
         """Note that a run has ended; no effect if it had ended before."""
         if not task.over:
@@ -259,6 +303,9 @@ class TaskTable:
         task.output, task.awaits_output, task.empty = output, False, True
         if task.runner.pipe is not None:
             del self._printing[task.runner.pipe.number]
+        for reader in [each for each, read in self._readers.items() if read is task]:
+            self.unfollow(reader)
+            self._read_all.append(reader)
         if task.runner.exit is not None:
             self._forget_output(task.runner)
 

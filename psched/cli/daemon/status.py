@@ -50,9 +50,8 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
         if isinstance(answer, OSError):
             silent.append(f"psched-master {pid} does not answer: {answer.strerror or answer}")
             continue
-        served = _served(answer) if "url" in answer else None
-        if wanted is not None and served not in (None, _wanted(wanted)):
-            others.append(f"; {pid} serves {served}")
+        if wanted is not None and not serves(answer, wanted):
+            others.append(f"; {pid} serves {_served(answer)}")
             continue
         found += 1
         shown = {**answer, "errors": [redaction.text(line) for line in answer["errors"]]}
@@ -67,6 +66,11 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
         raise click.ClickException(
             f"no psched-master{what} answers on this host; searched {where}{''.join(others)}"
         )
+
+
+def serves(master: Mapping[str, Any], settings: Config) -> bool:
+    """Whether a master, by its status, serves the configured table, as far as it tells."""
+    return "url" not in master or _served(master) == _wanted(settings)
 
 
 def _served(master: Mapping[str, Any]) -> str:

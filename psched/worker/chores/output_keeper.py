@@ -112,7 +112,7 @@ class OutputKeeper:
     def add(self, task: RunningTask) -> None:
         """Keep the output of a task whose lease has ended, if it has printed something."""
         output = task.output
-        if self._store is None or (not output.tail and output.dropped == 0):
+        if self._store is None or (not output.tail and output.dropped == 0) or not task.is_kept:
             return
         if task.definition.settings.output not in KEPT:
             return
