@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from psched.client.collection import ScheduleCollection
     from psched.core.history.run import Run
-    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
+    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules, TaskEnd
     from psched.service.embedded import Worker
     from psched.service.start import start
 
@@ -45,6 +45,7 @@ _MODULES = {
     "ScheduleMetadata": "psched.core.schedule",
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
+    "TaskEnd": "psched.core.schedule",
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
@@ -73,6 +74,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "Task",
+    "TaskEnd",
     "TransientStoreError",
     "UnknownOutcomeError",
     "Worker",

@@ -134,6 +134,34 @@ class ScheduleMetadata:
         return self.row.reason
 
 
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """The end of a schedule that runs only once.
+
+    Attributes:
+        metadata: the data of the schedule after its end.
+        run: the record of its last attempt; None if nothing ran, or if the run history does not
+            contain the attempt (see the setting ``history``).
+    """
+
+    metadata: ScheduleMetadata
+    run: Run | None
+
+    @property
+    def status(self) -> str:
+        """The status: ``finished``, ``cancelled``, ``expired``, ``failed`` or ``quarantined``."""
+        return self.metadata.row.status
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401  # of JSON
+        """The result of the last attempt, see `psched.Task.result`; None if none is known.
+
+        Raises:
+            InvalidError: the stored result is not JSON.
+        """
+        return None if self.run is None else self.run.result
+
+
 class Schedule:
     """A reference to the schedule with a key. The schedule need not exist."""
 
@@ -291,6 +319,22 @@ class Schedule:
             TimeoutError: the schedule has not ended within ``timeout``.
         """
         return self._collection.wait(self.key, timeout)
+
+    def wait_for_end(self, timeout: float | None = None) -> TaskEnd:
+        """Wait as `wait` does; return the status together with the result of the task.
+
+        The result is read from the run history, so it is None if the settings ``history`` of the
+        worker exclude the attempt, or if the store keeps no history.
+
+        Args:
+            timeout: the longest wait in seconds; None means no limit.
+
+        Raises:
+            InvalidError: the schedule has a trigger, so it does not run only once.
+            NotFoundError: see `wait`.
+            TimeoutError: the schedule has not ended within ``timeout``.
+        """
+        return self._collection.wait_for_end(self.key, timeout)
 
     def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
         """Change the schedule's definition; see `ScheduleCollection.modify`.
@@ -451,6 +495,10 @@ class Schedules(Protocol):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
+        ...
+
+    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+        """Wait in the same way; return the status together with the result of the task."""
         ...
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
