@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     )
     from psched.client.collection import ScheduleCollection
     from psched.core.history.run import Run
-    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules, TaskEnd
+    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
+    from psched.core.task_end import TaskEnd
     from psched.service.embedded import Worker
     from psched.service.start import start
 
@@ -45,7 +46,7 @@ _MODULES = {
     "ScheduleMetadata": "psched.core.schedule",
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
-    "TaskEnd": "psched.core.schedule",
+    "TaskEnd": "psched.core.task_end",
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }

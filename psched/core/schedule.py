@@ -21,6 +21,7 @@ from psched.core.history.run import Run
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime
+from psched.core.task_end import TaskEnd
 
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""
@@ -132,34 +133,6 @@ class ScheduleMetadata:
     def reason(self) -> str | None:
         """Why the schedule has no next run, or what was last decided about it; None for no text."""
         return self.row.reason
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """The end of a schedule that runs only once.
-
-    Attributes:
-        metadata: the data of the schedule after its end.
-        run: the record of its last attempt; None if nothing ran, or if the run history does not
-            contain the attempt (see the setting ``history``).
-    """
-
-    metadata: ScheduleMetadata
-    run: Run | None
-
-    @property
-    def status(self) -> str:
-        """The status: ``finished``, ``cancelled``, ``expired``, ``failed`` or ``quarantined``."""
-        return self.metadata.row.status
-
-    @property
-    def result(self) -> Any:  # noqa: ANN401  # of JSON
-        """The result of the last attempt, see `psched.Task.result`; None if none is known.
-
-        Raises:
-            InvalidError: the stored result is not JSON.
-        """
-        return None if self.run is None else self.run.result
 
 
 class Schedule:

@@ -89,12 +89,12 @@ class _Holder(Holder):
         open_schedules: Callable[[], Schedules],
         *,
         data_limit: int,
-        stop_flags: StopFlags,
+        tell_progress: Callable[[bytes], object],
     ) -> None:
         self.result: str | None = None
         self._link = link
         self._stop = stop
-        self._stop_flags = stop_flags
+        self._tell_progress = tell_progress
         self._open_schedules = open_schedules
         self._data_limit = data_limit
         self._collection: Schedules | None = None
@@ -125,7 +125,7 @@ class _Holder(Holder):
     def progress(self, percent: float | None, text: str) -> None:
         # A process that the handler has forked may do this, too, because it shares the memory.
         if not self._over:
-            self._stop_flags.write_progress(pack(percent, text))
+            self._tell_progress(pack(percent, text))
 
     @override
     def keep_result(self, result: str | None) -> None:
@@ -274,7 +274,7 @@ class Runner:
             self._stop,
             self._open_schedules,
             data_limit=limit,
-            stop_flags=self._stop_flags,
+            tell_progress=self._stop_flags.write_progress,
         )
         try:
             task = Task({**assignment, "data": payload_text(stored, limit)}, holder)

@@ -226,7 +226,7 @@ def _wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: 
         raise _UnfinishedError(f"{task.key}: pushed, but its result is unknown: {error}") from None
     run = None if end.run is None else run_object(end.run, redaction)
     result = None if run is None else run["result"]
-    why = redaction.text(end.metadata.reason or "")
+    why = redaction.text(end.reason or "")
     if as_json:
         made = {"key": task.key, "status": end.status, "reason": why or None, "result": result}
         click.echo(json.dumps({**made, "run": run}))
