@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, NotSupportedError
+from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
 from psched.base.retry import Send, read_each
 from psched.client.arguments import chosen_key, earliest, keeping_history
 from psched.client.auditor import Auditor
@@ -67,13 +67,21 @@ class CollectionHistory:
         return self._explain(key, time=time, zone=zone)
 
     def _last_attempt(self, row: Row) -> Run | None:
-        """The last attempt at a row that has ended; None if the run history does not contain it."""
+        """The last attempt at a row that has ended; None if the run history does not contain it.
+
+        Raises:
+            TransientStoreError: the store is unavailable.
+        """
         try:
             newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST)
             # Older records can be those of a deleted schedule with the same key. So an attempt is
             # recognized by its lease.
             return next((run for run in newest if run.record.lease == row.settled_by), None)
-        except NotSupportedError:
+        except TransientStoreError:
+            raise
+        except (NotSupportedError, StoreError):
+            # The end of the task is known nevertheless. For example, the table of the history is
+            # missing, or the user may not read it.
             return None
 
     def runs(

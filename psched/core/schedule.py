@@ -297,7 +297,7 @@ class Schedule:
         """Wait as `wait` does; return the status together with the result of the task.
 
         The result is read from the run history, so it is None if the settings ``history`` of the
-        worker exclude the attempt, or if the store keeps no history.
+        worker exclude the attempt, or if the store keeps no history, or none that can be read.
 
         Args:
             timeout: the longest wait in seconds; None means no limit.
@@ -306,6 +306,7 @@ class Schedule:
             InvalidError: the schedule has a trigger, so it does not run only once.
             NotFoundError: see `wait`.
             TimeoutError: the schedule has not ended within ``timeout``.
+            TransientStoreError: the schedule has ended, but the store became unavailable.
         """
         return self._collection.wait_for_end(self.key, timeout)
 

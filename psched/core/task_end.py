@@ -14,7 +14,7 @@ class TaskEnd:
     Attributes:
         row: all columns of the schedule after its end, in their stored form.
         run: the record of its last attempt; None if nothing ran, or if the run history does not
-            contain the attempt (see the setting ``history``).
+            contain the attempt (see the setting ``history``) or cannot be read.
     """
 
     row: Row

@@ -505,6 +505,7 @@ class TestResults:
 
         assert (end.status, end.run.outcome, end.result) == ("cancelled", "failed", "partial")
 
+    @pytest.mark.usefixtures("schedules")
     def test_without_a_history_the_result_is_not_kept(self, settings):
         with psched.open(settings.with_settings(history="none")) as schedules:
             schedules.push("k", "t", {})
@@ -514,6 +515,7 @@ class TestResults:
             end = schedules["k"].wait_for_end()
             assert (end.status, end.run, end.result) == ("finished", None, None)
 
+    @pytest.mark.usefixtures("schedules")
     def test_without_the_tables_of_the_history_the_result_is_not_kept(self, settings, sql):
         sql("DROP TABLE {table}_runs")
         with psched.open(settings) as schedules:

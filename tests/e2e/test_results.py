@@ -38,6 +38,11 @@ def shown(service, *arguments, status=0):
     return done.stdout
 
 
+def end_of(service, key):
+    with service.schedules() as schedules:
+        return schedules[key].wait_for_end()
+
+
 def test_the_progress_of_a_running_task_is_shown(jobs):
     jobs.add("k", "reports")
     jobs.start()
@@ -48,9 +53,8 @@ def test_the_progress_of_a_running_task_is_shown(jobs):
     [worker] = [w for w in json.loads(shown(jobs, "status", "--json"))["workers"] if w["tasks"]]
     assert [task["progress"] for task in worker["tasks"]] == [told]
     assert json.loads(shown(jobs, "show", "k", "--json"))["progress"] == told
-    assert re.search(
-        r"^progress: +40 % rows\\x1b\[2J of token=\[redacted\]$", shown(jobs, "show", "k"), re.MULTILINE
-    )
+    line = r"^progress: +40 % rows\\x1b\[2J of token=\[redacted\]$"
+    assert re.search(line, shown(jobs, "show", "k"), re.MULTILINE)
 
     jobs.open_gate("gate")
     jobs.wait_for_finish("k")
@@ -86,7 +90,7 @@ def test_a_return_value_is_a_result_if_the_setting_says_so(jobs):
     assert shown(jobs, "push", "k", "returns", "{}", "--wait") == "k: finished\n[1]\n"
     jobs.add("own", "returns", result="explicit")
     jobs.wait_for_finish("own")
-    assert jobs.schedules["own"].wait_for_end().result is None
+    assert end_of(jobs, "own").result is None
 
 
 def test_the_form_of_an_end_needs_an_end(service):

@@ -208,8 +208,8 @@ def flooded(times):
     task = bench.start("floods", times=times)
     messages, receive = [], task.runner.link.receive
 
-    def received():
-        found = receive()
+    def received(**limits):
+        found = receive(**limits)
         messages.extend(next(iter(each)) for each in found)
         return found
 

@@ -170,8 +170,9 @@ def _name(database):
     return database.url.rpartition("/")[2]
 
 
-def test_the_result_of_a_task_is_kept_beside_the_table(store, database):
-    settings = {"type": "rdb_compat", "url": database.url, "table": "schedules"}
+@pytest.mark.usefixtures("store")
+def test_the_result_of_a_task_is_kept_beside_the_table(database):
+    settings = {"type": "rdb_compat", "url": database.url, "table": "psched"}
     with psched.open(settings) as schedules:
         schedules.add("k", "t", cron="0 * * * *", next_time=3600)
         task = schedules.poll()
