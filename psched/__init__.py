@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from psched.core.history.run import Run
     from psched.core.output.output import Output
     from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
+    from psched.core.task_end import TaskEnd
     from psched.service.embedded import Worker
     from psched.service.start import start
 
@@ -47,6 +48,7 @@ _MODULES = {
     "ScheduleMetadata": "psched.core.schedule",
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
+    "TaskEnd": "psched.core.task_end",
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
@@ -76,6 +78,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "Task",
+    "TaskEnd",
     "TransientStoreError",
     "UnknownOutcomeError",
     "Worker",

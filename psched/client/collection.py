@@ -30,6 +30,7 @@ from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
+from psched.core.task_end import TaskEnd
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
@@ -372,6 +373,14 @@ class ScheduleCollection(CollectionHistory):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
+        return self._wait(key, timeout).status
+
+    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+        """Wait until a schedule that runs only once has ended; see `Schedule.wait_for_end`."""
+        row = self._wait(key, timeout)
+        return TaskEnd(row, self._last_attempt(row))
+
+    def _wait(self, key: str, timeout: float | None) -> Row:
         return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
 
     # --- changing ------------------------------------------------------------------------

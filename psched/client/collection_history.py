@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, NotSupportedError
+from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
 from psched.base.retry import Send, read_each
 from psched.client.arguments import (
     chosen_key,
@@ -30,12 +30,17 @@ from psched.core.history.protocol import (
 from psched.core.history.records import FAILED_FATES, FAILURES, AuditRecord, Fate, Outcome
 from psched.core.history.run import Run
 from psched.core.history.why.answer import Answer
+from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.protocol import OutputSelection
 from psched.core.schedule import Since
 from psched.core.selection import LARGEST_LIMIT, chosen_texts
 from psched.core.shorthands import instant
 from psched.core.store_protocol import Store
+
+_NEWEST = 10
+"""Among so many of the newest attempts at a task that has ended is its last one, unless other
+attempts were recorded late, for example as preempted."""
 
 
 class CollectionHistory:
@@ -69,6 +74,24 @@ class CollectionHistory:
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will; see `Schedule.why`."""
         return self._explain(key, time=time, zone=zone)
+
+    def _last_attempt(self, row: Row) -> Run | None:
+        """The last attempt at a row that has ended; None if the run history does not contain it.
+
+        Raises:
+            TransientStoreError: the store is unavailable.
+        """
+        try:
+            newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST)
+            # Older records can be those of a deleted schedule with the same key. So an attempt is
+            # recognized by its lease.
+            return next((run for run in newest if run.record.lease == row.settled_by), None)
+        except TransientStoreError:
+            raise
+        except (NotSupportedError, StoreError):
+            # The end of the task is known nevertheless. For example, the table of the history is
+            # missing, or the user may not read it.
+            return None
 
     def runs(
         self,

@@ -231,6 +231,10 @@ class Config:
     """Number of bytes that the output of all attempts may take in the store; the oldest is deleted.
     0 means no limit."""
 
+    result: Annotated[str, Choice("explicit", "return")] = "explicit"
+    """What the result of a task is: what its handler assigns to task.result (explicit); or also
+    what its handler returns, if JSON can represent this (return)."""
+
     redact: Annotated[tuple[str, ...], FieldNames()] = ()
     """Names of fields, such as password or *token*, whose values are hidden wherever the command
     psched shows payloads, results and errors."""

@@ -22,6 +22,7 @@ from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
+from psched.core.task_end import TaskEnd
 
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""
@@ -309,6 +310,23 @@ class Schedule:
         """
         return self._collection.wait(self.key, timeout)
 
+    def wait_for_end(self, timeout: float | None = None) -> TaskEnd:
+        """Wait as `wait` does; return the status together with the result of the task.
+
+        The result is read from the run history, so it is None if the settings ``history`` of the
+        worker exclude the attempt, or if the store keeps no history, or none that can be read.
+
+        Args:
+            timeout: the longest wait in seconds; None means no limit.
+
+        Raises:
+            InvalidError: the schedule has a trigger, so it does not run only once.
+            NotFoundError: see `wait`.
+            TimeoutError: the schedule has not ended within ``timeout``.
+            TransientStoreError: the schedule has ended, but the store became unavailable.
+        """
+        return self._collection.wait_for_end(self.key, timeout)
+
     def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
         """Change the schedule's definition; see `ScheduleCollection.modify`.
 
@@ -479,6 +497,10 @@ class Schedules(Protocol):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
+        ...
+
+    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+        """Wait in the same way; return the status together with the result of the task."""
         ...
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:

@@ -34,14 +34,17 @@ _LOAD = {"slots": whole(), "free": whole(), "due": whole(), "late": number()}
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
 
-TASK = record(
-    occurrence=line,
-    type=line,
-    attempt=any_whole,
-    pid=pid,
-    running_for=number(-LONGEST_TIME),
-    lease_left=number(-LONGEST_TIME),
-    state=text(20),
+TASK = extended(
+    record(
+        occurrence=line,
+        type=line,
+        attempt=any_whole,
+        pid=pid,
+        running_for=number(-LONGEST_TIME),
+        lease_left=number(-LONGEST_TIME),
+        state=text(20),
+    ),
+    progress=maybe(record(percent=maybe(number(0, 100)), text=line)),
 )
 """A running task in a worker's report; see `psched.worker.running_task.RunningTask.report`."""
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from psched.process.signals import Waitable
+from psched.runner.progress import NOTHING
 from psched.runner.runner_child import RunnerChild
 from psched.runner.stop_flags import Reason
 
@@ -59,6 +60,7 @@ class RunnerPool(ABC):
         # The flags are reset, because they might still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
+        runner.stop_flags.write_progress(NOTHING)
         runner.oom_kills = self.oom_kills()
         return runner
 

@@ -231,6 +231,7 @@ class RunningTask(Lease):
             peak_kb=self.peak_kb,
             out_of_memory=self.out_of_memory,
             error=self.told.error,
+            result=self.told.result,
         )
 
     def report(self, mono: float, boot: float) -> dict[str, Any]:
@@ -241,6 +242,8 @@ class RunningTask(Lease):
             boot: the current time, seconds of the boot-time clock.
         """
         state = self.stopping.name.lower() if self.ladder else "running"
+        # When the run is over, the runner can run another task, whose progress the memory contains.
+        progress = None if self.over else self.runner.stop_flags.progress
         return {
             "occurrence": str(self.occurrence),
             "type": self.definition.type,
@@ -249,6 +252,7 @@ class RunningTask(Lease):
             "running_for": mono - self.started,
             "lease_left": self.deadlines.end - boot,
             "state": "ended" if self.over else state,
+            "progress": None if progress is None else progress._asdict(),
         }
 
     def log(self, text: str, *values: object, level: int = logging.INFO) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import psched
 from psched.base.errors import SchemaError, UnknownOutcomeError
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Settled
@@ -168,3 +169,15 @@ class TestOnAServer:
 
 def _name(database):
     return database.url.rpartition("/")[2]
+
+
+@pytest.mark.usefixtures("store")
+def test_the_result_of_a_task_is_kept_beside_the_table(database):
+    settings = {"type": "rdb_compat", "url": database.url, "table": "psched"}
+    with psched.open(settings) as schedules:
+        schedules.add("k", "t", cron="0 * * * *", next_time=3600)
+        task = schedules.poll()
+        task.result = {"rows": 3}
+        task.finish()
+        [run] = schedules["k"].runs(outcome="finished")
+        assert run.result == {"rows": 3}

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from psched.cli.daemon.status import serves
+from psched.cli.running_here import serves
 from psched.config import Config
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord
