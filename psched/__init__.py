@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
     from psched.core.history.run import Run
     from psched.core.output.output import Output
-    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
-    from psched.core.task_end import TaskEnd
+    from psched.core.schedule import Schedule, Schedules
+    from psched.core.schedule_metadata import ScheduleMetadata
+    from psched.core.history.task_end import TaskEnd
     from psched.service.embedded import Worker
     from psched.service.start import start
 
@@ -48,7 +49,7 @@ _MODULES = {
     "ScheduleMetadata": "psched.core.schedule",
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
-    "TaskEnd": "psched.core.task_end",
+    "TaskEnd": "psched.core.history.task_end",
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }

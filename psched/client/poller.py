@@ -22,7 +22,7 @@ from psched.core.history.protocol import KeepsHistory
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
-from psched.core.lost_answers import LostAnswers
+from psched.client.lost_answers import LostAnswers
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules

@@ -32,7 +32,7 @@ from psched.output.messages import LONGEST_TAIL
 from psched.output.service_output import ServiceOutput
 from psched.output.tail import Tail
 from psched.process.channel import Channel
-from psched.process.titles import set_title
+from psched.process.kernel import set_title
 
 _CHUNK = 1 << 16
 """The most bytes that are read from one pipe before the others have their turn."""

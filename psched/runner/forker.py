@@ -16,7 +16,7 @@ from psched.process.channel import Channel
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawn import blank, fork, inherited, threads
-from psched.process.titles import set_title
+from psched.process.kernel import set_title
 
 _log = logging.getLogger("psched.worker")
 

@@ -39,7 +39,7 @@ from psched.process import kernel
 from psched.process.child import reap
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
-from psched.process.titles import set_title
+from psched.process.kernel import set_title
 from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER

@@ -13,7 +13,7 @@ from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.output.collection import OutputCollection
 from psched.process.link import Link
-from psched.process.titles import set_title
+from psched.process.kernel import set_title
 from psched.runner.runner_pool import RunnerPool
 from psched.worker.chores.backlog_watch import BacklogWatch
 from psched.worker.chores.history_keeper import HistoryKeeper

@@ -158,8 +158,9 @@ class RunningTask(Lease):
             self.lost_server = True
             self.run_over("its fork server died", now, EndReport.of_exit(self.runner.exit))
 
-    def tree_gone(self) -> None:
-        """Note that no process belongs to the task any more, and what its processes have used."""
+    def tree_gone(self, output: CapturedOutput = NO_OUTPUT) -> None:
+        """Note that no process belongs to the task any more, and what it has printed."""
+        self.empty, self.output, self.awaits_output = True, output, False
         # The figures are copied, because the runner can run another task before this lease ends.
         runner = self.runner
         self.cpu_us, self.peak_kb = self.told.cpu_us, self.told.peak_kb

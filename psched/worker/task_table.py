@@ -278,9 +278,8 @@ class TaskTable:
     def _tree_gone(self, task: RunningTask) -> None:
         """Note that no process of a task is left; ask for its output if it has printed some."""
         runner = task.runner
-        task.tree_gone()
         if self._output is None or runner.pipe is None or runner.pipe.number not in self._printing:
-            task.empty = True
+            task.tree_gone()
             return
         output = self._output.end(runner.pipe)
         if output is None:
@@ -300,7 +299,7 @@ class TaskTable:
 
     def _output_arrived(self, task: RunningTask, output: CapturedOutput) -> None:
         """Note the output of a task whose processes have ended; its lease can end now."""
-        task.output, task.awaits_output, task.empty = output, False, True
+        task.tree_gone(output)
         if task.runner.pipe is not None:
             del self._printing[task.runner.pipe.number]
         for reader in [each for each, read in self._readers.items() if read is task]:

@@ -19,7 +19,7 @@ from psched.master.messages import FROM_MASTER
 from psched.process import kernel
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox, Waitable
-from psched.process.titles import set_title
+from psched.process.kernel import set_title
 from psched.runner.stop_flags import Reason
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
