@@ -4,7 +4,13 @@ import itertools
 
 import pytest
 
-from psched.testing import BackendContract, BacklogContract, HistoryContract, StatusContract
+from psched.testing import (
+    BackendContract,
+    BacklogContract,
+    HistoryContract,
+    OutputContract,
+    StatusContract,
+)
 from support.stores import SOME, store_factory, takes_some_types
 
 pytestmark = pytest.mark.redis
@@ -13,7 +19,9 @@ _numbers = itertools.count(1)
 
 
 @pytest.mark.parametrize("database", ["redis"], indirect=True)
-class TestRedisStore(BackendContract, BacklogContract, HistoryContract, StatusContract):
+class TestRedisStore(
+    BackendContract, BacklogContract, HistoryContract, OutputContract, StatusContract
+):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:
@@ -37,7 +45,9 @@ class TestRedisStore(BackendContract, BacklogContract, HistoryContract, StatusCo
             takes_some_types(backend_factory(), open_some())
 
 
-class TestRedisStoreBehindSentinels(BackendContract, BacklogContract, HistoryContract):
+class TestRedisStoreBehindSentinels(
+    BackendContract, BacklogContract, HistoryContract, OutputContract
+):
     @pytest.fixture
     def backend_factory(self, watched):
         with store_factory(watched.url(str(next(_numbers)))) as open_store:
