@@ -147,6 +147,16 @@ class TestLimits:
         assert left() == ["output_info"]
         assert total(redis_cli) == 0
 
+    def test_nothing_is_left_of_what_was_deleted(self, store, redis_cli, left):
+        store.write_output([*numbered(5), printed("other", ended=ENDED + 9)])
+        assert store.trim_output(before=ENDED + 4, budget=2**62, limit=9) == 4
+        assert redis_cli("ZCARD", f"{ALL}:k") == 1
+        assert store.trim_output(before=ENDED + 9, budget=2**62, limit=9) == 1
+        assert left() == ["output", "output:other", "output_info", "printed:6"]
+        assert store.trim_output(before=0, budget=0, limit=9) == 1
+        assert left() == ["output_info"]
+        assert total(redis_cli) == 0
+
     def test_output_is_gone_after_its_time(self, open_with):
         store = open_with(output_keep=1)
         store.write_output([printed()])
