@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     )
     from psched.client.collection import ScheduleCollection
     from psched.core.history.run import Run
+    from psched.core.history.task_end import TaskEnd
     from psched.core.output.output import Output
     from psched.core.schedule import Schedule, Schedules
     from psched.core.schedule_metadata import ScheduleMetadata
-    from psched.core.history.task_end import TaskEnd
     from psched.service.embedded import Worker
     from psched.service.start import start
 
@@ -46,7 +46,7 @@ _MODULES = {
     "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
-    "ScheduleMetadata": "psched.core.schedule",
+    "ScheduleMetadata": "psched.core.schedule_metadata",
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
     "TaskEnd": "psched.core.history.task_end",

@@ -25,13 +25,13 @@ from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
+from psched.core.history.task_end import TaskEnd
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import ListOrder, Schedule
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
-from psched.core.history.task_end import TaskEnd
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""

@@ -15,6 +15,7 @@ from psched.base import lease_times
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyFinishedError, InvalidError, PreemptedError, PschedError
 from psched.base.retry import Send
+from psched.client.lost_answers import LostAnswers
 from psched.config import Config
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
@@ -22,7 +23,6 @@ from psched.core.history.protocol import KeepsHistory
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
-from psched.client.lost_answers import LostAnswers
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules

@@ -21,10 +21,10 @@ from psched.base.errors import (
 from psched.base.retry import Send
 from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
+from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.config import Config
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
-from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.core.model import (
     CANCELLED,
     CANCELLING,

@@ -7,23 +7,20 @@ not import `psched.client`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
 from psched.base.quantities import Duration
-from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
 from psched.core.history.records import AuditRecord
 from psched.core.history.run import Run
+from psched.core.history.task_end import TaskEnd
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
 from psched.core.schedule_metadata import ScheduleMetadata
-from psched.core.history.task_end import TaskEnd
 
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from psched.base.compression import LARGEST
 from psched.core.columns import annotation, parse_payload, raw_data
-from psched.core.model import DEFAULT_TYPE, Row
+from psched.core.model import Row
 
 
 @dataclass(frozen=True, slots=True)

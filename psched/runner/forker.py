@@ -13,10 +13,10 @@ from typing import Any
 
 from psched.process import kernel
 from psched.process.channel import Channel
+from psched.process.kernel import set_title
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawn import blank, fork, inherited, threads
-from psched.process.kernel import set_title
 
 _log = logging.getLogger("psched.worker")
 

@@ -37,9 +37,9 @@ from psched.core.model import Decision, Finish, Release, Retry
 from psched.core.schedule import Schedules
 from psched.process import kernel
 from psched.process.child import reap
+from psched.process.kernel import set_title
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
-from psched.process.kernel import set_title
 from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER

@@ -12,8 +12,8 @@ from psched.core.history.store_clock import StoreClock
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.output.collection import OutputCollection
-from psched.process.link import Link
 from psched.process.kernel import set_title
+from psched.process.link import Link
 from psched.runner.runner_pool import RunnerPool
 from psched.worker.chores.backlog_watch import BacklogWatch
 from psched.worker.chores.history_keeper import HistoryKeeper

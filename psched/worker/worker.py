@@ -17,9 +17,9 @@ from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.master.messages import FROM_MASTER
 from psched.process import kernel
+from psched.process.kernel import set_title
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox, Waitable
-from psched.process.kernel import set_title
 from psched.runner.stop_flags import Reason
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling

@@ -34,20 +34,6 @@ def database(open_database):
 
 
 @pytest.fixture
-def redis_cli(database):
-    """A function that sends a command to the server."""
-    number = int(database.url.rpartition("/")[2])
-    return lambda *command: database.server.query(*command, db=number)
-
-
-@pytest.fixture
-def set_memory(redis_cli):
-    """A function that sets how many bytes of memory the server may use; 0 means no limit."""
-    yield lambda limit: redis_cli("CONFIG", "SET", "maxmemory", limit)
-    redis_cli("CONFIG", "SET", "maxmemory", 0)
-
-
-@pytest.fixture
 def open_store(database):
     """A function that opens a store with these parameters."""
     opened = []

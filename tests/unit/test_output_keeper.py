@@ -104,7 +104,7 @@ def printed(output=b"hello\n", *, dropped=0, key="k", setting="both"):
     return SimpleNamespace(
         row=Row(key=key, next_time=START, owner="me.1", fence=3, attempt=2),
         occurrence=SimpleNamespace(scheduled_time=START),
-        definition=SimpleNamespace(settings=SimpleNamespace(output=setting)),
+        is_kept=setting in {"both", "history"},
         ended_at=(START + 5) * 1000,
         output=captured,
     )
