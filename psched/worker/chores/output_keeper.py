@@ -19,9 +19,6 @@ from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
 
-KEPT = frozenset({"both", "history"})
-"""The values of the setting ``output`` with which the store keeps what a task prints."""
-
 MOST_WAITING = 2**23
 """The most bytes of output that wait to be written. Further output is dropped, and counted."""
 
@@ -102,7 +99,7 @@ class OutputKeeper:
         self._most = _BATCH
         self._failures = 0
         self._not_before = 0.0
-        self._next_trim = clock.monotonic() + _TRIM_INTERVAL * rng.uniform(0, 1)
+        self._next_trim = 0.0
 
     @property
     def wakes(self) -> float:
@@ -113,8 +110,6 @@ class OutputKeeper:
         """Keep the output of a task whose lease has ended, if it has printed something."""
         output = task.output
         if self._store is None or (not output.tail and output.dropped == 0) or not task.is_kept:
-            return
-        if task.definition.settings.output not in KEPT:
             return
         if self._begun and not self._kept:
             return
@@ -161,6 +156,9 @@ class OutputKeeper:
             # The table can be created later, so the store is asked again.
             self._kept = self._find_out()
             self._find_out_at = now + _ASK_AGAIN
+            if self._kept:
+                # The workers of a generation, which start together, do not trim together.
+                self._next_trim = now + _TRIM_INTERVAL * self._rng.uniform(0, 1)
         if not self._kept or self._store is None:
             return
         self._write(self._store, now)
@@ -174,7 +172,7 @@ class OutputKeeper:
             problem = self._gateway.request_aside(self._store.output_problem)
         first, self._begun = not self._begun, True
         # One worker of a generation warns, because all of them would say the same.
-        wanted = self._number == 0 and self._settings.output in KEPT
+        wanted = self._number == 0 and self._settings.output in {"both", "history"}
         if problem is not None and first and wanted:
             text = "the output of tasks is not kept: %s; to keep none, set output to service"
             _log.warning(text, problem)
