@@ -9,6 +9,7 @@ from psched.core.definition import Definition
 from psched.core.history.records import Attempt, Outcome
 from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
+from psched.core.output.records import KEPT
 from psched.core.settling import Ending
 from psched.output.collection import NO_OUTPUT, CapturedOutput
 from psched.process.kill_ladder import KillLadder
@@ -99,7 +100,7 @@ class RunningTask(Lease):
     @property
     def is_kept(self) -> bool:
         """Whether its output is kept in the store, by the setting ``output``."""
-        return self.definition.settings.output in {"both", "history"}
+        return self.definition.settings.output in KEPT
 
     def taken_up(self) -> None:
         """Note that `TaskGuard` need not check any more that the runner has begun the task."""

@@ -319,7 +319,7 @@ class TaskTable:
         if task is None:
             return UNKNOWN
         settings = task.definition.settings
-        keep = settings.output_limit if settings.output in {"both", "history"} else 0
+        keep = settings.output_limit if task.is_kept else 0
         return Whose(task.row.key, keep, forward=settings.output in {"both", "service"})
 
     def _handle(

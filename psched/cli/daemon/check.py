@@ -25,6 +25,7 @@ from psched.config import Config
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.protocol import KeepsHistory
 from psched.core.output.protocol import KeepsOutput
+from psched.core.output.records import KEPT
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers
 from psched.handlers.permissions import (
@@ -34,7 +35,6 @@ from psched.handlers.permissions import (
     user_name,
 )
 from psched.triggers import zone
-from psched.worker.chores.output_keeper import KEPT
 from psched.worker.startup_steps import was_moved_away
 
 _TRIES = 5

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+KEPT = frozenset({"both", "history"})
+"""The values of the setting ``output`` with which the store keeps what tasks print."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:

@@ -12,7 +12,7 @@ from psched.base.fault_log import FaultLog
 from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.output.protocol import KeepsOutput
-from psched.core.output.records import OutputRecord
+from psched.core.output.records import KEPT, OutputRecord
 from psched.core.store_protocol import Store
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
@@ -172,7 +172,7 @@ class OutputKeeper:
             problem = self._gateway.request_aside(self._store.output_problem)
         first, self._begun = not self._begun, True
         # One worker of a generation warns, because all of them would say the same.
-        wanted = self._number == 0 and self._settings.output in {"both", "history"}
+        wanted = self._number == 0 and self._settings.output in KEPT
         if problem is not None and first and wanted:
             text = "the output of tasks is not kept: %s; to keep none, set output to service"
             _log.warning(text, problem)
