@@ -28,8 +28,8 @@ from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.output.output import Output
+from psched.core.output.records import KEPT
 
-_KEPT = {"both", "history"}
 """The values of the setting ``output`` by which output is kept in the store."""
 
 _SOON = 3.0
@@ -267,7 +267,7 @@ class _Asked:
             return f"{self._key}: no output of such an attempt is kept; see psched history"
         if row is None:
             return f"no schedule has the key {self._key!r}, and no output of one is kept"
-        if (setting := output_setting(row, self._settings)) not in _KEPT:
+        if (setting := output_setting(row, self._settings)) not in KEPT:
             return f"{self._key}: {_by_setting(setting)}"
         if self._settings.history != "all":
             return f"{self._key}: no output is kept"
@@ -280,7 +280,7 @@ class _Asked:
             setting = output_setting(row, self._settings)
         elif run is not None:
             setting = self._settings.types.get(run.type, {}).get("output", setting)
-        if setting not in _KEPT:
+        if setting not in KEPT:
             return _by_setting(setting)
         keep = self._settings.output_keep
         if run is not None and keep and self._schedules.now() - run.ended > keep:
