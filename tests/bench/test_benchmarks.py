@@ -32,7 +32,9 @@ CLAIMS = {
     "idle_claim_ms_p50": float,
 }
 SIZE = {**RATE, **CLAIMS, "tasks": 20, "task_ratio": float, "claim_ratio": float}
-READS = dict.fromkeys(("history_of_a_key", "newest", "covering", "trim_a_key"), float)
+READS = dict.fromkeys(
+    ("history_of_a_key", "newest", "covering", "trim_a_key", "claim", "settle"), float
+)
 RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
 FOUND = {
