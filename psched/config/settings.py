@@ -216,7 +216,7 @@ class Config:
     """Number of records that the run history keeps of one schedule, the newest ones; 0 means no
     limit."""
 
-    output: Annotated[str, Choice("both", "history", "service", "raw", "none")] = "both"
+    output: Annotated[str, Choice("both", "history", "service", "raw", "none")] = "raw"
     """Where the output of tasks goes: to the service's output, each line with key and time
     (service); to the store (history); both; to the service's output unchanged (raw); or nowhere
     (none)."""
@@ -381,7 +381,7 @@ class Config:
 
     @property
     def captures_output(self) -> bool:
-        """Whether the output of some type of task is collected, unless schedules override it."""
+        """Whether the output of some type of task is collected; else no schedule's output is."""
         places = {self.output, *(own.get("output", "raw") for own in self.types.values())}
         return not places <= {"raw", "none"}
 

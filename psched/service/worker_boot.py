@@ -137,7 +137,9 @@ class WorkerBoot:
             ConfigError: the settings cannot be used.
             LoadError: runners cannot be forked, because this process has more than one thread.
         """
-        output = OutputCollection(clock=CLOCK, secrets=settings.secrets)
+        output = None
+        if settings.captures_output:
+            output = OutputCollection(clock=CLOCK, secrets=settings.secrets)
         pool = make_runner_pool(
             settings,
             Router(dispatch, built_in_handlers(settings)).find,
@@ -151,7 +153,7 @@ class WorkerBoot:
             # Start the pool before the store is created, because runners must not inherit the
             # store.
             pool.start()
-            if settings.captures_output:
+            if output is not None:
                 output.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
@@ -162,7 +164,9 @@ class WorkerBoot:
         # SQLite, a child would inherit the list of locks, but not the locks themselves, and would
         # assume that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
-        pool.before_server_fork = output.before_fork = store.disconnect
+        pool.before_server_fork = store.disconnect
+        if output is not None:
+            output.before_fork = store.disconnect
         return make_worker(
             self.link,
             self.place,

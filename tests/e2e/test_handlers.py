@@ -62,7 +62,7 @@ LAZILY = """
 
 
 def test_types_lead_to_handlers_by_text_and_by_pattern(service):
-    service.configure(dispatch="jobs:Dispatch", processors=2, output="raw")
+    service.configure(dispatch="jobs:Dispatch", processors=2)
     service.write("jobs.py", JOBS)
     service.write("lazily.py", LAZILY)
     types = ["class", "function", "regexp-a", "regexp-zz", "regexp-exact", "lazy-class"]

@@ -48,7 +48,7 @@ PRINTS = """
 @pytest.fixture
 def service(service):
     service.write("prints.py", PRINTS)
-    service.configure(dispatch="prints:Printing", concurrency=2)
+    service.configure(dispatch="prints:Printing", concurrency=2, output="both")
     return service
 
 

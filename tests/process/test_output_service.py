@@ -31,7 +31,7 @@ def test_what_a_task_had_printed_is_in_the_services_output_though_its_worker_was
 
 
 def test_a_collector_outlives_all_signals_and_ends_with_its_worker(service):
-    service.configure(graceful_timeout=30)
+    service.configure(output="both", graceful_timeout=30)
     master = service.start()
     add_program(service, "key", "echo begun; while ! [ -e gate ]; do sleep 0.1; done; echo ended")
     master.wait_for_log("key: begun")
