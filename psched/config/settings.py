@@ -381,9 +381,9 @@ class Config:
 
     @property
     def captures_output(self) -> bool:
-        """Whether the output of some type of task is collected; else no schedule's output is."""
+        """Whether the output of some type of task is not ``raw``; else no schedule's output is."""
         places = {self.output, *(own.get("output", "raw") for own in self.types.values())}
-        return not places <= {"raw", "none"}
+        return places != {"raw"}
 
     def with_settings(self, *, cwd: Path | None = None, **changes: object) -> "Config":
         """Return a copy with some settings changed.

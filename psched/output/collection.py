@@ -443,7 +443,13 @@ class OutputCollection:
         self._say(self._message(pipe))
 
     def _message(self, pipe: Pipe) -> dict[str, Any]:
-        return {"whose": pipe.number, **self.whose(pipe)._asdict()}
+        whose = self.whose(pipe)
+        return {
+            "whose": pipe.number,
+            "name": whose.name,
+            "keep": whose.keep,
+            "forward": whose.forward,
+        }
 
     def _ask(self, number: int, message: dict[str, Any]) -> None:
         self._asked[number] = self._clock.monotonic() + _PATIENCE

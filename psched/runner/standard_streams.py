@@ -35,7 +35,8 @@ class StandardStreams:
         Raises:
             OSError: there is no descriptor left.
         """
-        if place == self._place:
+        # If nothing was saved, no output is collected, and the streams are the service's own.
+        if place == self._place or self._service == (1, 2):
             return
         if self._pipe < 0:
             self._pipe = os.dup(1)

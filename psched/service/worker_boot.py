@@ -232,7 +232,7 @@ def make_runner_pool(
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
-        before_fork=runner.before_fork,
+        before_fork=log.follow if output is None else runner.before_fork,
         output=output,
     )
 

@@ -16,7 +16,7 @@ from support.bench import CLOCK, Bench
 from support.isolated import isolated
 from support.process_trees import DAEMONS
 from support.processes import children, kill, title
-from support.waiting import has_ended, wait_until
+from support.waiting import PATIENCE, has_ended, wait_until
 
 
 def sh(task):
@@ -370,7 +370,8 @@ def stands_still_while_runners_come_and_go():
 
 
 def test_a_stopped_collector_does_not_stop_its_worker():
-    slowest, again = isolated(stands_still_while_runners_come_and_go)
+    # 700 processes, one after the other, take long on a slow machine.
+    slowest, again = isolated(stands_still_while_runners_come_and_go, timeout=6 * PATIENCE)
     assert slowest < 1
     assert again[:2] == ["Finish()", "works"]
 

@@ -20,6 +20,7 @@ def add_program(service, key, script, **fields):
 
 
 def test_what_a_task_had_printed_is_in_the_services_output_though_its_worker_was_killed(service):
+    service.configure(output="both")
     master = service.start()
     add_program(service, "key", "echo printed; exec sleep 1000")
     master.wait_for_log("key: printed")
