@@ -108,7 +108,7 @@ def test_what_a_task_prints_is_kept_and_shown(redis_service, place):
     service = redis_service
     service.init()
     service.write("printing.py", PRINTS)
-    service.configure(dispatch="printing:Dispatch")
+    service.configure(dispatch="printing:Dispatch", output="both")
     assert "  output: kept\n" in service.psched("check").stdout
     service.add("k", "prints")
     service.add("late", "prints")

@@ -160,11 +160,14 @@ class TestWhatCannotBeWritten:
         calls = "".join(re.findall(r"redis\.p?call\((.*?),", "".join(texts)))
         commands = {*re.findall(r"'([A-Z]+)'", calls)}
         assert {"HSET", "XADD", "LPUSH", "LPUSHX"} < commands
-        for command in commands:
+        # Without INFO, output may take its whole budget.
+        for command in commands - {"INFO"}:
             rights = ("~{psched}*", "+@all", f"-{command}")
             redis_cli("ACL", "SETUSER", "u", "reset", "on", "nopass", *rights)
             with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
-                assert re.search(rf"(?i)\b{command}\b", _missing_right(open_mine()))
+                mine = open_mine()
+                said = _missing_right(mine) or mine.output_problem() or ""
+                assert re.search(rf"(?i)\b{command}\b", said)
             redis_cli("ACL", "DELUSER", "u")
 
     def test_keys_of_another_kind_stop_no_settlement(self, store, redis_cli):

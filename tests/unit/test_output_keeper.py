@@ -90,7 +90,7 @@ def make(store, clock, *, number=0, **settings):
     return OutputKeeper(
         store,
         store,
-        from_mapping({"url": "sqlite:///unused.db", **settings}),
+        from_mapping({"url": "sqlite:///unused.db", "output": "both", **settings}),
         number=number,
         recorder=recorder(clock),
         clock=clock,
