@@ -17,7 +17,7 @@ from math import ceil
 from psched.base.stable_hash import stable_hash
 from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
-from psched.triggers.trigger import Trigger
+from psched.triggers.trigger import Trigger, first
 
 _MOST_DOUBLINGS = 32
 """The largest number of doublings. After so many doublings, a wait of a second is longer than every
@@ -59,7 +59,7 @@ def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:
     if trigger is None:
         return now
     decided = decided_until(row)
-    return trigger.next_after(now - 1 if decided is None else decided)
+    return first(trigger, now if decided is None else decided + 1)
 
 
 def before_claim(row: Row) -> int:

@@ -15,23 +15,13 @@ from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ExpiredLease, Settled
 from psched.stores.sql.connector import LOCK_WAIT
 from support.old_redis import OldWorker
+from support.older_worker import OlderWorker
 from support.service import services
 from support.waiting import PATIENCE
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
 NAMES = ("runs", "workers", "audit")
-
-# What the statements of the version without a run history change: neither mentions `claimed_at`.
-OLD_CLAIM = (
-    "UPDATE {table} SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
-    " next_run_time = :end WHERE id = :id AND fence = :fence AND version = :version"
-)
-OLD_SETTLE = (
-    "UPDATE {table} SET owner = NULL, next_time = :next_time, attempt = 0, status = 'waiting',"
-    " reason = NULL, settled_by = :settled_by, retain_until = NULL, next_run_time = :next_time"
-    " WHERE id = :id AND owner = :owner AND fence = :fence AND version = :version"
-)
 
 
 @pytest.fixture
@@ -45,23 +35,6 @@ def age(sql):
         sql("DELETE FROM psched_info WHERE name = 'history_version'")
 
     return age
-
-
-@pytest.fixture
-def old_worker(sql):
-    """Functions that claim and settle a row as a worker of the version without a run history."""
-
-    class OldWorker:
-        def claim(self, row, owner):
-            seen = {"id": row.key, "fence": row.fence, "version": row.version}
-            sql(OLD_CLAIM, **seen, owner=owner, end=4_000_000_000)
-
-        def settle(self, row, next_time):
-            lease = {"id": row.key, "owner": row.owner, "fence": row.fence}
-            done = {"next_time": next_time, "settled_by": str(row.token)}
-            sql(OLD_SETTLE, **lease, **done, version=row.version)
-
-    return OldWorker()
 
 
 def due(*keys):
@@ -127,21 +100,21 @@ def test_the_plan_is_what_init_executes_and_changes_nothing(store, age):
     assert store.plan_init() == []
 
 
-def test_workers_without_a_history_run_on_the_upgraded_table(store, sql, old_worker):
+def test_workers_without_a_history_run_on_the_upgraded_table(store, sql, settings):
+    older = OlderWorker(store, sql, settings, nonce="old")
     store.add(due("old", "new"), nonce="n")
-    old_worker.claim(store.get("old"), "old.1")
-    held = store.get("old")
+    held = older.claim("old")
     assert (held.owner, held.claimed_at) == ("old.1", None)
     (row,) = store.claim("new.1", **CLAIM).rows
     assert row.key == "new"
     assert store.get("new").claimed_at is not None
-    old_worker.settle(held, 4_000_000_000)
+    older.finish(held)
     assert store.settle([ending(row)]) == {"new": Settled.DONE}
     assert [each.key for each in store.runs()] == ["new"]
     assert {each.owner for each in store.rows()} == {None}
     # A lease of an old worker that has expired is taken over.
     sql("UPDATE {table} SET next_run_time = 60 WHERE id = 'old'")
-    old_worker.claim(store.get("old"), "old.2")
+    older.claim("old")
     sql("UPDATE {table} SET next_run_time = 60 WHERE id = 'old'")
     claimed = store.claim("new.2", **CLAIM)
     if claimed.rows:  # on SQLite, a clock that was set lately keeps a lease from expiring

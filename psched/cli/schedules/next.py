@@ -1,7 +1,7 @@
 """The command next, and warnings about times that a clock change skips or repeats."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 from math import ceil
@@ -103,7 +103,7 @@ def next_(
     if as_json:
         _print_object({"cron": cron, "timezone": zone}, listed)
     else:
-        _print_lines(listed, [None] * len(listed), now)
+        _print_lines(listed, now)
 
 
 def warn_of_clock_changes(row: Row, settings: Config) -> None:
@@ -138,7 +138,7 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
     ]
     parts += [f"{name} {about[name]} s" for name in ("delay", "jitter") if about[name]]
     click.echo(f"{key}: {', '.join(parts)}" + (f"  # {one_line(reason)}" if reason else ""))
-    _print_lines(listed, [overdue(each, row, now) for each in listed], now)
+    _print_lines(listed, now, row)
 
 
 def _print_object(about: dict[str, object], listed: Iterable[UpcomingTime]) -> None:
@@ -146,15 +146,16 @@ def _print_object(about: dict[str, object], listed: Iterable[UpcomingTime]) -> N
     click.echo(json.dumps({**about, "occurrences": occurrences}))
 
 
-def _print_lines(listed: Sequence[UpcomingTime], due: Sequence[str | None], now: float) -> None:
+def _print_lines(listed: Iterable[UpcomingTime], now: float, row: Row | None = None) -> None:
     """Print the times.
 
     Args:
         listed: the times.
-        due: for each time, for how long its run has been due; None if it is not due.
         now: the present time, in Unix seconds.
+        row: the row of the schedule; None if they are the times of no schedule.
     """
-    for each, due_for in zip(listed, due, strict=True):
+    for each in listed:
+        due_for = None if row is None else overdue(each, row, now)
         ahead = due_for or format_distance(each.time - now)
         if each.run_at is None:
             click.echo(f"{'(none)':25}  {format_time(each.time)}  {ahead:14}  # {each.note}")

@@ -69,11 +69,11 @@ SKIPPED = frozenset(
 FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 """The outcomes that ``psched history --failed`` shows."""
 
-FAILED_FATES = frozenset(Fate) - SKIPPED - {Fate.FINISHED}
-"""The fates that ``psched history --failed`` shows, even if nothing ran."""
-
 DECISIONS = frozenset(Fate) - SKIPPED
 """The fates that `RunRecord.is_end` counts, even if nothing ran."""
+
+FAILED_FATES = DECISIONS - {Fate.FINISHED}
+"""The fates that ``psched history --failed`` shows, even if nothing ran."""
 
 MOST_COUNTED = 30
 """A span's occurrences are counted up to this number; ``count`` is None if there are more.
