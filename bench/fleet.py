@@ -120,7 +120,16 @@ class Fleet:
     @property
     def servers(self) -> list[int]:
         """The pids of the workers' fork servers."""
-        return [server for worker in self.workers for server in children(worker)]
+        return self._children("psched fork server")
+
+    @property
+    def collectors(self) -> list[int]:
+        """The pids of the processes that read what tasks print."""
+        return self._children("psched collector")
+
+    def _children(self, title_: str) -> list[int]:
+        below = [pid for worker in self.workers for pid in children(worker)]
+        return [pid for pid in below if title(pid) == title_]
 
     def launch(self) -> float:
         """Start the master, and wait for nothing; when that was. Past starts are forgotten."""
@@ -181,11 +190,12 @@ class Fleet:
         prefix = self.name("n")
         keys = [f"{prefix}{number}" for number in range(count)]
         self.start()
-        before = sum(map(cpu_of_all, [*self.workers, *self.servers]))
+        before = sum(map(cpu_of_all, [*self.workers, *self.servers, *self.collectors]))
         self.push(keys)
         starts = self.wait_for_ends(prefix, keys)
         # Of runners that wait for more tasks, too.
-        cpu = sum(map(cpu_of_all, [*self.workers, *self.servers, *self.runners])) - before
+        everybody = [*self.workers, *self.servers, *self.collectors, *self.runners]
+        cpu = sum(map(cpu_of_all, everybody)) - before
         rss = memory(self.workers[0])["rss"]
         if stop:
             self.stop()

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     )
     from psched.client.collection import ScheduleCollection
     from psched.core.history.run import Run
-    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
+    from psched.core.history.task_end import TaskEnd
+    from psched.core.output.output import Output
+    from psched.core.schedule import Schedule, Schedules
+    from psched.core.schedule_metadata import ScheduleMetadata
     from psched.service.embedded import Worker
     from psched.service.start import start
 
@@ -39,12 +42,14 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "open": "psched.app:open_schedules",
+    "Output": "psched.core.output.output",
     "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
-    "ScheduleMetadata": "psched.core.schedule",
+    "ScheduleMetadata": "psched.core.schedule_metadata",
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
+    "TaskEnd": "psched.core.history.task_end",
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
@@ -61,6 +66,7 @@ __all__ = [
     "InvalidError",
     "NotFoundError",
     "NotSupportedError",
+    "Output",
     "PreemptedError",
     "ProcessStopError",
     "PschedError",
@@ -73,6 +79,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "Task",
+    "TaskEnd",
     "TransientStoreError",
     "UnknownOutcomeError",
     "Worker",

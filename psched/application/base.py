@@ -1,5 +1,7 @@
 """The base class of handlers."""
 
+from typing import Any
+
 from psched.application.task import Task
 from psched.core.schedule import Schedules
 
@@ -30,12 +32,16 @@ class Base:
         """The schedules of the store that the task came from, on a separate connection."""
         return self.task.schedules
 
-    def run(self) -> None:
-        """Call `before_perform`; if it returns True, call `perform` and then `after_perform`."""
+    def run(self) -> Any:  # noqa: ANN401  # the handler's own value
+        """Call `before_perform`; if it returns True, call `perform` and then `after_perform`.
+
+        Returns:
+            What `perform` has returned; None if it was not called.
+        """
         if not self.before_perform():
-            return
+            return None
         try:
-            self.perform()
+            return self.perform()
         finally:
             self.after_perform()
 
@@ -43,7 +49,7 @@ class Base:
         """Called first; if it returns False, `perform` and `after_perform` are not called."""
         return True
 
-    def perform(self) -> None:
+    def perform(self) -> Any:  # noqa: ANN401
         """Do the work of the task; override this method, or `run`."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither run nor perform")
 

@@ -1,11 +1,12 @@
 """A leased occurrence, as a handler sees it."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
-from psched.core.columns import decode, encode
+from psched.core.columns import decode, encode, encode_result
 from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 from psched.core.schedule import Schedules
@@ -42,6 +43,18 @@ class Holder(Protocol):
         """
         ...
 
+    def progress(self, percent: float | None, text: str) -> None:
+        """Make known how far the task is; a percent is from 0 to 100."""
+        ...
+
+    def keep_result(self, result: str | None) -> None:
+        """Set the result, JSON text, that the record of this attempt will contain.
+
+        Raises:
+            AlreadyFinishedError: the record was written already.
+        """
+        ...
+
     @property
     def schedules(self) -> Schedules:
         """The schedules of the store that the task came from."""
@@ -70,8 +83,8 @@ class Task:
     """
 
     __slots__ = (
-        "_form", "_holder", "_settled", "_text", "attempt", "cron", "data", "delay", "key",
-        "scheduled_time", "timezone", "token", "type",
+        "_form", "_holder", "_result", "_settled", "_text", "attempt", "cron", "data", "delay",
+        "key", "scheduled_time", "timezone", "token", "type",
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
@@ -93,6 +106,7 @@ class Task:
         self.token = Token(assignment["owner"], assignment["fence"])
         self._holder = holder
         self._settled = False
+        self._result: Any = None
 
     def __repr__(self) -> str:
         # Leave the payload out, because this text is logged and the payload can contain secrets.
@@ -137,6 +151,29 @@ class Task:
         return self.token.fence
 
     @property
+    def result(self) -> Any:  # noqa: ANN401  # of JSON
+        """The result of this attempt, which the run history keeps; None if there is none.
+
+        Assign any value that JSON can represent; None removes the result. The value is copied when
+        it is assigned, so that later changes of a list or a dict have no effect. The last value
+        that was assigned before the task ended is kept, also if the task then fails. It is lost if
+        the task's process is killed. `psched.Run.result` reads it.
+
+        In a program that polls, assign the result before `finish`, `retry` or `release`.
+
+        Raises:
+            InvalidError: JSON cannot represent the value, or needs more than 64 KiB for it.
+            AlreadyFinishedError: a program that polls has settled the task already.
+        """
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:  # noqa: ANN401
+        text = None if value is None else encode_result(value)
+        self._holder.keep_result(text)
+        self._result = None if text is None else json.loads(text)
+
+    @property
     def settled(self) -> bool:
         """Whether `finish`, `retry` or `release` was called."""
         return self._settled
@@ -163,7 +200,7 @@ class Task:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
-        if wait is not None and not _is_wait(wait):
+        if wait is not None and not _is_number(wait, LONGEST_WAIT):
             raise InvalidError("wait", f"must be from 0 to {LONGEST_WAIT} seconds, not {wait!r}")
         self._decide(Retry(wait, reason="retry asked for by the handler"))
 
@@ -188,6 +225,25 @@ class Task:
         """
         self._refuse_settled()
         self._holder.extend()
+
+    def progress(self, percent: float | None = None, text: str = "") -> None:
+        """Report how far the task is; ``psched status`` and ``psched show`` show the last report.
+
+        A call takes some microseconds and asks nobody, so a loop can call it each time. A process
+        that the handler has forked can call it, too. In a program that polls, it has no effect.
+
+        Args:
+            percent: a number from 0 to 100; None if it is not known.
+            text: what is done, in a few words; the first 100 characters are shown.
+
+        Raises:
+            InvalidError: an argument has another type, or the percent is out of range.
+        """
+        if percent is not None and not _is_number(percent, 100):
+            raise InvalidError("percent", f"must be a number from 0 to 100, not {percent!r}")
+        if not isinstance(text, str):
+            raise InvalidError("text", f"must be a text, not {type(text).__name__}")
+        self._holder.progress(percent, text)
 
     def update_data(self, data: Mapping[str, Any]) -> None:
         """Replace the schedule's payload; later attempts and occurrences get the new payload.
@@ -214,10 +270,10 @@ class Task:
             raise AlreadyFinishedError(f"{self.occurrence} has been settled already")
 
 
-def _is_wait(wait: object) -> bool:
-    if isinstance(wait, bool) or not isinstance(wait, int | float):
+def _is_number(value: object, most: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return 0 <= wait <= LONGEST_WAIT  # This is False for NaN, so NaN is refused.
+    return 0 <= value <= most  # This is False for NaN, so NaN is refused.
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
@@ -241,4 +297,5 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
         "fence": row.fence,
         "data_limit": definition.settings.data_limit,
         "on_return": definition.settings.on_return,
+        "result": definition.settings.result,
     }

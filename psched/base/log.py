@@ -23,7 +23,7 @@ from pathlib import Path
 
 from psched.base import regular_files
 from psched.base.errors import ProcessStopError
-from psched.base.log_lines import is_journal, journal_lines, json_line, text_line
+from psched.base.log_lines import COPIED, is_journal, journal_lines, json_line, text_line
 from psched.base.texts import traceback_of, visible
 
 _log = logging.getLogger("psched")
@@ -58,6 +58,8 @@ class Log(logging.Handler):
         subject: the occurrence that each line shows, as text; if empty, lines show no occurrence.
         recent: the last warnings and errors, one text line each, for ``psched status``.
         is_on_terminal: whether the lines are written to a terminal.
+        copies_to: a descriptor to which each line is written as well, as text after `COPIED`; None
+            if there is none. A task's captured output contains its log lines in this way.
 
     Raises:
         OSError: the file cannot be opened.
@@ -75,6 +77,7 @@ class Log(logging.Handler):
         self.process = process
         self.subject = ""
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self.copies_to: int | None = None
 
     @property
     def descriptors(self) -> list[int]:
@@ -105,6 +108,15 @@ class Log(logging.Handler):
                 _write_to_terminal(self._descriptor, line)
             else:
                 os.write(self._descriptor, line)
+        if self.copies_to is not None:
+            self._copy(record, self.copies_to)
+
+    def _copy(self, record: logging.LogRecord, descriptor: int) -> None:
+        """Write a message, as text, to a further descriptor."""
+        with suppress(OSError, ValueError):
+            lines = text_line(record, self.process, "").encode(errors="backslashreplace")
+            marked = b"".join(COPIED + line for line in lines.splitlines(keepends=True))
+            os.write(descriptor, marked)
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a message; as text, it is followed by the lines of the traceback."""
@@ -204,6 +216,13 @@ class Log(logging.Handler):
         if self._path is not None:
             os.close(before)
         self._path = name
+
+    def leave_standard_streams(self) -> None:
+        """Write to a copy of standard output or standard error, because these will be replaced."""
+        if self._path is None and self._descriptor in STANDARD.values():
+            self._descriptor = os.dup(self._descriptor)
+            if self._dumps:
+                self.dump_crashes()
 
     def dump_crashes(self) -> None:
         """Make `faulthandler` write the stack to this log if the process crashes."""

@@ -13,6 +13,11 @@ from functools import lru_cache
 
 from psched.base.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 
+COPIED = b"\x1e"
+"""Stands before each line of `Log.copies_to`, to tell that the line is in the log, too.
+
+ASCII calls this character the record separator."""
+
 FORMATS = ("text", "json")
 """The values of the setting ``log_format``."""
 

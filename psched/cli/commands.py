@@ -37,6 +37,10 @@ _SUBCOMMANDS = {
         "cli.history.command:history",
         "Show what ran, how it ended, and what did not run.",
     ),
+    "logs": (
+        "cli.history.logs:logs",
+        "Show what a task printed, or what it prints now.",
+    ),
     "why": (
         "cli.history.why:why",
         "Explain why a schedule ran, or did not run.",

@@ -77,6 +77,32 @@ def parse_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
         raise click.UsageError(str(error)) from None
 
 
+def parse_instant(field: str, text: str, *, utc: bool) -> int | datetime:
+    """Parse an instant in Unix seconds or ISO 8601.
+
+    Args:
+        field: the name of the option, which error texts contain.
+        text: the text that the user wrote.
+        utc: see `parse_since`.
+
+    Raises:
+        click.UsageError: the text is neither.
+    """
+    try:
+        if text.isdecimal() and text.isascii():
+            return parse_time(field, text, "UTC") or 0
+        instant = datetime.fromisoformat(text)
+    except InvalidError as error:
+        raise click.UsageError(str(error)) from None
+    except ValueError:
+        raise click.UsageError(
+            f"{field}: {text!r} is neither Unix seconds nor ISO 8601, such as 2026-01-31T09:00"
+        ) from None
+    if instant.tzinfo is not None:
+        return instant
+    return instant.replace(tzinfo=UTC) if utc else instant.astimezone()
+
+
 def _since(text: str | None, *, utc: bool) -> int | str | datetime | None:
     if text is None or not isinstance(as_seconds(text), str):
         return text
@@ -105,6 +131,12 @@ def format_time(instant: int | None, *, local: bool = False) -> str:
     if instant is None:
         return "-"
     return _format(instant, "%Y-%m-%d %H:%M:%S %Z", local=local)
+
+
+def format_exactly(instant: int, *, local: bool) -> str:
+    """Format an instant as ISO 8601 with an offset, as commands accept it; see `format_time`."""
+    text = _format(instant, "%Y-%m-%dT%H:%M:%S%z", local=local)
+    return f"{text[:-2]}:{text[-2:]}" if "T" in text else text
 
 
 def format_both(instant: int | None) -> str:

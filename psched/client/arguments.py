@@ -8,6 +8,7 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.quantities import DURATIONS, as_seconds
 from psched.core.columns import LATEST_TIME
 from psched.core.history.protocol import KeepsHistory
+from psched.core.output.protocol import KeepsOutput
 from psched.core.schedule import Since
 from psched.core.store_protocol import Store
 
@@ -25,6 +26,20 @@ def keeping_history(store: Store) -> KeepsHistory:
         raise NotSupportedError(
             "this store keeps no run history and no audit trail; psched's own table keeps both, and"
             " so does a store of your own that has the methods of KeepsHistory"
+        )
+    return store
+
+
+def keeping_output(store: Store) -> KeepsOutput:
+    """The store, if it can keep what tasks print.
+
+    Raises:
+        NotSupportedError: a store of this kind cannot.
+    """
+    if not isinstance(store, KeepsOutput):
+        raise NotSupportedError(
+            "this store does not keep what tasks print; psched's own table does, and so does a"
+            " store of your own that has the methods of KeepsOutput"
         )
     return store
 

@@ -25,9 +25,11 @@ from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
+from psched.core.history.task_end import TaskEnd
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.preview import UpcomingTime, upcoming_occurrences
-from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
+from psched.core.schedule import ListOrder, Schedule
+from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
 
@@ -372,6 +374,14 @@ class ScheduleCollection(CollectionHistory):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
+        return self._wait(key, timeout).status
+
+    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+        """Wait until a schedule that runs only once has ended; see `Schedule.wait_for_end`."""
+        row = self._wait(key, timeout)
+        return TaskEnd(row, self._last_attempt(row))
+
+    def _wait(self, key: str, timeout: float | None) -> Row:
         return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
 
     # --- changing ------------------------------------------------------------------------

@@ -6,9 +6,15 @@ from functools import partial
 from itertools import islice
 
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, NotSupportedError
+from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
 from psched.base.retry import Send, read_each
-from psched.client.arguments import chosen_key, earliest, keeping_history
+from psched.client.arguments import (
+    chosen_key,
+    earliest,
+    keeping_history,
+    keeping_output,
+    stored_key,
+)
 from psched.client.auditor import Auditor
 from psched.client.author import Author
 from psched.client.explain import explain_from_store
@@ -24,9 +30,17 @@ from psched.core.history.protocol import (
 from psched.core.history.records import FAILED_FATES, FAILURES, AuditRecord, Fate, Outcome
 from psched.core.history.run import Run
 from psched.core.history.why.answer import Answer
+from psched.core.model import Row
+from psched.core.output.output import Output
+from psched.core.output.protocol import OutputSelection
 from psched.core.schedule import Since
 from psched.core.selection import LARGEST_LIMIT, chosen_texts
+from psched.core.shorthands import instant
 from psched.core.store_protocol import Store
+
+_NEWEST = 10
+"""Among so many of the newest attempts at a task that has ended is its last one, unless other
+attempts were recorded late, for example as preempted."""
 
 
 class CollectionHistory:
@@ -60,6 +74,24 @@ class CollectionHistory:
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will; see `Schedule.why`."""
         return self._explain(key, time=time, zone=zone)
+
+    def _last_attempt(self, row: Row) -> Run | None:
+        """The last attempt at a row that has ended; None if the run history does not contain it.
+
+        Raises:
+            TransientStoreError: the store is unavailable.
+        """
+        try:
+            newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST)
+            # Older records can be those of a deleted schedule with the same key. So an attempt is
+            # recognized by its lease.
+            return next((run for run in newest if run.record.lease == row.settled_by), None)
+        except TransientStoreError:
+            raise
+        except (NotSupportedError, StoreError):
+            # The end of the task is known nevertheless. For example, the table of the history is
+            # missing, or the user may not read it.
+            return None
 
     def runs(
         self,
@@ -130,6 +162,44 @@ class CollectionHistory:
             raise NotSupportedError("this store cannot find the last runs of many keys")
         found = self._send(lambda: history.last_runs(keys))
         return {key: Run(record) for key, record in found.items()}
+
+    def outputs(
+        self,
+        key: str,
+        *,
+        time: When | None = None,
+        attempt: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Output]:
+        """Read what the attempts of a schedule have printed, the newest first.
+
+        Attempts that have printed nothing are left out, and so are those whose output is not kept
+        (see the setting ``output``) or was deleted.
+
+        Args:
+            key: the key of the schedule, which may have been deleted.
+            time: the scheduled time of an occurrence; None means every occurrence.
+            attempt: the number of an attempt; None means every attempt.
+            limit: the largest number of attempts; None means no limit.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no output; the text names the fix.
+        """
+        for name, number in (("attempt", attempt), ("limit", limit)):
+            if number is not None:
+                check_number(name, number, LARGEST_LIMIT)
+        selection = OutputSelection(
+            key=stored_key(key),
+            scheduled_time=None if time is None else instant("time", time),
+            attempt=attempt,
+            limit=limit,
+        )
+        store = keeping_output(self._store)
+        if (problem := self._send(store.output_problem)) is not None:
+            raise NotSupportedError(f"no output is kept: {problem}")
+        records = read_each(self._send, self._send(lambda: store.outputs(selection)))
+        return map(Output, islice(records, limit))
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
         """Note in the audit trail why the changes in the ``with`` block are made."""

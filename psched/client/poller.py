@@ -13,8 +13,9 @@ from typing_extensions import override
 from psched.application.task import Holder, Task, assignment
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, PreemptedError, PschedError
+from psched.base.errors import AlreadyFinishedError, InvalidError, PreemptedError, PschedError
 from psched.base.retry import Send
+from psched.client.lost_answers import LostAnswers
 from psched.config import Config
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
@@ -22,7 +23,6 @@ from psched.core.history.protocol import KeepsHistory
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
-from psched.core.lost_answers import LostAnswers
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
@@ -164,6 +164,8 @@ class _CallersLease(Holder):
         self._row = row
         self._deadline = deadline
         self._lost = False
+        self._result: str | None = None
+        self._settled = False
         self._started = poller.recorder.clock.milliseconds()
         self._settler = Settler(poller.settings, poller.clock, recorder=poller.recorder)
 
@@ -178,6 +180,7 @@ class _CallersLease(Holder):
             started=self._started,
             ended=poller.recorder.clock.milliseconds(),
             reason=decision.reason if isinstance(decision, Retry | Quarantine) else None,
+            result=self._result,
         )
         self._refuse_if_over(attempt)
         ending = Ending(
@@ -194,6 +197,7 @@ class _CallersLease(Holder):
         if not done:
             self._record_preempted(attempt)
         self._require(done=done)
+        self._settled = True
 
     @override
     def extend(self) -> None:
@@ -217,6 +221,16 @@ class _CallersLease(Holder):
         self._refuse_if_over()
         poller, row = self._poller, self._row
         self._require(done=poller.send(lambda: poller.store.update_data(row.key, row.token, text)))
+
+    @override
+    def progress(self, percent: float | None, text: str) -> None:
+        pass  # nobody can ask this program for it
+
+    @override
+    def keep_result(self, result: str | None) -> None:
+        if self._settled:
+            raise AlreadyFinishedError(f"{self._row.key!r} has been settled already")
+        self._result = result
 
     @property
     @override

@@ -4,7 +4,7 @@ from psched.base.clock import Clock
 from psched.base.errors import InvalidError, NotFoundError, TransientStoreError
 from psched.base.retry import Send
 from psched.client.writer import read_row
-from psched.core.model import ENDED, QUARANTINED
+from psched.core.model import ENDED, QUARANTINED, Row
 from psched.core.store_protocol import Store
 
 # The pauses between two reads; each pause is twice as long as the last.
@@ -14,7 +14,7 @@ _LONGEST_PAUSE = 1.0
 """The longest pause, in seconds."""
 
 
-def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock, send: Send) -> str:
+def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock, send: Send) -> Row:
     """Wait until a schedule that runs only once has ended; see `Schedule.wait`.
 
     Args:
@@ -23,6 +23,9 @@ def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock,
         timeout: the longest wait in seconds; None means no limit.
         clock: measures the wait.
         send: sends the first request, again and again while the store is unavailable.
+
+    Returns:
+        The row after its end.
     """
     give_up_at = None if timeout is None else clock.monotonic() + timeout
     pause = _FIRST_PAUSE
@@ -31,7 +34,7 @@ def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock,
         # A row with an owner has not ended, whatever its status: its task is still running, and
         # somebody has set the status by plain SQL.
         if row.status in {*ENDED, QUARANTINED} and row.owner is None:
-            return row.status
+            return row
         if row.cron is not None:
             raise InvalidError(
                 "key", f"{key!r} has a trigger, so it never ends and cannot be waited for"

@@ -21,10 +21,10 @@ from psched.base.errors import (
 from psched.base.retry import Send
 from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
+from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.config import Config
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
-from psched.core.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.core.model import (
     CANCELLED,
     CANCELLING,
@@ -222,7 +222,7 @@ class Writer:
                 returns None if nothing must be written.
             was_applied: a function that returns whether a replacement whose answer was lost has
                 been applied. Its arguments are the row as it is stored now, the row that was to be
-                replaced, and the row that was to be written; see `psched.core.lost_answers`.
+                replaced, and the row that was to be written; see `psched.client.lost_answers`.
         """
         lost = LostAnswers[tuple[Row, Row]]()
         done: list[tuple[Row, Row]] = []

@@ -32,6 +32,9 @@ OVERRIDES = (
     "kill_timeout",
     "kill_interval",
     "history",
+    "output",
+    "output_limit",
+    "result",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
 single schedule in its ``options``."""

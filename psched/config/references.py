@@ -75,6 +75,12 @@ def withhold(names: Iterable[str]) -> None:
             _withheld[name] = value
 
 
+def values(names: Iterable[str]) -> set[str]:
+    """The values of environment variables; those that are not set are left out."""
+    found = (_withheld.get(name, os.environ.get(name)) for name in names)
+    return {value for value in found if value is not None}
+
+
 def masked(text: str) -> str:
     """Return `text` with each character of its references replaced by ``x``.
 

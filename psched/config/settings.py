@@ -216,6 +216,25 @@ class Config:
     """Number of records that the run history keeps of one schedule, the newest ones; 0 means no
     limit."""
 
+    output: Annotated[str, Choice("both", "history", "service", "raw", "none")] = "raw"
+    """Where the output of tasks goes: to the service's output, each line with key and time
+    (service); to the store (history); both; to the service's output unchanged (raw); or nowhere
+    (none)."""
+
+    output_limit: Annotated[int, Number(whole=True, unit="bytes", most=2**20)] = 65_536
+    """Number of bytes of an attempt's output that the store keeps, the last ones."""
+
+    output_keep: Annotated[int, Number(whole=True)] = 604_800
+    """Age in seconds at which the output of attempts is deleted; 0 means no limit."""
+
+    output_budget: Annotated[int, Number(whole=True, unit="bytes", most=2**50)] = 1_073_741_824
+    """Number of bytes that the output of all attempts may take in the store; the oldest is deleted.
+    0 means no limit."""
+
+    result: Annotated[str, Choice("explicit", "return")] = "explicit"
+    """What the result of a task is: what its handler assigns to task.result (explicit); or also
+    what its handler returns, if JSON can represent this (return)."""
+
     redact: Annotated[tuple[str, ...], FieldNames()] = ()
     """Names of fields, such as password or *token*, whose values are hidden wherever the command
     psched shows payloads, results and errors."""
@@ -353,6 +372,18 @@ class Config:
     def safe_url(self) -> str:
         """The url with ``***`` in place of its passwords, so that messages can show the url."""
         return urls.without_secrets(self.url)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The passwords, and the values of `withheld`, which must not occur in tasks' output."""
+        found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
+        return frozenset(found - {""})
+
+    @property
+    def captures_output(self) -> bool:
+        """Whether the output of some type of task is not ``raw``; else no schedule's output is."""
+        places = {self.output, *(own.get("output", "raw") for own in self.types.values())}
+        return places != {"raw"}
 
     def with_settings(self, *, cwd: Path | None = None, **changes: object) -> "Config":
         """Return a copy with some settings changed.

@@ -8,7 +8,7 @@ in an error.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from typing_extensions import override
 
@@ -166,6 +166,14 @@ def each_host(url: str) -> tuple[str, ...]:
 def without_secrets(url: str) -> str:
     """Return a url with ``***`` in place of its passwords, so that messages can show the url."""
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
+
+
+def secrets(url: str) -> set[str]:
+    """Return the passwords in a url, as they are written in it, and decoded."""
+    password = _PASSWORD.match(url)
+    found = {url[password.end(1) : password.end()]} if password else set()
+    found |= {match[0][len(match[1]) :] for match in _SECRET_OPTION.finditer(url)}
+    return found | {*map(unquote, found)} | {*map(unquote_plus, found)}
 
 
 def secret_variables(url: str) -> set[str]:

@@ -14,6 +14,7 @@ from psched.base import payload
 from psched.base.compression import LARGEST, decompress
 from psched.base.errors import InvalidError
 from psched.base.texts import brief
+from psched.core.history.records import LARGEST_RESULT
 from psched.core.model import Row
 
 NAME_LENGTH = 255
@@ -225,14 +226,27 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
     """
     if not isinstance(value, Mapping):
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
-    try:
-        text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        size = len(text.encode())  # raises if the text has half of a surrogate pair
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidError(field, f"cannot be written as JSON: {error}") from None
+    text, size = _json_text(field, dict(value))
     if most is not None:
         check_size(field, size, most)
     _refuse_deep(field, text, value)
+    return text
+
+
+def encode_result(value: Any) -> str:  # noqa: ANN401  # any value that a task assigns
+    """Convert the result of a task to JSON text.
+
+    Raises:
+        InvalidError: JSON cannot represent the value, or its text is larger than `LARGEST_RESULT`.
+    """
+    text, size = _json_text("result", value)
+    if size > LARGEST_RESULT:
+        raise InvalidError(
+            "result",
+            f"has {size} bytes as JSON, and may have {LARGEST_RESULT}; store such a large result"
+            " elsewhere, and set a reference to it",
+        )
+    _refuse_deep("result", text, value)
     return text
 
 
@@ -293,6 +307,19 @@ def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
         return plain.decode() if isinstance(plain, bytes) else plain
     except UnicodeDecodeError as error:
         raise InvalidError(field, f"is not JSON: {error}") from None
+
+
+def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
+    """A value as JSON text, and the size of the text in bytes.
+
+    Raises:
+        InvalidError: JSON cannot represent the value.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return text, len(text.encode())  # raises if the text has half of a surrogate pair
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidError(field, f"cannot be written as JSON: {brief(str(error))}") from None
 
 
 def _refuse_many(field: str, text: str, values: int) -> None:

@@ -115,6 +115,14 @@ def parse_row(row: Row, settings: Config) -> Definition:
     )
 
 
+def output_setting(row: Row, settings: Config) -> str:
+    """The setting ``output`` that applies to a row, even if the row is invalid."""
+    try:
+        return _with_overrides(parse_options(row.options), row.type, settings).output
+    except InvalidError:
+        return settings.output
+
+
 def history_setting(row: Row, settings: Config) -> str:
     """The setting ``history`` that applies to a row, even if the row is invalid."""
     try:

@@ -7,131 +7,26 @@ not import `psched.client`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
 from psched.base.quantities import Duration
-from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
 from psched.core.history.records import AuditRecord
 from psched.core.history.run import Run
+from psched.core.history.task_end import TaskEnd
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
+from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
+from psched.core.schedule_metadata import ScheduleMetadata
 
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""
 
 ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleMetadata:
-    """The data of a schedule at the time when it was read.
-
-    Attributes:
-        row: all columns of the schedule, in their stored form.
-    """
-
-    row: Row
-
-    @property
-    def key(self) -> str:
-        """The schedule's unique name."""
-        return self.row.key
-
-    @property
-    def type(self) -> str:
-        """The type of the schedule's tasks, which selects their handler."""
-        return self.row.type
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The payload for the handler.
-
-        Raises:
-            InvalidError: the stored payload is not a JSON object.
-        """
-        return parse_payload(self.row.data, LARGEST)
-
-    @property
-    def raw_data(self) -> bytes:
-        """The payload as it was submitted, byte for byte; see `Task.raw_data`.
-
-        Raises:
-            InvalidError: the stored payload is not a JSON object.
-        """
-        return raw_data(self.row)
-
-    @property
-    def cron(self) -> str | None:
-        """The trigger's text; None if the schedule runs only once."""
-        return self.row.cron
-
-    @property
-    def timezone(self) -> str | None:
-        """The zone in which ``cron`` is interpreted; None means the zone in the settings."""
-        return self.row.timezone
-
-    @property
-    def delay(self) -> int:
-        """Seconds from an occurrence's scheduled time to its earliest run."""
-        return self.row.delay
-
-    @property
-    def next_time(self) -> int | None:
-        """The scheduled time in Unix seconds of the occurrence that runs now or next.
-
-        None if there is none, or if no time has been computed yet.
-        """
-        return self.row.next_time
-
-    @property
-    def next_run_time(self) -> int | None:
-        """The earliest instant in Unix seconds at which a worker can lease the schedule.
-
-        While the task runs, this is the end of its lease. None if the schedule has no next run.
-        """
-        return self.row.next_run_time
-
-    @property
-    def status(self) -> str:
-        """The schedule's status.
-
-        ``waiting`` or ``running``; ``finished``, ``cancelled``, ``expired`` or ``failed`` after its
-        end; ``quarantined`` if it is invalid, or ``paused``; ``deleting``, ``cancelling`` or
-        ``finishing`` while its task is being stopped; ``migrating`` during `psched migrate`.
-        """
-        return self.row.state
-
-    @property
-    def attempt(self) -> int:
-        """The number of attempts so far for the occurrence that runs now or next."""
-        return max(self.row.attempt, 0)  # a negative number is a note, see `psched.core.attempts`
-
-    @property
-    def created_at(self) -> int | None:
-        """When the schedule was added, in Unix seconds; None if plain SQL inserted no time."""
-        return self.row.created_at
-
-    @property
-    def label(self) -> str | None:
-        """The name of the schedule's owner, see `psched.files`; None if there is none."""
-        return annotation(self.row, "label")
-
-    @property
-    def note(self) -> str | None:
-        """Free text about the schedule; None if there is none."""
-        return annotation(self.row, "note")
-
-    @property
-    def reason(self) -> str | None:
-        """Why the schedule has no next run, or what was last decided about it; None for no text."""
-        return self.row.reason
 
 
 class Schedule:
@@ -198,6 +93,22 @@ class Schedule:
         return self._collection.runs(
             self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
         )
+
+    def outputs(
+        self, *, time: When | None = None, attempt: int | None = None, limit: int | None = None
+    ) -> Iterator[Output]:
+        """Read what the attempts of the schedule have printed, the newest first.
+
+        The arguments and errors are those of `psched.ScheduleCollection.outputs`.
+        """
+        return self._collection.outputs(self.key, time=time, attempt=attempt, limit=limit)
+
+    def output(self, *, time: When | None = None, attempt: int | None = None) -> Output | None:
+        """Read what the newest attempt that has printed something has printed; None if none has.
+
+        The arguments and errors are those of `psched.ScheduleCollection.outputs`.
+        """
+        return next(self.outputs(time=time, attempt=attempt, limit=1), None)
 
     def why(self, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will.
@@ -291,6 +202,23 @@ class Schedule:
             TimeoutError: the schedule has not ended within ``timeout``.
         """
         return self._collection.wait(self.key, timeout)
+
+    def wait_for_end(self, timeout: float | None = None) -> TaskEnd:
+        """Wait as `wait` does; return the status together with the result of the task.
+
+        The result is read from the run history, so it is None if the settings ``history`` of the
+        worker exclude the attempt, or if the store keeps no history, or none that can be read.
+
+        Args:
+            timeout: the longest wait in seconds; None means no limit.
+
+        Raises:
+            InvalidError: the schedule has a trigger, so it does not run only once.
+            NotFoundError: see `wait`.
+            TimeoutError: the schedule has not ended within ``timeout``.
+            TransientStoreError: the schedule has ended, but the store became unavailable.
+        """
+        return self._collection.wait_for_end(self.key, timeout)
 
     def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
         """Change the schedule's definition; see `ScheduleCollection.modify`.
@@ -415,6 +343,17 @@ class Schedules(Protocol):
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
         """Find the last run of each of these keys: how its last attempt or occurrence ended."""
 
+    def outputs(
+        self,
+        key: str,
+        *,
+        time: When | None = None,
+        attempt: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Output]:
+        """Read what the attempts of a schedule have printed, the newest first."""
+        ...
+
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will."""
         ...
@@ -451,6 +390,10 @@ class Schedules(Protocol):
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
+        ...
+
+    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+        """Wait in the same way; return the status together with the result of the task."""
         ...
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from psched.process.message_shapes import (
     LONGEST_TIME,
     Shapes,
     any_whole,
+    attached,
     brief_text,
     extended,
     flag,
@@ -33,14 +34,17 @@ _LOAD = {"slots": whole(), "free": whole(), "due": whole(), "late": number()}
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
 
-TASK = record(
-    occurrence=line,
-    type=line,
-    attempt=any_whole,
-    pid=pid,
-    running_for=number(-LONGEST_TIME),
-    lease_left=number(-LONGEST_TIME),
-    state=text(20),
+TASK = extended(
+    record(
+        occurrence=line,
+        type=line,
+        attempt=any_whole,
+        pid=pid,
+        running_for=number(-LONGEST_TIME),
+        lease_left=number(-LONGEST_TIME),
+        state=text(20),
+    ),
+    progress=maybe(record(percent=maybe(number(0, 100)), text=line)),
 )
 """A running task in a worker's report; see `psched.worker.running_task.RunningTask.report`."""
 
@@ -61,6 +65,31 @@ SETTINGS = record(
 )
 """The settings that the master needs, as a worker reports them after it has loaded them."""
 
+LONGEST_PIECE = 2**16
+"""The most bytes of a running task's output in one message."""
+
+_FOLLOWED = {
+    "follows": {
+        "follows": whole(),
+        "scheduled_time": any_whole,
+        "attempt": any_whole,
+        "owner": line,
+        "collected": flag,
+    },
+    # Carries the next bytes of the output. "dropped" is the number of bytes that were left out
+    # before them; None if output was lost. "waiting" is the number of bytes that are sent soon.
+    "output": {
+        "output": whole(),
+        "dropped": maybe(whole()),
+        "waiting": whole(),
+        "data": attached,
+    },
+    # Nothing was printed so far.
+    "nothing": {"nothing": whole()},
+}
+"""Messages about the output of a running task, which the master passes on unchanged. The field by
+which a message is recognized is the number of its reader."""
+
 FROM_WORKER = Shapes(
     {
         "ready": {"ready": maybe(SETTINGS)},
@@ -79,6 +108,10 @@ FROM_WORKER = Shapes(
                 lost_records=whole(),
             )
         },
+        # Answers to "follow", and the output of a running task that its reader has not seen yet.
+        **_FOLLOWED,
+        "absent": {"absent": whole()},
+        "ended": {"ended": whole()},
     },
     # The most bytes of a message. A report of a thousand tasks with the longest keys is shorter.
     longest=16 * 2**20,
@@ -93,10 +126,23 @@ FROM_MASTER = Shapes(
         "pause": {"pause": flag},
         "reopen": {"reopen": flag},
         "report": {"report": flag},
+        # Asks for the output of the running task with this key; "reader" identifies the request.
+        "follow": {"follow": line, "reader": whole()},
+        "unfollow": {"unfollow": whole()},
     },
     longest=16 * 2**20,
 )
 """The messages that a worker accepts from its master."""
+
+FROM_READER = Shapes({"follow": {"follow": line}}, longest=2**14)
+"""The message that a master accepts from a client of its socket, as `Link` sends it. A client that
+sends nothing receives the status document."""
+
+OVER = ("ended", "absent", "worker ended", "too slow", "too many", "no answer")
+"""Why a reader of a task's output gets no more of it."""
+
+TO_READER = Shapes({**_FOLLOWED, "over": {"over": one_of(*OVER)}}, longest=2**14)
+"""The messages that such a client accepts from a master."""
 
 STATUS = Shapes(
     {

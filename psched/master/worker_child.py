@@ -15,7 +15,7 @@ from typing import Any
 from typing_extensions import override
 
 from psched.master.generation_spec import DRAINED, GenerationSpec, WorkerIdentity
-from psched.master.messages import FROM_WORKER
+from psched.master.messages import FROM_WORKER, LONGEST_PIECE
 from psched.master.reports.load import Load
 from psched.process.child import Child
 from psched.process.kill_ladder import KillLadder
@@ -79,6 +79,7 @@ class WorkerChild(Child):
     ) -> None:
         super().__init__(pid, link, now)
         link.expects = FROM_WORKER
+        link.data_limit = LONGEST_PIECE
         self.identity = identity
         self.spec = spec
         self.draining = False

@@ -1,14 +1,20 @@
-"""System calls that Python's standard library does not offer (Linux only)."""
+"""System calls that Python's standard library does not offer (Linux only), and process titles."""
 
 import ctypes
 import os
 import signal
 from typing import NoReturn
 
+from setproctitle import setproctitle
+
+from psched.base.texts import cut, visible
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
+
+_LONGEST_TITLE = 1000
 
 # Convert the signal to a plain number here, before the fork of runners: a runner that used the
 # enumeration's member would copy five pages of memory.
@@ -111,3 +117,8 @@ def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def set_title(text: str) -> None:
+    """Show a text as this process's title, for ``ps``; it must contain nothing secret."""
+    setproctitle(f"psched {visible(cut(text, _LONGEST_TITLE))}")

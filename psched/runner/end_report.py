@@ -23,6 +23,8 @@ class EndReport:
         peak_kb: the most memory that one of the processes has used, in KiB; None if the runner has
             not measured it.
         error: the exception with its traceback; None if there is no more than the failure's line.
+        result: the result that the task has set, as JSON text; None if it has set none, or if the
+            runner has ended without a message.
     """
 
     exit_status: int | None = None
@@ -30,6 +32,7 @@ class EndReport:
     cpu_us: int | None = None
     peak_kb: int | None = None
     error: str | None = None
+    result: str | None = None
 
     @classmethod
     def of_message(cls, message: Mapping[str, Any]) -> Self:
@@ -41,6 +44,7 @@ class EndReport:
             cpu_us=cpu_us,
             peak_kb=peak_kb,
             error=message["error"],
+            result=message["result"],
         )
 
     @classmethod

@@ -26,20 +26,21 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
+from psched.output.collection import OutputCollection, Pipe
 from psched.process import tree
+from psched.process.channel import MOST_DESCRIPTORS, Channel
 from psched.process.child import Exit
 from psched.process.link import Link
 from psched.process.spawn import launch
-from psched.runner.channel import MOST_DESCRIPTORS, Channel
 from psched.runner.forker import Forker
 from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 
 _log = logging.getLogger("psched.worker")
 
-MOST_AT_ONCE = MOST_DESCRIPTORS
+MOST_AT_ONCE = MOST_DESCRIPTORS // 2
 """The maximum number of forks per order. It is small, because running tasks can be guarded only
 between two orders, and larger orders would save nothing."""
 
@@ -52,6 +53,35 @@ keys are pids of runners whose end has not been reported."""
 
 _MOST_MESSAGES = 100
 """The maximum number of messages from a fork server that one call of `exits` handles."""
+
+
+class Ordered(NamedTuple):
+    """A runner that the fork server was told to fork.
+
+    Attributes:
+        place: its slot number.
+        link: the worker's end of its link.
+        pipe: carries its output; None if its output is not collected.
+    """
+
+    place: int
+    link: Link
+    pipe: Pipe | None
+
+    def close(self) -> None:
+        """Close everything, because the runner was not forked."""
+        self.link.close()
+        if self.pipe is not None:
+            self.pipe.close()
+
+
+class Born(NamedTuple):
+    """A runner that was forked: its pid, and the fields of `Ordered`."""
+
+    place: int
+    pid: int
+    link: Link
+    pipe: Pipe | None
 
 
 class ForkServer:
@@ -69,6 +99,7 @@ class ForkServer:
         patience: if the fork server has not answered an order or has not reported the end of a
             runner for this many seconds, it counts as hanging and is killed.
         before_fork: a function that the fork server calls before it forks.
+        output: creates the pipes of the runners; None if their output is not collected.
 
     Attributes:
         pid: the pid of the fork server.
@@ -89,7 +120,9 @@ class ForkServer:
         hold_up: float,
         patience: float,
         before_fork: Callable[[], object],
+        output: OutputCollection | None = None,
     ) -> None:
+        self._output = output
         self.channel, theirs = Channel.pair(FROM_FORK_SERVER, TO_FORK_SERVER)
         forker = Forker(theirs, main, keep=keep, before_fork=before_fork)
         try:
@@ -106,7 +139,7 @@ class ForkServer:
         self._owed: dict[int, float] = {}
         self._free = [*range(places)]
         self._places: dict[int, int] = {}
-        self._ordered: list[tuple[int, Link]] = []
+        self._ordered: list[Ordered] = []
         self._answer: dict[str, Any] | None = None
         self._exits: list[Exit] = []
 
@@ -152,14 +185,14 @@ class ForkServer:
             self._owed = {}
         self._watched = now
 
-    def fork(self, count: int) -> list[tuple[int, int, Link]]:
+    def fork(self, count: int) -> list[Born]:
         """Order runners, unless an earlier order was not answered yet, and wait for the answer.
 
         Args:
             count: how many runners to order, at least one; sometimes fewer are forked.
 
         Returns:
-            The slot number, the pid and the link of each new runner; at least one runner.
+            At least one runner.
 
         Raises:
             OSError: the system has no process, descriptor or memory left, or the fork server has
@@ -189,7 +222,7 @@ class ForkServer:
             raise OSError(answer["error"], os.strerror(answer["error"]))
         return born
 
-    def late(self) -> list[tuple[int, int, Link]]:
+    def late(self) -> list[Born]:
         """Return the runners of an order whose answer arrived after `fork` had stopped waiting."""
         if self._answer is None:
             return []
@@ -234,13 +267,18 @@ class ForkServer:
         if count < 1:
             raise BlockingIOError("no place for another runner: killed runners have not exited yet")
         pairs = Link.pairs(count)
-        ordered = [(self._free[place], end) for place, (end, _) in enumerate(pairs)]
+        pipes = self._open_pipes(len(pairs))
+        ordered = [
+            Ordered(place, end, pipe)
+            for place, (end, _), pipe in zip(self._free, pairs, pipes, strict=False)
+        ]
         try:
             theirs = [end.fileno() for _, end in pairs]
-            self.channel.send({"fork": [place for place, _ in ordered]}, theirs)
+            theirs += [each.pipe.writer for each in ordered if each.pipe is not None]
+            self.channel.send({"fork": [each.place for each in ordered]}, theirs)
         except BaseException:
-            for _, end in ordered:
-                end.close()
+            for each in ordered:
+                each.close()
             raise
         finally:
             for _, end in pairs:
@@ -248,18 +286,34 @@ class ForkServer:
         del self._free[: len(ordered)]
         self._ordered = ordered
 
-    def _born(self, pids: Sequence[int]) -> list[tuple[int, int, Link]]:
+    def _open_pipes(self, count: int) -> Sequence[Pipe | None]:
+        """The pipes for the output of new runners; None if their output is not collected."""
+        pipes: list[Pipe] = []
+        if self._output is not None:
+            try:
+                while len(pipes) < count:
+                    pipes.append(self._output.open())
+            except OSError:  # no descriptor is left; the runners keep the service's output
+                for pipe in pipes:
+                    pipe.close()
+                pipes.clear()
+        return pipes or [None] * count
+
+    def _born(self, pids: Sequence[int]) -> list[Born]:
         """Record the runners that were forked for the last order, and free its unused slots.
 
         Args:
             pids: the pids of these runners.
         """
         ordered, self._ordered = self._ordered, []
-        for place, end in ordered[len(pids) :]:
-            end.close()
-            self._free.append(place)
-        born = [(place, pid, end) for pid, (place, end) in zip(pids, ordered, strict=False)]
-        self._places.update((pid, place) for place, pid, _ in born)
+        for each in ordered[len(pids) :]:
+            each.close()
+            self._free.append(each.place)
+        born = [
+            Born(each.place, pid, each.link, each.pipe)
+            for pid, each in zip(pids, ordered, strict=False)
+        ]
+        self._places.update((each.pid, each.place) for each in born)
         return born
 
     def _handle(self, message: dict[str, Any]) -> None:

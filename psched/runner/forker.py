@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from psched.process import kernel
+from psched.process.channel import Channel
+from psched.process.kernel import set_title
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawn import blank, fork, inherited, threads
-from psched.process.titles import set_title
-from psched.runner.channel import Channel
 
 _log = logging.getLogger("psched.worker")
 
@@ -127,9 +127,11 @@ class Forker:
             error = failed.errno
         # The loop writes as little memory as possible, because each page that is written between
         # two forks is copied.
-        for place, end in zip(places, ends, strict=False) if beside == 1 else ():
+        # The links come first, and then the pipes for the output, if there are any.
+        pipes: Sequence[int | None] = ends[len(places) :] or [None] * len(places)
+        for place, end, pipe in zip(places, ends, pipes, strict=False) if beside == 1 else ():
             try:
-                born.append(fork(partial(self._live, server, place, end, ends)))
+                born.append(fork(partial(self._live, server, place, end, pipe, ends)))
             except OSError as failed:
                 error = failed.errno
                 break
@@ -138,9 +140,14 @@ class Forker:
         self._alive.update((pid, True) for pid in born)
         return {"born": born, "error": error, "threads": beside}
 
-    def _live(self, server: int, place: int, own: int, ends: Sequence[int]) -> int:
+    def _live(
+        self, server: int, place: int, own: int, pipe: int | None, ends: Sequence[int]
+    ) -> int:
         """Set up a new runner's process, and run its `main`; return the exit status."""
         os.setsid()
+        if pipe is not None:
+            os.dup2(pipe, 1)
+            os.dup2(pipe, 2)
         for end in ends:
             if end != own:
                 os.close(end)

@@ -11,13 +11,14 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
+from psched.output.collection import OutputCollection, Pipe
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
 from psched.process.signals import Waitable
-from psched.runner.fork_server import MOST_AT_ONCE, ForkServer
+from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer
 from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
 from psched.runner.stop_flags import StopFlags, StopFlagTable
@@ -43,6 +44,7 @@ class ForkingRunnerPool(RunnerPool):
         cgroup: the cgroup that this process enters, and below which each runner gets a cgroup of
             its own; None if cgroups are not used.
         before_fork: a function that the fork server calls before it forks.
+        output: collects the output of the runners; None if nobody does.
 
     Attributes:
         before_server_fork: a function that is called before a fork server is forked; it closes
@@ -60,8 +62,10 @@ class ForkingRunnerPool(RunnerPool):
         patience: float,
         cgroup: Cgroup | None,
         before_fork: Callable[[], object],
+        output: OutputCollection | None = None,
     ) -> None:
         super().__init__()
+        self._output = output
         self.before_server_fork: Callable[[], object] = lambda: None
         self._main = main
         self._places = _PLACES_PER_TASK * (concurrency + MOST_AT_ONCE)
@@ -73,6 +77,7 @@ class ForkingRunnerPool(RunnerPool):
             hold_up=hold_up,
             patience=patience,
             before_fork=before_fork,
+            output=output,
         )
         # `_server` forks new runners. `_servers` contains `_server`, and those of its predecessors
         # that still have runners.
@@ -95,6 +100,8 @@ class ForkingRunnerPool(RunnerPool):
         # The children that exist now are recorded and never killed, because they do not belong to a
         # task: the handlers' modules have started them on import.
         self._spared = frozenset(tree.children(os.getpid()))
+        if output is not None:
+            output.spare = self._spare
 
     def start(self) -> ForkServer:
         """Return the current fork server; fork a new one if there is none.
@@ -122,6 +129,8 @@ class ForkingRunnerPool(RunnerPool):
     def links(self) -> list[Waitable]:
         links: list[Waitable] = [runner.link for runner in self._alive.values()]
         links += [server.channel for server in self._servers]
+        if self._output is not None:
+            links += self._output.links
         return links
 
     @property
@@ -164,6 +173,8 @@ class ForkingRunnerPool(RunnerPool):
         # Reaped pids are no longer exempt from kills, because the kernel can give them to processes
         # of tasks.
         self._spared -= own.keys()
+        if self._output is not None:
+            self._output.reaped(own)
         for server in [*self._servers]:
             told = server.exits()
             # New runners are recorded before ends are handled, because the birth and the end of a
@@ -216,11 +227,15 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def dismiss(self) -> None:
-        for runner in self._idle:
+        for runner in [*self._idle, *self._held]:
             runner.link.close()
         self._idle.clear()
         self._dismissed = True
         self._dismiss_servers()
+
+    def _spare(self, pid: int) -> None:
+        """Note that a child of this process belongs to no task."""
+        self._spared |= {pid}
 
     def _check_idle(self) -> None:
         """Drop waiting runners that have died, or that have sent a message without a task."""
@@ -297,15 +312,20 @@ class ForkingRunnerPool(RunnerPool):
                 self._server = before
         return self.start()
 
-    def _enrol(self, server: ForkServer, born: Iterable[tuple[int, int, Link]]) -> None:
+    def _enrol(self, server: ForkServer, born: Iterable[Born]) -> None:
         now = self._clock.monotonic()
-        for place, pid, link in born:
-            runner = RunnerChild(pid, link, now, self._servers[server].at(place))
+        pipes: list[Pipe] = []
+        for place, pid, link, pipe in born:
+            runner = RunnerChild(pid, link, now, self._servers[server].at(place), pipe)
+            if pipe is not None:
+                pipes.append(pipe)
             self._alive[pid] = runner
             self._reaper.born(runner)
             if self._cgroups is not None:
                 runner.cgroup = self._cgroups.acquire(pid)
             self._idle.append(runner)
+        if pipes and self._output is not None:
+            self._output.watch(pipes)
 
 
 def _live(

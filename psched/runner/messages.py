@@ -2,7 +2,7 @@
 
 from psched.application.task import LONGEST_WAIT
 from psched.core.definition import LONGEST_CRON
-from psched.core.history.records import LONGEST_ERROR
+from psched.core.history.records import LARGEST_RESULT, LONGEST_ERROR
 from psched.process.message_shapes import (
     Shapes,
     any_whole,
@@ -20,6 +20,7 @@ from psched.process.message_shapes import (
     text,
     whole,
 )
+from psched.runner.standard_streams import PLACES
 
 FROM_RUNNER = Shapes(
     {
@@ -30,6 +31,7 @@ FROM_RUNNER = Shapes(
             "used": maybe(each(whole(), maybe(whole()))),
             "last": flag,
             "store": flag,
+            "result": maybe(text(LARGEST_RESULT)),
         },
         # Sent instead of "done" if the payload could not be read, so that the task was not run.
         "quarantine": {"quarantine": brief_text, "last": flag},
@@ -38,7 +40,7 @@ FROM_RUNNER = Shapes(
         "extend": {"extend": flag},
         "update_data": {"update_data": flag, "data": attached},
     },
-    longest=2**18,
+    longest=2**19,
 )
 """The messages that a worker accepts from a runner, which must wait for the answer to one message
 before it sends the next."""
@@ -72,6 +74,8 @@ TO_RUNNER = Shapes(
                 fence=any_whole,
                 data_limit=whole(),
                 on_return=one_of("finish", "retry"),
+                output=one_of(*PLACES),
+                result=one_of("explicit", "return"),
             ),
             "data": attached,
         },

@@ -37,12 +37,14 @@ from psched.core.model import Decision, Finish, Release, Retry
 from psched.core.schedule import Schedules
 from psched.process import kernel
 from psched.process.child import reap
+from psched.process.kernel import set_title
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
-from psched.process.titles import set_title
 from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER
+from psched.runner.progress import pack
+from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
 from psched.runner.usage import Usage
@@ -65,6 +67,7 @@ _USUAL: list[dict[str, object]] = [
         "used": None,
         "last": True,
         "store": False,
+        "result": None,
     }
     for status in (None, 0)
 ]
@@ -86,9 +89,12 @@ class _Holder(Holder):
         open_schedules: Callable[[], Schedules],
         *,
         data_limit: int,
+        tell_progress: Callable[[bytes], object],
     ) -> None:
+        self.result: str | None = None
         self._link = link
         self._stop = stop
+        self._tell_progress = tell_progress
         self._open_schedules = open_schedules
         self._data_limit = data_limit
         self._collection: Schedules | None = None
@@ -115,6 +121,17 @@ class _Holder(Holder):
         text = encode("data", data, most=self._data_limit)
         self._ask(text.encode(), update_data=True)
 
+    @override
+    def progress(self, percent: float | None, text: str) -> None:
+        # A process that the handler has forked may do this, too, because it shares the memory.
+        if not self._over:
+            self._tell_progress(pack(percent, text))
+
+    @override
+    def keep_result(self, result: str | None) -> None:
+        self._refuse_other_process()
+        self.result = result
+
     @property
     @override
     def schedules(self) -> Schedules:
@@ -136,8 +153,7 @@ class _Holder(Holder):
                 self._collection.close()
 
     def _ask(self, data: bytes = b"", **question: object) -> None:
-        if os.getpid() != self._process:
-            raise RuntimeError("a process that a handler has forked cannot speak for the task")
+        self._refuse_other_process()
         # TERM is held back only in the main thread, because it can interrupt no other thread.
         in_main_thread = threading.current_thread() is threading.main_thread()
         with self._stop.guarded() if in_main_thread else nullcontext(), self._turn:
@@ -155,6 +171,10 @@ class _Holder(Holder):
         # the task has used this link, so that the answer belongs to another question.
         if not answer.get("held"):
             raise PreemptedError("the lease is over or another worker's")
+
+    def _refuse_other_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("a process that a handler has forked cannot speak for the task")
 
 
 class Runner:
@@ -176,6 +196,7 @@ class Runner:
     _link: Link
     _process: int
     _stop: Stop
+    _stop_flags: StopFlags
 
     def __init__(
         self,
@@ -191,9 +212,16 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
+        self._streams = StandardStreams()
         # If each task has a process of its own, the fork server reads what the process has used.
         # Measuring it here, too, would copy 30 memory pages.
         self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()
+
+    def before_fork(self) -> None:
+        """Prepare the fork server for a fork; it calls this before each one."""
+        self._log.follow()
+        self._streams.save()
+        self._log.leave_standard_streams()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
         """Run tasks in this process until it must exit; return the exit status.
@@ -207,6 +235,7 @@ class Runner:
         # character can need four bytes in UTF-8.
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
+        self._stop_flags = stop_flags
         self._stop = Stop(stop_flags)
         self._log.process = "task"
         set_title("runner: idle")
@@ -240,13 +269,22 @@ class Runner:
     def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> dict[str, object]:
         """Run one task; return the message that reports its end."""
         limit = assignment["data_limit"]
-        holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
+        holder = _Holder(
+            self._link,
+            self._stop,
+            self._open_schedules,
+            data_limit=limit,
+            tell_progress=self._stop_flags.write_progress,
+        )
         try:
             task = Task({**assignment, "data": payload_text(stored, limit)}, holder)
         except InvalidError as error:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
+        with suppress(OSError):  # earlier tasks have left no descriptor; the streams stay
+            self._streams.use(assignment["output"])
+        self._log.copies_to = 2 if assignment["output"] == PIPE else None
         # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence
@@ -254,7 +292,7 @@ class Runner:
         try:
             try:
                 self._stop.begin()
-                self._call(task, on_return=assignment["on_return"])
+                self._call(task, assignment)
             finally:
                 self._stop.end()
         except BaseException as error:
@@ -279,6 +317,7 @@ class Runner:
             "used": None if self._usage is None else self._usage.end(program.peak_kb),
             "last": True,
             "store": holder.has_opened,
+            "result": holder.result,
         }
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
@@ -288,6 +327,8 @@ class Runner:
             Whether this process can answer further questions.
         """
         set_title("trigger helper")
+        with suppress(OSError):
+            self._streams.use(RAW)
         self._log.follow()
         failed = False
         try:
@@ -303,7 +344,7 @@ class Runner:
         self._link.deliver({**answer, "last": last})
         return not last
 
-    def _call(self, task: Task, *, on_return: str) -> None:
+    def _call(self, task: Task, assignment: Mapping[str, Any]) -> None:
         handler: Any = self._find(task.type)
         if handler is None:
             raise LoadError(
@@ -314,12 +355,24 @@ class Runner:
             run = make(task)
             if callable(getattr(run, "kill", None)):
                 self._stop.offer(run.kill)
-            run.run()
+            returned = run.run()
         else:
-            handler(task)
-        must_finish = on_return == "retry" and not getattr(handler, "finishes_by_returning", False)
+            returned = handler(task)
+        if assignment["result"] == "return" and returned is not None:
+            _keep_returned(task, returned)
+        must_finish = assignment["on_return"] == "retry" and not getattr(
+            handler, "finishes_by_returning", False
+        )
         if must_finish and not task.settled:
             raise UnfinishedError("returned without finish(), and on_return is retry")
+
+
+def _keep_returned(task: Task, returned: Any) -> None:  # noqa: ANN401  # any value
+    """Make what a handler has returned the result of its task, if it can be a result."""
+    try:
+        task.result = returned
+    except InvalidError as error:
+        _log.warning("what the handler has returned is not kept as the result: %s", error.problem)
 
 
 def _program_end(error: BaseException) -> ProgramEnd | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from psched.output.collection import Pipe
 from psched.process.child import Child, Exit
 from psched.process.link import Link
 from psched.runner.messages import FROM_RUNNER
@@ -22,6 +23,7 @@ class RunnerChild(Child):
         link: the worker's end of the link to the runner.
         now: the current time, seconds of the monotonic clock.
         stop_flags: the flags in memory that the worker shares with the runner.
+        pipe: carries the output of the runner; None if its output is not collected.
 
     Attributes:
         stop_flags: tell the runner why its task is being stopped, and tell the worker whether the
@@ -35,10 +37,18 @@ class RunnerChild(Child):
         oom_kills: the value of `RunnerPool.oom_kills` when the task of the runner was started.
     """
 
-    def __init__(self, pid: int, link: Link, now: float, stop_flags: StopFlags) -> None:
+    def __init__(
+        self,
+        pid: int,
+        link: Link,
+        now: float,
+        stop_flags: StopFlags,
+        pipe: Pipe | None = None,
+    ) -> None:
         super().__init__(pid, link, now)
         link.expects = FROM_RUNNER
         self.stop_flags = stop_flags
+        self.pipe = pipe
         self.cgroup: Cgroup | None = None
         self.lost_server = False
         self.used = False

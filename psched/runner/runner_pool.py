@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from psched.process.signals import Waitable
+from psched.runner.progress import NOTHING
 from psched.runner.runner_child import RunnerChild
 from psched.runner.stop_flags import Reason
 
@@ -21,6 +22,7 @@ class RunnerPool(ABC):
 
     def __init__(self) -> None:
         self._idle: list[RunnerChild] = []
+        self._held: set[RunnerChild] = set()
         self._cleared: list[RunnerChild] = []
 
     @property
@@ -58,6 +60,7 @@ class RunnerPool(ABC):
         # The flags are reset, because they might still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
+        runner.stop_flags.write_progress(NOTHING)
         runner.oom_kills = self.oom_kills()
         return runner
 
@@ -77,6 +80,19 @@ class RunnerPool(ABC):
         else:
             self.kill(runner)
         return clean
+
+    def hold(self, runner: RunnerChild) -> None:
+        """Give a runner no further task until `unhold` is called; no effect if it is not idle."""
+        if runner in self._idle:
+            self._idle.remove(runner)
+            self._held.add(runner)
+
+    def unhold(self, runner: RunnerChild) -> None:
+        """Allow further tasks for a runner that was held."""
+        if runner in self._held:
+            self._held.remove(runner)
+            if runner.exit is None and not runner.link.closed:
+                self._idle.insert(0, runner)
 
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:

@@ -1,4 +1,4 @@
-"""Two bytes that a worker shares with a runner: why the task is stopped, and whether it has begun.
+"""Memory that a worker shares with a runner: stop reason, whether the task has begun, its progress.
 
 The first byte is the reason. It is not sent as a message over the link between the two processes,
 because TERM can interrupt the runner while it reads from that link. If TERM arrives while the byte
@@ -6,13 +6,22 @@ contains no reason, the worker has not sent it. Then the task is not stopped, be
 to every process of the service, as ``systemctl kill`` does.
 
 The second byte tells whether the runner has begun its task. A message would tell this as well, but
-it would wake the worker.
+it would wake the worker. The further bytes are the task's progress, see `psched.runner.progress`.
 """
 
 import mmap
 from enum import IntEnum
 
-_SIZE = 2
+from psched.runner import progress
+from psched.runner.progress import Progress
+
+_PROGRESS = 2
+"""The position of the progress, after the two flags."""
+
+_SIZE = _PROGRESS + progress.SIZE
+
+_READS = 3
+"""How often the progress is read if it is not valid, because the runner writes it just then."""
 
 
 class Reason(IntEnum):
@@ -78,6 +87,21 @@ class StopFlags:
     @begun.setter
     def begun(self, value: bool) -> None:
         self._page[self._offset + 1] = value
+
+    def write_progress(self, packed: bytes) -> None:
+        """Set the task's progress, a result of `progress.pack`; `progress.NOTHING` removes it."""
+        start = self._offset + _PROGRESS
+        self._page[start : start + len(packed)] = packed
+
+    @property
+    def progress(self) -> Progress | None:
+        """The task's progress; None if it has reported none."""
+        start = self._offset + _PROGRESS
+        for _ in range(_READS):
+            stored = bytes(self._page[start : start + progress.SIZE])
+            if (found := progress.unpack(stored)) is not None:
+                return found
+        return None
 
     def close(self) -> None:
         """Detach from the shared memory, because another runner can get the slot.

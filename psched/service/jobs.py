@@ -192,8 +192,8 @@ def _object_handler(kind: type[Any]) -> type[Any]:
             if callable(getattr(self._job, "kill", None)):
                 self.kill = self._job.kill
 
-        def run(self) -> None:
+        def run(self) -> Any:  # noqa: ANN401  # the job's own value
             run: Any = _with_task(self._job.run)
-            run(self._task)
+            return run(self._task)
 
     return Run

@@ -32,9 +32,9 @@ from psched.master.terminal import ControllingTerminal, Terminal
 from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
+from psched.process.kernel import set_title
 from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unblock
 from psched.process.spawner import SystemSpawner
-from psched.process.titles import set_title
 from psched.service.generation import ConfigSource, ProgramSource
 from psched.service.service_file import ServiceFile
 from psched.service.worker_boot import redirect_log

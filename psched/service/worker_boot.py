@@ -26,6 +26,7 @@ from psched.handlers.configured import built_in_handlers
 from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
+from psched.output.collection import OutputCollection
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.process.link import Link
@@ -136,6 +137,9 @@ class WorkerBoot:
             ConfigError: the settings cannot be used.
             LoadError: runners cannot be forked, because this process has more than one thread.
         """
+        output = None
+        if settings.captures_output:
+            output = OutputCollection(clock=CLOCK, secrets=settings.secrets)
         pool = make_runner_pool(
             settings,
             Router(dispatch, built_in_handlers(settings)).find,
@@ -143,11 +147,14 @@ class WorkerBoot:
             log=self.log,
             clock=CLOCK,
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
+            output=output,
         )
         try:
             # Start the pool before the store is created, because runners must not inherit the
             # store.
             pool.start()
+            if output is not None:
+                output.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
         except OSError:
@@ -158,6 +165,8 @@ class WorkerBoot:
         # assume that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         pool.before_server_fork = store.disconnect
+        if output is not None:
+            output.before_fork = store.disconnect
         return make_worker(
             self.link,
             self.place,
@@ -170,6 +179,7 @@ class WorkerBoot:
             clock=CLOCK,
             rng=random.Random(),  # noqa: S311  # jitter; created after the fork, so workers differ
             startup=partial(_startup_steps, store, settings, prepare),
+            output=output,
         )
 
 
@@ -191,6 +201,7 @@ def make_runner_pool(
     log: Log,
     clock: Clock,
     cgroup: Cgroup | None = None,
+    output: OutputCollection | None = None,
 ) -> ForkingRunnerPool:
     """Create a worker's pool of runners, without forking a runner.
 
@@ -202,6 +213,7 @@ def make_runner_pool(
         clock: measures the time limits of runners.
         cgroup: the worker's cgroup, below which each runner has its own cgroup. None if runners
             have no cgroups of their own.
+        output: collects the output of the runners; None if they keep that of the worker.
     """
     runner = Runner(
         find=find,
@@ -220,7 +232,8 @@ def make_runner_pool(
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
-        before_fork=log.follow,
+        before_fork=log.follow if output is None else runner.before_fork,
+        output=output,
     )
 
 

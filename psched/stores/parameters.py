@@ -32,6 +32,10 @@ class StoreParameters:
             that they are not.
         history_keep_per_key: how many records of one schedule are kept; 0 means no limit.
         history: returns the setting ``history`` that applies to a row.
+        output_keep: the age in seconds at which the output of attempts is deleted; 0 means that it
+            is not.
+        output_budget: the number of bytes that the output of all attempts takes at most; 0 means no
+            limit.
         wait_replicas: the number of Redis replicas that must have received a write before the write
             counts as done; 0 means that psched does not wait for replicas.
     """
@@ -47,6 +51,8 @@ class StoreParameters:
     history_keep: int = 0
     history_keep_per_key: int = 0
     history: Callable[[Row], str] = lambda _row: "all"
+    output_keep: int = 0
+    output_budget: int = 0
 
     @classmethod
     def of(cls, settings: Config) -> Self:
@@ -63,4 +69,6 @@ class StoreParameters:
             history_keep=settings.history_keep,
             history_keep_per_key=settings.history_keep_per_key,
             history=partial(history_setting, settings=settings),
+            output_keep=settings.output_keep,
+            output_budget=settings.output_budget,
         )

@@ -35,12 +35,13 @@ the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKe
 Add `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert
 rows in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one
 transaction, `HistoryContract` if it keeps the run history, `LastRunsContract` if it finds the last
-runs of many keys, `TableContract` if clients are allowed to write rows by SQL, and `StatusContract`
-if any client is allowed to set the status of a row.
+runs of many keys, `OutputContract` if it keeps what attempts have printed, `TableContract` if
+clients are allowed to write rows by SQL, and `StatusContract` if any client is allowed to set the
+status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
 `settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
-`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `table`.
+`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
@@ -61,6 +62,7 @@ from psched.testing.store_contract.fencing import Fencing
 from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.history.last_runs import LastRunsContract
 from psched.testing.store_contract.leases import Leases
+from psched.testing.store_contract.output import OutputContract
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
 from psched.testing.store_contract.recovery import Recovery
@@ -87,6 +89,7 @@ __all__ = [
     "ManualSpawner",
     "Marks",
     "MasterDriver",
+    "OutputContract",
     "Overrides",
     "Records",
     "Recovery",

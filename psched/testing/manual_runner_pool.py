@@ -102,6 +102,7 @@ class ManualRunner(RunnerChild):
                 "used": (report.cpu_us or 0, report.peak_kb),
                 "last": last,
                 "store": False,
+                "result": report.result,
             }
         )
         if last:

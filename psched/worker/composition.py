@@ -11,12 +11,14 @@ from psched.core.history.recording import Recorder
 from psched.core.history.store_clock import StoreClock
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
+from psched.output.collection import OutputCollection
+from psched.process.kernel import set_title
 from psched.process.link import Link
-from psched.process.titles import set_title
 from psched.runner.runner_pool import RunnerPool
 from psched.worker.chores.backlog_watch import BacklogWatch
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
+from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.claimer import Claimer
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
@@ -50,6 +52,7 @@ def make_worker(
     show_title: Callable[[str], object] = set_title,
     startup: Callable[[], Iterator[None]] | None = None,
     host: str | None = None,
+    output: OutputCollection | None = None,
 ) -> Worker:
     """Create a worker with all its parts.
 
@@ -69,11 +72,14 @@ def make_worker(
         startup: returns the steps of the work in the store that precedes the first claim, see
             `StartupSteps`; None if there is no such work.
         host: the name of this host in the run history; None means the name that the system has.
+        output: collects what tasks print; None if nobody does.
     """
     recorder = Recorder(
         host=host or socket.gethostname(), generation=place.generation, clock=StoreClock(clock)
     )
-    tasks = make_task_table(settings, pool=pool, deadman=deadman, clock=clock, recorder=recorder)
+    tasks = make_task_table(
+        settings, pool=pool, deadman=deadman, clock=clock, recorder=recorder, output=output
+    )
     loop = make_lease_loop(
         store,
         settings,
@@ -102,11 +108,17 @@ def make_worker(
 
 
 def make_task_table(
-    settings: Config, *, pool: RunnerPool, deadman: KillTimer, clock: Clock, recorder: Recorder
+    settings: Config,
+    *,
+    pool: RunnerPool,
+    deadman: KillTimer,
+    clock: Clock,
+    recorder: Recorder,
+    output: OutputCollection | None = None,
 ) -> TaskTable:
     """Create the table of a worker's tasks, and the guard that enforces their limits."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
-    return TaskTable(pool, guard, clock, recorder.clock)
+    return TaskTable(pool, guard, clock, recorder.clock, output)
 
 
 def make_lease_loop(
@@ -174,6 +186,9 @@ def make_lease_loop(
         startup=StartupSteps(startup, gateway),
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
         history=history,
+        output=OutputKeeper(
+            store, gateway, settings, number=number, recorder=recorder, clock=clock, rng=rng
+        ),
         backlog=BacklogWatch(store, gateway, settings, clock=clock),
         recorder=recorder,
         clock=clock,

@@ -25,6 +25,7 @@ from psched.runner.stop_flags import Reason
 from psched.worker.chores.backlog_watch import BacklogWatch
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
+from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.claimer import Claimer
 from psched.worker.running_task import RunningTask
 from psched.worker.startup_steps import StartupSteps
@@ -57,6 +58,7 @@ class LeaseLoop:
         backlog: counts the due rows that wait while no slot is free.
         recorder: creates the records of the run history.
         history: writes what the run history contains besides the settlements' records.
+        output: writes what tasks have printed.
         clock: measures what is due.
     """
 
@@ -76,6 +78,7 @@ class LeaseLoop:
         backlog: BacklogWatch,
         recorder: Recorder,
         history: HistoryKeeper,
+        output: OutputKeeper,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -90,6 +93,7 @@ class LeaseLoop:
         self._janitor = janitor
         self._backlog = backlog
         self._history = history
+        self._output = output
         self._clock = clock
         self._settler = Settler(settings, clock, triggers.conclude, gateway.request, recorder)
         self._dead: list[str] = []
@@ -162,6 +166,7 @@ class LeaseLoop:
         If the store has not answered the last request, this does nothing.
         """
         if self._backoff.ready and self._backoff.away is None:
+            self._output.leave()
             self._history.leave()
 
     @property
@@ -194,6 +199,7 @@ class LeaseLoop:
                 self._backoff.all_answered()
                 if self._claimer.has_polled:
                     self._history.work(len(self._tasks))
+                    self._output.work()
             except TransientStoreError:
                 # The failure has been logged. A claim is sent as soon as the pause has passed,
                 # because only the answer to a request can show that the outage has ended.
@@ -244,6 +250,7 @@ class LeaseLoop:
             if self._unstarted.released(key):
                 continue
             task = self._tasks.remove(key)
+            self._output.add(task)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
             # If a settlement would remove its row, but the row is gone already, the store answers
@@ -323,7 +330,7 @@ class LeaseLoop:
         """When to send the next request or stop the tasks, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         wakes = min(mono + self._gateway.next_extension - boot, self._claimer.wakes)
-        wakes = min(wakes, self._backlog.wakes, self._history.wakes)
+        wakes = min(wakes, self._backlog.wakes, self._history.wakes, self._output.wakes)
         if self._tasks:
             wakes = min(wakes, self._next_marks)
         if self._has_requests():

@@ -9,7 +9,9 @@ from psched.core.definition import Definition
 from psched.core.history.records import Attempt, Outcome
 from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
+from psched.core.output.records import KEPT
 from psched.core.settling import Ending
+from psched.output.collection import NO_OUTPUT, CapturedOutput
 from psched.process.kill_ladder import KillLadder
 from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
@@ -54,8 +56,11 @@ class RunningTask(Lease):
         out_of_memory: whether the run was probably ended because memory ran out.
         cpu_us: the CPU time in microseconds; None if it is not known.
         peak_kb: the most memory that one of its processes has used, in KiB; None if not known.
-        empty: whether no process belongs to the task any more. The runner can then run another
-            task.
+        empty: whether no process belongs to the task any more, and its output is known. The runner
+            can then run another task.
+        output: what the task has printed; known when ``empty`` is True.
+        awaits_output: whether no process belongs to the task any more, but the collector was asked
+            for its output and has not answered.
         begun: whether `TaskGuard` has checked that the runner has begun the task. `TaskGuard`
             checks this once, ``start_timeout`` seconds after the start.
         lost_server: whether the run has ended because the runner's fork server died.
@@ -80,10 +85,22 @@ class RunningTask(Lease):
     cpu_us: int | None = None
     peak_kb: int | None = None
     empty: bool = False
+    output: CapturedOutput = NO_OUTPUT
+    awaits_output: bool = False
     begun: bool = False
     lost_server: bool = False
     stopping: Reason = Reason.NONE
     ladder: KillLadder | None = None
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether its output is collected, by the setting ``output``."""
+        return self.definition.settings.output not in {"raw", "none"}
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its output is kept in the store, by the setting ``output``."""
+        return self.definition.settings.output in KEPT
 
     def taken_up(self) -> None:
         """Note that `TaskGuard` need not check any more that the runner has begun the task."""
@@ -142,9 +159,9 @@ class RunningTask(Lease):
             self.lost_server = True
             self.run_over("its fork server died", now, EndReport.of_exit(self.runner.exit))
 
-    def tree_gone(self) -> None:
-        """Note that no process belongs to the task any more."""
-        self.empty = True
+    def tree_gone(self, output: CapturedOutput = NO_OUTPUT) -> None:
+        """Note that no process belongs to the task any more, and what it has printed."""
+        self.empty, self.output, self.awaits_output = True, output, False
         # The figures are copied, because the runner can run another task before this lease ends.
         runner = self.runner
         self.cpu_us, self.peak_kb = self.told.cpu_us, self.told.peak_kb
@@ -216,6 +233,7 @@ class RunningTask(Lease):
             peak_kb=self.peak_kb,
             out_of_memory=self.out_of_memory,
             error=self.told.error,
+            result=self.told.result,
         )
 
     def report(self, mono: float, boot: float) -> dict[str, Any]:
@@ -226,6 +244,8 @@ class RunningTask(Lease):
             boot: the current time, seconds of the boot-time clock.
         """
         state = self.stopping.name.lower() if self.ladder else "running"
+        # When the run is over, the runner can run another task, whose progress the memory contains.
+        progress = None if self.over else self.runner.stop_flags.progress
         return {
             "occurrence": str(self.occurrence),
             "type": self.definition.type,
@@ -234,6 +254,7 @@ class RunningTask(Lease):
             "running_for": mono - self.started,
             "lease_left": self.deadlines.end - boot,
             "state": "ended" if self.over else state,
+            "progress": None if progress is None else progress._asdict(),
         }
 
     def log(self, text: str, *values: object, level: int = logging.INFO) -> None:

@@ -13,14 +13,27 @@ from psched.base.texts import brief
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
+from psched.output.collection import (
+    UNKNOWN,
+    CapturedOutput,
+    LiveOutput,
+    OutputCollection,
+    Pipe,
+    Whose,
+)
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
+from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
+from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")
+
+_PLACES = {"raw": RAW, "none": NONE}
+"""For the values of the setting ``output`` by which nothing is collected: where the output goes."""
 
 
 class LeaseWriter(Protocol):
@@ -51,6 +64,7 @@ class TaskTable:
         guard: stops tasks at their time limits and before their leases end.
         clock: measures when a task was started, and when it ended.
         store_clock: the same in the time of the store.
+        output: collects what tasks print; None if nobody does.
 
     Attributes:
         started: how many tasks have been started so far.
@@ -59,7 +73,12 @@ class TaskTable:
     """
 
     def __init__(
-        self, pool: RunnerPool, guard: TaskGuard, clock: Clock, store_clock: StoreClock
+        self,
+        pool: RunnerPool,
+        guard: TaskGuard,
+        clock: Clock,
+        store_clock: StoreClock,
+        output: OutputCollection | None = None,
     ) -> None:
         self.started = 0
         self.no_forks = FaultLog("cannot fork", _log, clock)
@@ -68,6 +87,12 @@ class TaskTable:
         self._guard = guard
         self._clock = clock
         self._store_clock = store_clock
+        self._output = output
+        self._printing: dict[int, RunningTask] = {}
+        self._readers: dict[int, RunningTask] = {}
+        self._read_all: list[int] = []
+        if output is not None:
+            output.whose = self._whose
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -107,6 +132,11 @@ class TaskTable:
             raise
         self.no_forks.passed()
 
+    def close(self) -> None:
+        """Let the collector write the output that it has read, because no task is left."""
+        if self._output is not None:
+            self._output.stop()
+
     def dismiss(self) -> None:
         """Let the waiting runners exit, because no task will follow."""
         self._pool.dismiss()
@@ -125,11 +155,18 @@ class TaskTable:
             started_at=self._store_clock.reading(),
         )
         self._tasks[row.key] = task
+        place = _PLACES.get(run.definition.settings.output, PIPE)
+        if runner.pipe is None or self._output is None:
+            place = RAW if place == PIPE else place
+        elif place == PIPE:
+            self._printing[runner.pipe.number] = task
+            self._output.begin(runner.pipe)
         self.started += 1
         task.log("started, %s, attempt %d", run.definition.type, row.attempt)
         self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit
-        message = {"run": assignment(row, run.definition, run.scheduled_time)}
+        task_fields = assignment(row, run.definition, run.scheduled_time)
+        message = {"run": {**task_fields, "output": place}}
         runner.link.send(message, _stored(row.data))
 
     def remove(self, key: str) -> RunningTask:
@@ -151,6 +188,7 @@ class TaskTable:
             if self._pool.cut_off(task.runner):
                 task.run_over(f"its process has sent {link.fault}", self._clock.monotonic())
         self._reap(writer)
+        self._take_output()
 
     def _reap(self, writer: LeaseWriter) -> None:
         """Note which runners have ended, and which of them have left no process behind."""
@@ -162,8 +200,11 @@ class TaskTable:
                     task.server_died(self._clock.monotonic())
                 self._end(task, f"its process {runner.exit}", EndReport.of_exit(runner.exit))
         for runner in self._pool.cleared():
-            if runner in by_runner:
-                by_runner[runner].tree_gone()
+            task = by_runner.get(runner)
+            if task is None:
+                self._forget_output(runner)
+            elif not task.awaits_output:
+                self._tree_gone(task)
         for runner, what in self._pool.late():
             if runner in by_runner:
                 text = "it has ended, but what it has started does not die: %s"
@@ -175,7 +216,8 @@ class TaskTable:
         Returns:
             When to call this method and `receive` again, seconds of the monotonic clock.
         """
-        return min(self._guard.watch(self._tasks.values()), self._pool.wakes)
+        wakes = min(self._guard.watch(self._tasks.values()), self._pool.wakes)
+        return wakes if self._output is None else min(wakes, self._output.wakes)
 
     def guard_before_blocking(self) -> None:
         """Send the signals that are due; call this before a request or a fork, which can block."""
@@ -191,12 +233,94 @@ class TaskTable:
         for task in self:
             self._guard.stop(task, reason, limit)
 
+    def follow(self, key: str, reader: int) -> RunningTask | None:
+        """Have the output of a running task sent to a reader, until it ends.
+
+        Args:
+            key: the key of the task.
+            reader: the reader's number; `live_output` returns the output with it.
+
+        Returns:
+            The task; None if no task with this key runs, or if it has no process any more.
+        """
+        task = self._tasks.get(key)
+        if task is None or task.empty or task.awaits_output:
+            return None
+        if self._output is not None and task.is_collected and task.runner.pipe is not None:
+            self._readers[reader] = task
+            self._output.follow(task.runner.pipe, reader)
+        return task
+
+    def unfollow(self, reader: int) -> None:
+        """Send a reader nothing more."""
+        if self._readers.pop(reader, None) is not None and self._output is not None:
+            self._output.unfollow(reader)
+
+    def live_output(self) -> tuple[Sequence[LiveOutput], Sequence[int]]:
+        """Return the output that has arrived for readers, and the readers that have all of it."""
+        if self._output is None:
+            return (), ()
+        ended, self._read_all = self._read_all, []
+        return self._output.take_live(), ended
+
+    def go_on(self) -> None:
+        """Say that what `live_output` has returned was passed on."""
+        if self._output is not None:
+            self._output.go_on()
+
     def _end(self, task: RunningTask, failure: str | None, told: EndReport) -> None:
         """Note that a run has ended; no effect if it had ended before."""
         if not task.over:
             task.run_over(failure, self._clock.monotonic(), told)
             if told.was_killed:
                 task.judge_memory(self._pool.oom_kills())
+
+    def _tree_gone(self, task: RunningTask) -> None:
+        """Note that no process of a task is left; ask for its output if it has printed some."""
+        runner = task.runner
+        if self._output is None or runner.pipe is None or runner.pipe.number not in self._printing:
+            task.tree_gone()
+            return
+        output = self._output.end(runner.pipe)
+        if output is None:
+            task.awaits_output = True
+            self._pool.hold(runner)
+        else:
+            self._output_arrived(task, output)
+
+    def _take_output(self) -> None:
+        """Note the output that has arrived from the collector."""
+        if self._output is None:
+            return
+        for number, output in self._output.take().items():
+            if (task := self._printing.get(number)) is not None and task.awaits_output:
+                self._output_arrived(task, output)
+                self._pool.unhold(task.runner)
+
+    def _output_arrived(self, task: RunningTask, output: CapturedOutput) -> None:
+        """Note the output of a task whose processes have ended; its lease can end now."""
+        task.tree_gone(output)
+        if task.runner.pipe is not None:
+            del self._printing[task.runner.pipe.number]
+        for reader in [each for each, read in self._readers.items() if read is task]:
+            self.unfollow(reader)
+            self._read_all.append(reader)
+        if task.runner.exit is not None:
+            self._forget_output(task.runner)
+
+    def _forget_output(self, runner: RunnerChild) -> None:
+        """Close the pipe of a runner that has ended."""
+        if self._output is not None and runner.pipe is not None:
+            self._output.forget(runner.pipe)
+
+    def _whose(self, pipe: Pipe) -> Whose:
+        """Whose output a pipe carries now, and what is to be done with it."""
+        task = self._printing.get(pipe.number)
+        if task is None:
+            return UNKNOWN
+        settings = task.definition.settings
+        keep = settings.output_limit if task.is_kept else 0
+        return Whose(task.row.key, keep, forward=settings.output in {"both", "service"})
 
     def _handle(
         self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
@@ -219,8 +343,9 @@ class TaskTable:
             self._end(task, message.get("done"), told)
             if message.get("store"):
                 self._pool.renew()
+            # If the runner cannot be used again, `RunnerPool.cleared` returns it.
             if not message["last"] and self._pool.give_back(task.runner):
-                task.tree_gone()
+                self._tree_gone(task)
             return
         # A lease that has not reached its deadline counts as held without a request to the store,
         # because no other worker can claim the row before that deadline.

@@ -17,9 +17,9 @@ from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.master.messages import FROM_MASTER
 from psched.process import kernel
+from psched.process.kernel import set_title
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox, Waitable
-from psched.process.titles import set_title
 from psched.runner.stop_flags import Reason
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
@@ -146,6 +146,7 @@ class Worker:
                 self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
         self._store.disconnect()
+        self._tasks.close()
         return self.exit_status
 
     def begin(self, reported: Mapping[str, Any] | None = None) -> None:
@@ -179,6 +180,7 @@ class Worker:
         timeout = self._lease_loop.tick()
         now = self._clock.monotonic()
         self._report(now)
+        self._relay_output()
         if self._stopping:
             self._see_whether_it_is_done(now)
         return max(0.0, min(timeout, self._next_heartbeat - now))
@@ -226,6 +228,42 @@ class Worker:
             self._log.reopen()
         if "report" in message:
             self._link.send({"report": self._status()})
+        if "follow" in message:
+            self._follow(message["follow"], message["reader"])
+        if "unfollow" in message:
+            self._tasks.unfollow(message["unfollow"])
+
+    def _follow(self, key: str, reader: int) -> None:
+        """Begin to send the output of a running task to a reader, if this worker runs it."""
+        task = self._tasks.follow(key, reader)
+        if task is None:
+            self._link.send({"absent": reader})
+            return
+        self._link.send(
+            {
+                "follows": reader,
+                "scheduled_time": task.occurrence.scheduled_time,
+                "attempt": task.row.attempt,
+                "owner": task.row.owner or "",
+                "collected": task.is_collected,
+            }
+        )
+
+    def _relay_output(self) -> None:
+        """Send the master what tasks have printed, for readers who have asked for it."""
+        live, ended = self._tasks.live_output()
+        for reader, output, dropped, waiting in live:
+            if output:
+                fields = {"output": reader, "dropped": dropped, "waiting": waiting}
+                self._link.send(fields, output)
+            else:
+                self._link.send({"nothing": reader})
+        for reader in ended:
+            self._link.send({"ended": reader})
+        if not self._link.unsent:
+            # Otherwise the master reads slowly. The collector then sends no more, so that nothing
+            # accumulates here.
+            self._tasks.go_on()
 
     def _stop(self, timeout: float | None, *, hurry: bool = False) -> None:
         if not self._stopping:

@@ -445,3 +445,90 @@ class TestRecords:
         add(cron=None, history="none")
         schedules.poll().finish()
         assert records() == []
+
+
+class TestResults:
+    def test_the_result_of_a_polled_task_is_in_its_record(self, schedules):
+        schedules.push("k", "t", {})
+        task = schedules.poll()
+        task.progress(40, "rows")  # nobody can ask this program
+        task.result = 1
+        task.result = {"rows": [1, "é"]}
+        task.finish()
+
+        [run] = schedules["k"].runs()
+        assert (run.outcome, run.result) == ("finished", {"rows": [1, "é"]})
+        with pytest.raises(AlreadyFinishedError):
+            task.result = 2
+        assert task.result == {"rows": [1, "é"]}
+
+    def test_waiting_for_the_end_returns_status_and_result(self, schedules, settings):
+        schedules.push("k", "t", {})
+        task = schedules.poll()
+        task.result = "tried"
+        task.retry(0)
+        assert [run.result for run in schedules["k"].runs()] == ["tried"]
+        task = schedules.poll()
+        task.result = [3]
+        task.finish()
+
+        end = schedules["k"].wait_for_end(timeout=0)
+
+        assert isinstance(end, psched.TaskEnd)
+        assert (end.status, end.reason, end.result) == ("finished", None, [3])
+        assert (end.run.attempt, end.run.fate) == (2, "finished")
+        assert schedules["k"].wait() == "finished"
+        with psched.open(settings.with_settings(history="none")) as other:
+            assert other["k"].wait_for_end().result == [3]
+
+    def test_a_task_that_never_ran_has_no_run_of_a_former_task_with_its_key(self, schedules):
+        schedules.push("k", "t", {})
+        task = schedules.poll()
+        task.result = "of the former"
+        task.finish()
+        schedules["k"].delete()
+        schedules.push("k", "t", {})
+        schedules["k"].cancel()
+
+        end = schedules["k"].wait_for_end()
+
+        assert (end.status, end.run, end.result) == ("cancelled", None, None)
+
+    def test_a_cancelled_task_has_the_result_of_its_last_attempt(self, schedules):
+        schedules.push("k", "t", {})
+        task = schedules.poll()
+        task.result = "partial"
+        task.retry()
+        schedules["k"].cancel()
+
+        end = schedules["k"].wait_for_end()
+
+        assert (end.status, end.run.outcome, end.result) == ("cancelled", "failed", "partial")
+
+    @pytest.mark.usefixtures("schedules")
+    def test_without_a_history_the_result_is_not_kept(self, settings):
+        with psched.open(settings.with_settings(history="none")) as schedules:
+            schedules.push("k", "t", {})
+            task = schedules.poll()
+            task.result = 1
+            task.finish()
+            end = schedules["k"].wait_for_end()
+            assert (end.status, end.run, end.result) == ("finished", None, None)
+
+    @pytest.mark.usefixtures("schedules")
+    def test_without_the_tables_of_the_history_the_result_is_not_kept(self, settings, sql):
+        sql("DROP TABLE {table}_runs")
+        with psched.open(settings) as schedules:
+            schedules.push("k", "t", {})
+            task = schedules.poll()
+            task.result = 1
+            task.finish()
+            assert schedules["k"].wait_for_end().run is None
+
+    def test_waiting_for_the_end_has_the_limits_of_waiting(self, add, schedules):
+        schedules.push("k", "t", {}, run_at=LATER)
+        with pytest.raises(TimeoutError):
+            schedules["k"].wait_for_end(timeout=0)
+        add("repeats")
+        with pytest.raises(InvalidError, match="has a trigger"):
+            schedules["repeats"].wait_for_end()

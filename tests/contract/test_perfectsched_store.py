@@ -4,14 +4,22 @@ import pytest
 
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
 from psched.core.store_protocol import Settled, Store
-from psched.testing import BacklogContract, CoreContract, HistoryContract, LastRunsContract
+from psched.testing import (
+    BacklogContract,
+    CoreContract,
+    HistoryContract,
+    LastRunsContract,
+    OutputContract,
+)
 from psched.testing.store_contract.bench import leased
 from psched.testing.store_contract.history.bench import ending_with, recorded, runs
 from support.compat import compat_factory
 from support.stores import Sql
 
 
-class TestPerfectSchedStore(CoreContract, BacklogContract, HistoryContract, LastRunsContract):
+class TestPerfectSchedStore(
+    CoreContract, BacklogContract, HistoryContract, LastRunsContract, OutputContract
+):
     @pytest.fixture
     def backend_factory(self, database):
         if database.kind == "mariadb":

@@ -1,6 +1,7 @@
 """The store contract, on the documentation's example of a store."""
 
 import importlib.util
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.core.history.protocol import KeepsHistory
+from psched.core.output.protocol import KeepsOutput
 from psched.core.store_protocol import ExpiredLease, Settled
-from psched.testing import BackendContract, BacklogContract, StatusContract
+from psched.testing import BackendContract, BacklogContract, OutputContract, StatusContract
 from psched.testing.store_contract.bench import LEASE, claim, ending, leased
 from psched.testing.store_contract.history.bench import claimed, ending_with, recorded
 from support.stores import SOME, takes_some_types
@@ -52,6 +54,7 @@ class TestFileStore(BackendContract, BacklogContract, StatusContract):
         held = leased(store, "k")
         assert store.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
         assert not isinstance(store, KeepsHistory)
+        assert not isinstance(store, KeepsOutput)
 
     def test_the_time_of_a_claim_is_kept_until_the_lease_ends(self, backend_factory):
         """A subclass that keeps the run history needs it for the records of lost attempts."""
@@ -74,3 +77,44 @@ class TestFileStore(BackendContract, BacklogContract, StatusContract):
         some = backend_factory()
         some.only = SOME
         takes_some_types(backend_factory(), some)
+
+
+class TestOutputOfAFileStore(OutputContract):
+    """The contract of a capability, on the shortest implementation of it."""
+
+    @pytest.fixture
+    def backend_factory(self, example, tmp_path):
+        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        records, numbers = {}, itertools.count(1)
+
+        class Store(example.FileStore):
+            def output_problem(self):
+                return None
+
+            def write_output(self, written):
+                for record in written:
+                    attempt = record.key, record.scheduled_time, record.owner
+                    records.pop(attempt, None)
+                    records[attempt] = replace(record, id=next(numbers))
+
+            def outputs(self, selection):
+                found = [
+                    record
+                    for record in reversed(records.values())
+                    if record.key == selection.key
+                    and selection.scheduled_time in {None, record.scheduled_time}
+                    and selection.attempt in {None, record.attempt}
+                ]
+                return iter(found[: selection.limit])
+
+            def trim_output(self, *, before, budget, limit):
+                deleted = 0
+                for attempt, record in [*records.items()][:limit]:
+                    size = sum(len(each.output) for each in records.values())
+                    if record.ended >= before and size <= budget:
+                        break
+                    del records[attempt]
+                    deleted += 1
+                return deleted
+
+        return lambda: Store(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311

@@ -9,6 +9,7 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    OutputContract,
     StatusContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
@@ -20,7 +21,12 @@ _numbers = itertools.count(1)
 
 @pytest.mark.parametrize("database", ["redis"], indirect=True)
 class TestRedisStore(
-    BackendContract, BacklogContract, HistoryContract, LastRunsContract, StatusContract
+    BackendContract,
+    BacklogContract,
+    HistoryContract,
+    LastRunsContract,
+    OutputContract,
+    StatusContract,
 ):
     @pytest.fixture
     def backend_factory(self, database):
@@ -45,7 +51,9 @@ class TestRedisStore(
             takes_some_types(backend_factory(), open_some())
 
 
-class TestRedisStoreBehindSentinels(BackendContract, BacklogContract, HistoryContract):
+class TestRedisStoreBehindSentinels(
+    BackendContract, BacklogContract, HistoryContract, OutputContract
+):
     @pytest.fixture
     def backend_factory(self, watched):
         with store_factory(watched.url(str(next(_numbers)))) as open_store:

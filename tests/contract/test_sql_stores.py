@@ -8,6 +8,7 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    OutputContract,
     ReplaceManyContract,
     StatusContract,
     TableContract,
@@ -78,7 +79,7 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-class TestSqlHistory(HistoryContract, LastRunsContract):
+class TestSqlHistory(HistoryContract, LastRunsContract, OutputContract):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:

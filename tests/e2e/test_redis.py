@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from support.processes import title
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -83,6 +84,61 @@ def test_a_task_on_redis_has_not_loaded_what_only_others_need(redis_service):
     master = service.start()
     assert "LOADED ['redis']" in master.wait_for_log("LOADED .*")
     assert all("redis" not in title(pid) for pid in master.workers())
+
+
+PRINTS = """
+import subprocess
+import time
+from pathlib import Path
+
+from psched.application import Dispatch as BaseDispatch
+
+def prints(task):
+    print(task.key, "one", flush=True)
+    subprocess.run(["sh", "-c", "echo two >&2; echo three"], check=True)
+    while task.key == "late" and not Path(__file__).with_name("gate").exists():
+        time.sleep(0.01)
+
+class Dispatch(BaseDispatch):
+    routes = {"prints": prints}
+"""
+
+
+def test_what_a_task_prints_is_kept_and_shown(redis_service, place):
+    service = redis_service
+    service.init()
+    service.write("printing.py", PRINTS)
+    service.configure(dispatch="printing:Dispatch", output="both")
+    assert "  output: kept\n" in service.psched("check").stdout
+    service.add("k", "prints")
+    service.add("late", "prints")
+    master = service.start()
+    service.wait_for_finish("k")
+
+    shown = service.psched("logs", "k")
+
+    assert (shown.returncode, shown.stdout) == (0, "k one\ntwo\nthree\n")
+    assert "k, attempt 1 of " in shown.stderr
+    shown = service.psched("logs", "k", "--json")
+    assert '"text": "k one\\ntwo\\nthree\\n"' in shown.stdout
+
+    # What a running task prints comes from its master.
+    live = wait_until(
+        lambda: "three" in (shown := service.psched("logs", "late")).stdout and shown,
+        what="live output",
+    )
+    assert live.stdout == "late one\ntwo\nthree\n"
+    # A full memory loses output, and delays no end of a task.
+    number = int(place.url.rpartition("/")[2])
+    place.server.query("CONFIG", "SET", "maxmemory", 1, db=number)
+    try:
+        service.open_gate("gate")
+        service.wait_for_finish("late")
+        master.wait_for_log("outputs of attempts are lost .1 so far.: .*memory is full")
+    finally:
+        place.server.query("CONFIG", "SET", "maxmemory", 0, db=number)
+    assert service.psched("logs", "late").returncode == 1
+    assert master.stop() == 0
 
 
 def test_without_its_driver_it_is_said_what_to_install(redis_service):

@@ -9,9 +9,9 @@ import pytest
 
 from psched.master import messages as master_messages
 from psched.process import message_shapes
+from psched.process.channel import Channel
 from psched.process.link import Link
 from psched.runner import messages
-from psched.runner.channel import Channel
 from support.bench import Bench
 from support.fuzzing import FACTOR, cases, told
 from support.isolated import isolated

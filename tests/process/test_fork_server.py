@@ -40,12 +40,12 @@ def told(server):
 
 def ended_and_buried():
     server = fork_server(waits)
-    (place, one, link), (_, other, kept) = server.fork(2)
+    (place, one, link, _), (_, other, kept, _) = server.fork(2)
     link.close()
     found = [(each.pid == one, each.status) for each in told(server)]
     again = server.exits()
     # Others may take their time to say so; until then its pid is not to be another's.
-    [(second_place, third, line)] = server.fork(1)
+    [(second_place, third, line, _)] = server.fork(1)
     known = [state(one), third != one, second_place != place]
     server.bury([one])
     wait_until(lambda: not Path(f"/proc/{one}").exists(), what="its burial")
@@ -63,7 +63,7 @@ def forked_while_others_end():
     server = fork_server(lambda place, _link: place % 100)
     pids, found = set(), []
     for _ in range(20):
-        pids |= {pid for _, pid, _ in server.fork(MOST_AT_ONCE)}
+        pids |= {pid for _, pid, *_ in server.fork(MOST_AT_ONCE)}
         found += server.exits()
     while len(found) < len(pids):
         found += told(server)
@@ -91,7 +91,7 @@ def ended_while_another_is_forked():
             os.register_at_fork(after_in_parent=seen_to_its_end)
 
     server = fork_server(waits, before_fork=before_fork)
-    [(_, one, _link)] = server.fork(1)
+    [(_, one, _link, _)] = server.fork(1)
     _other = server.fork(1)  # which lives as long as its line
     return [each.pid == one for each in told(server)]
 
@@ -123,7 +123,7 @@ def test_it_survives_that_there_is_no_descriptor_to_look_with():
 
 def heard_beside_an_answer():
     server = fork_server(waits)
-    [(_, one, link)] = server.fork(1)
+    [(_, one, link, _)] = server.fork(1)
     link.close()
     wait_until(lambda: state(one) == "Z", what="its end")
     select.select([server.channel], [], [])
@@ -157,7 +157,7 @@ def test_there_are_no_more_than_there_are_places_until_some_are_buried():
 
 def killed():
     server = fork_server(waits)
-    runners = [pid for _, pid, _ in server.fork(2)]
+    runners = [pid for _, pid, *_ in server.fork(2)]
     kill(server.pid)
     for pid in [server.pid, *runners]:
         wait_for_end(pid)
@@ -185,11 +185,11 @@ def test_it_ends_when_it_is_let_go():
 
 def signalled():
     server = fork_server(waits)
-    [(_, runner, one)] = server.fork(1)
+    [(_, runner, one, _)] = server.fork(1)
     # As when a signal is sent to every process of a service.
     for number in signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1:
         kill(server.pid, number)
-    [(_, another, two)] = server.fork(1)
+    [(_, another, two, _)] = server.fork(1)
     return [has_ended(pid) for pid in (server.pid, runner, another)], one.closed or two.closed
 
 
@@ -271,7 +271,7 @@ def prepared():
 
     os.dup2(os.open("opened", os.O_CREAT), 99)
     server = fork_server(tells, before_fork=lambda: calls.append("fork"))
-    told = [link.wait() for _, _, link in server.fork(2)]
+    told = [link.wait() for _, _, link, _ in server.fork(2)]
     return [[each["calls"], each["opened"]] for each in told], calls
 
 

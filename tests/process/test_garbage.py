@@ -270,7 +270,7 @@ def test_a_fork_server_that_sends_garbage_is_replaced():
 
 def worker_that_sends_garbage():
     server = fork_server(lambda _place, link: link.wait() or 0)
-    [(_, living, kept), *_] = born = server.fork(MOST_AT_ONCE)
+    [(_, living, kept, _), *_] = born = server.fork(MOST_AT_ONCE)
     # Whom it must not wait for: a runner that lives, a process that is nobody's.
     server.channel.send({"bury": [living, os.getpid(), 99999]})
     alive = [len(server.fork(1)), not has_ended(living), len(born) == MOST_AT_ONCE]

@@ -101,6 +101,7 @@ class Scene:
             "poll_interval": 0.05,
             "retry_wait": 0,
             "concurrency": 1,
+            "output": "service",  # the store cannot keep it
             **settings,
         }
         self.settings = from_mapping(given)

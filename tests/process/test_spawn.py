@@ -71,7 +71,7 @@ def spawn_alike(main, count, **how):
     """Some children of a fork server's."""
     server = fork_server(lambda _place, link: main(link), **how)
     SERVERS.append(server)
-    return [(pid, link) for _, pid, link in server.fork(count)]
+    return [(pid, link) for _, pid, link, _ in server.fork(count)]
 
 
 # --- refusals ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the SQL stores beyond their contract."""
+"""Fixtures for tests of the stores beyond their contract."""
 
 import contextlib
 
@@ -41,3 +41,17 @@ def sql(database):
 @pytest.fixture
 def settings(database):
     return config.from_mapping({"url": database.url, "alive_time": 60})
+
+
+@pytest.fixture
+def redis_cli(database):
+    """A function that sends a command to the Redis server of the fixture ``database``."""
+    number = int(database.url.rpartition("/")[2])
+    return lambda *command: database.server.query(*command, db=number)
+
+
+@pytest.fixture
+def set_memory(redis_cli):
+    """A function that sets how many bytes of memory the Redis server may use; 0 means no limit."""
+    yield lambda limit: redis_cli("CONFIG", "SET", "maxmemory", limit)
+    redis_cli("CONFIG", "SET", "maxmemory", 0)

@@ -13,6 +13,7 @@ from psched.core.columns import decode, parse_payload
 from psched.core.model import QUARANTINED, Quarantine, Row
 from psched.core.policy import Run, after_claim, after_run
 from psched.stores.sql.store import SqlStore
+from psched.testing.store_contract.history.bench import made, runs
 from support.stores import store_factory
 
 MIB = 2**20
@@ -169,3 +170,9 @@ def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sq
     assert verdict.reason == "data: is compressed, and has more than 16777216 bytes"
     assert [*store.settle([verdict]).values()]
     assert store.get("bomb").status == QUARANTINED
+
+
+def test_many_records_with_large_errors_are_written_at_once(store):
+    records = [made("k", owner=f"w.{n}", error=f"{n} " + "x" * 8000) for n in range(50)]
+    store.record(records)
+    assert runs(store) == records[::-1]

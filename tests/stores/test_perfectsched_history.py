@@ -2,6 +2,7 @@
 
 import pytest
 
+import psched
 from psched.base.errors import SchemaError, UnknownOutcomeError
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Settled
@@ -12,6 +13,7 @@ from support.proxy import LOOPBACK, Fault, Proxy
 from support.stores import Sql
 
 COMPANIONS = ("psched_runs", "psched_workers", "psched_audit")
+EVERY = (*COMPANIONS, "psched_output")
 
 
 @pytest.fixture
@@ -34,8 +36,8 @@ def sql(database):
 
 def test_init_makes_the_tables_of_the_history_once(open_store):
     store = open_store()
-    made_now = [f"created table {name}" for name in COMPANIONS]
-    assert [*store.init()][-3:] == made_now
+    made_now = [f"created table {name}" for name in EVERY]
+    assert [*store.init()][-4:] == made_now
     assert [*store.init()] == []
     assert isinstance(store, KeepsHistory)
     assert store.history_problem() is None
@@ -43,11 +45,11 @@ def test_init_makes_the_tables_of_the_history_once(open_store):
 
 def test_init_adds_them_to_a_table_that_perfectsched_has_made(open_store, sql):
     open_store().init()
-    for name in COMPANIONS:
+    for name in EVERY:
         sql(f"DROP TABLE {name}")
     rows = "SELECT * FROM {table}"
     before = sql(rows)
-    assert [*open_store().init()] == [f"created table {name}" for name in COMPANIONS]
+    assert [*open_store().init()] == [f"created table {name}" for name in EVERY]
     assert sql(rows) == before
 
 
@@ -123,7 +125,7 @@ class TestOnAServer:
         assert len(runs(store)) == 1
 
     def test_a_user_that_may_not_create_tables_has_no_history(self, store, database, sql):
-        for name in COMPANIONS:
+        for name in EVERY:
             sql(f"DROP TABLE {name}")
         user = f"u_{_name(database)}"[:30]
         database.server.query(f"CREATE USER {user} IDENTIFIED BY 'x'")
@@ -134,7 +136,7 @@ class TestOnAServer:
             with compat_factory(url) as open_mine:
                 mine = open_mine()
                 [line] = mine.init()
-                assert line.startswith("no run history: its tables cannot be created: ")
+                assert line.startswith("no run history and no output: tables cannot be created: ")
                 assert "command denied to user" in line
                 assert "psched_runs" in mine.history_problem()
                 held = leased(mine, "k")
@@ -167,3 +169,15 @@ class TestOnAServer:
 
 def _name(database):
     return database.url.rpartition("/")[2]
+
+
+@pytest.mark.usefixtures("store")
+def test_the_result_of_a_task_is_kept_beside_the_table(database):
+    settings = {"type": "rdb_compat", "url": database.url, "table": "psched"}
+    with psched.open(settings) as schedules:
+        schedules.add("k", "t", cron="0 * * * *", next_time=3600)
+        task = schedules.poll()
+        task.result = {"rows": 3}
+        task.finish()
+        [run] = schedules["k"].runs(outcome="finished")
+        assert run.result == {"rows": 3}

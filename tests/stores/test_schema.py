@@ -45,7 +45,7 @@ def age(sql, database):
 
 def every_table(table):
     """The names of all tables of a store, in the order in which they are created."""
-    return [table, *(f"{table}_{part}" for part in ("runs", "workers", "audit", "info"))]
+    return [table, *(f"{table}_{part}" for part in ("runs", "workers", "audit", "output", "info"))]
 
 
 def test_init_makes_the_table_and_says_so_once(bare):

@@ -3,7 +3,8 @@
 To be used in a function that runs isolated (see `support.isolated`), since runners are forked.
 """
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.master.generation_spec import WorkerIdentity
+from psched.output.collection import OutputCollection
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.service.worker_boot import make_runner_pool
@@ -23,7 +25,8 @@ from psched.worker.composition import make_task_table
 from psched.worker.running_task import RunningTask
 from psched.worker.worker import prepare_process
 from support.history import recorder
-from support.waiting import Deadline
+from support.processes import children, title
+from support.waiting import Deadline, wait_until
 
 CLOCK = SystemClock()
 
@@ -61,10 +64,12 @@ class Bench:
         log_file: the log's file; default: standard error.
         cgroup: this process's, below which each runner is given one.
         open_schedules: opens the schedules for a task; default: none does.
+        secrets: are hidden in output.
         settings: psched's.
 
     Attributes:
         ledger: the requests to the store.
+        output: collects what tasks print, unless the setting ``output`` is raw.
     """
 
     def __init__(
@@ -74,13 +79,17 @@ class Bench:
         log_file: str | None = None,
         cgroup: Cgroup | None = None,
         open_schedules: Callable[[], Any] | None = None,
+        secrets: Iterable[str] = (),
         **settings: Any,
     ) -> None:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
         self.inbox = prepare_process(self.log, WorkerIdentity(0, 1, "nonce"))
         self.ledger = Ledger()
-        given = {"url": "sqlite:///unused.db", "concurrency": 1, **settings}
+        # Most tests look at what tasks print themselves.
+        given = {"url": "sqlite:///unused.db", "concurrency": 1, "output": "raw", **settings}
         self._settings = from_mapping(given)
+        raw = self._settings.output == "raw"
+        self.output = None if raw else OutputCollection(clock=CLOCK, secrets=secrets)
         self.pool = make_runner_pool(
             self._settings,
             handlers.get,
@@ -88,9 +97,18 @@ class Bench:
             log=self.log,
             clock=CLOCK,
             cgroup=cgroup,
+            output=self.output,
         )
+        if self.output is not None:
+            self.pool.start()
+            self.output.start()
         self.tasks = make_task_table(
-            self._settings, pool=self.pool, deadman=DeadMan(), clock=CLOCK, recorder=recorder(CLOCK)
+            self._settings,
+            pool=self.pool,
+            deadman=DeadMan(),
+            clock=CLOCK,
+            recorder=recorder(CLOCK),
+            output=self.output,
         )
 
     def start(self, type: str, key: str | None = None, **data: object) -> RunningTask:  # noqa: A002
@@ -124,6 +142,16 @@ class Bench:
         self.tasks.start(row, Run(parse_row(row, self._settings), 60), deadlines)
         return self.tasks[row.key]
 
+    @property
+    def collector(self) -> int:
+        """The pid of the collector."""
+        return wait_until(lambda: self.collectors, what="the collector")[0]
+
+    @property
+    def collectors(self) -> list[int]:
+        """The pids of all living collectors."""
+        return [pid for pid in children(os.getpid()) if title(pid) == "psched collector"]
+
     def turn(self, timeout: float = 0.05) -> None:
         """Take one turn of a worker's loop, at most so many seconds long."""
         self.tasks.receive(self.ledger)
@@ -145,7 +173,9 @@ class Bench:
     def close(self) -> None:
         """Dismiss the runners and the fork server, and wait for their ends."""
         self.tasks.dismiss()
-        self.until(lambda: not self.tasks.links)
+        collector = [] if self.output is None else self.output.links
+        self.until(lambda: [*self.tasks.links] == collector)
+        self.tasks.close()
 
     def finish(self, task: RunningTask) -> str:
         """Run the loop until nothing is left of a task; return how its lease would be settled."""

@@ -116,6 +116,7 @@ class Cost:
     def _on_mariadb(self) -> tuple[str, int]:
         plan = "\n".join(str(tuple(row)) for row in self._run("EXPLAIN ") if row[1] != "INSERT")
         self._connection.exec_driver_sql("FLUSH STATUS")
+        self._connection.exec_driver_sql("BEGIN")  # FLUSH has ended the transaction
         self._run()
         found = self._connection.execute(text("SHOW SESSION STATUS LIKE 'Handler%'"))
         counts = {name: int(number) for name, number in found}

@@ -42,6 +42,7 @@ SETTINGS = {
 ASSIGNMENT = {
     "key": "s1", "type": "t", "scheduled_time": 60, "attempt": 1, "cron": None, "timezone": "UTC",
     "delay": 0, "owner": "n.1", "fence": 1, "data_limit": 1024, "on_return": "finish",
+    "output": "pipe", "result": "explicit",
 }  # fmt: skip
 
 MASTER = {
@@ -50,13 +51,17 @@ MASTER = {
     "programs": "rows may", "triggers": "rows may",
 }  # fmt: skip
 
-END = {"error": None, "exit": [None, None], "used": [1, None], "last": False, "store": True}
+END = {
+    "error": None, "exit": [None, None], "used": [1, None], "last": False, "store": True,
+    "result": None,
+}  # fmt: skip
 
 GOOD = [
     (FROM_RUNNER, {"done": None, **END, "last": True, "store": False}),
     (FROM_RUNNER, {"done": None, **END, "exit": [0, None], "used": [0, 1]}),
     (FROM_RUNNER, {"done": None, **END, "used": None}),
     (FROM_RUNNER, {"done": "ValueError: é", **END, "error": "a\nb\té" * 1000, "exit": [None, 9]}),
+    (FROM_RUNNER, {"done": None, **END, "result": '{"rows":"日本"}'}),
     (FROM_RUNNER, {"decide": "finish"}),
     (FROM_RUNNER, {"retry": None, "wait": 0.5}),
     (FROM_RUNNER, {"retry": "asked for", "wait": None}),
@@ -171,7 +176,8 @@ def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
     settings = from_mapping({"url": "sqlite:///unused.db"})
     row = Row("k" * LONGEST_KEY, "t" * NAME_LENGTH, owner="n.1")
     definition = replace(parse_row(row, settings), cron="x" * LONGEST_CRON)
-    told = {"run": assignment(row, definition, LATEST_TIME), "data": b"{}"}
+    run = assignment(row, definition, LATEST_TIME) | {"output": "pipe"}
+    told = {"run": run, "data": b"{}"}
     assert TO_RUNNER.fault(told) is None
     occurrence = str(Occurrence(row.key, LATEST_TIME))
     assert messages.TASK({**TASK, "occurrence": occurrence, "type": row.type})

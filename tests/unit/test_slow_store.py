@@ -105,7 +105,8 @@ class Scene:
     def __init__(self, answer=0.0, **settings):
         SCENES.append(self)
         given = {"url": "sqlite:///unused.db", "alive_time": ALIVE_TIME, "poll_interval": 1}
-        given["history"] = "none"  # the store keeps none, which is not to be warned of
+        # The store keeps neither, which is not to be warned of.
+        given |= {"history": "none", "output": "service"}
         self.settings = from_mapping({**given, **settings})
         self.clock = ManualClock()
         self.store = Store(self.clock)

@@ -22,6 +22,7 @@ class Scene:
         self.asked = []
         self.wakes = 0.0
         self.link = self
+        self.pipe = None
         self.tasks = TaskTable(self, self, self, StoreClock(ManualClock()))
 
     def monotonic(self):

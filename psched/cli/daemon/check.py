@@ -24,6 +24,8 @@ from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.protocol import KeepsHistory
+from psched.core.output.protocol import KeepsOutput
+from psched.core.output.records import KEPT
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers
 from psched.handlers.permissions import (
@@ -171,6 +173,8 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             click.echo(f"  history: {_describe_history(store, settings)}")
         with problems.collected():
+            click.echo(f"  output: {_describe_output(store, settings)}")
+        with problems.collected():
             store.try_rights()
             click.echo("  rights: may be read and written: ok")
         with problems.collected():
@@ -187,6 +191,17 @@ def _describe_history(store: Store, settings: Config) -> str:
     if (problem := store.history_problem()) is not None:
         return f"not kept: {problem}"
     return "none (the setting history)" if settings.history == "none" else "kept"
+
+
+def _describe_output(store: Store, settings: Config) -> str:
+    """Whether the output of tasks is kept, and if not, why."""
+    if not isinstance(store, KeepsOutput):
+        return "not kept: this store cannot keep it"
+    if (problem := store.output_problem()) is not None:
+        return f"not kept: {problem}"
+    return (
+        "kept" if settings.output in KEPT else f"not kept (the setting output: {settings.output})"
+    )
 
 
 def _measure(store: Store, settings: Config) -> Iterator[str]:

@@ -13,11 +13,12 @@ from psched.base.quantities import format_duration
 from psched.base.texts import visible
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
-from psched.config import Config
+from psched.cli.running_here import served_by, serves, shown_progress, table_of
 from psched.core.history.redaction import Redaction
 from psched.master.reports.load import Load
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
+from psched.runner.progress import Progress
 
 _SILENT_TOO_LONG = 15.0
 """Seconds without a message after which a worker is shown as silent. A worker sends a message every
@@ -50,31 +51,31 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
         if isinstance(answer, OSError):
             silent.append(f"psched-master {pid} does not answer: {answer.strerror or answer}")
             continue
-        served = _served(answer) if "url" in answer else None
-        if wanted is not None and served not in (None, _wanted(wanted)):
-            others.append(f"; {pid} serves {served}")
+        if wanted is not None and not serves(answer, wanted):
+            others.append(f"; {pid} serves {served_by(answer)}")
             continue
         found += 1
-        shown = {**answer, "errors": [redaction.text(line) for line in answer["errors"]]}
+        shown = {
+            **answer,
+            "errors": [redaction.text(line) for line in answer["errors"]],
+            "workers": [_without_secrets(worker, redaction) for worker in answer["workers"]],
+        }
         lines = [json.dumps(shown)] if as_json else _lines(shown)
         for line in lines:
             click.echo(visible(line))
     for line in silent:
         click.echo(line, err=True)
     if not found:
-        what = f" that serves {_wanted(wanted)}" if wanted is not None else ""
+        what = f" that serves {table_of(wanted)}" if wanted is not None else ""
         where = ", ".join(map(str, folders))
         raise click.ClickException(
             f"no psched-master{what} answers on this host; searched {where}{''.join(others)}"
         )
 
 
-def _served(master: Mapping[str, Any]) -> str:
-    return f"table {master['table']} on {master['url']}"
-
-
-def _wanted(settings: Config) -> str:
-    return f"table {settings.table} on {settings.safe_url}"
+def _without_secrets(worker: Mapping[str, Any], redaction: Redaction) -> Mapping[str, Any]:
+    tasks = [{**task, "progress": shown_progress(task, redaction)} for task in worker["tasks"]]
+    return {**worker, "tasks": tasks}
 
 
 def _lines(master: Mapping[str, Any]) -> Iterator[str]:
@@ -122,8 +123,9 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
     if lost := worker.get("lost_records", 0):
         yield f"    {lost} records of the run history could not be written"
     for task in tasks:
+        progress = "" if task["progress"] is None else f", {Progress(**task['progress'])}"
         yield (
             f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"
             f" pid {task['pid']} {task['state']} for {format_duration(task['running_for'])},"
-            f" lease ends in {format_duration(task['lease_left'])}"
+            f" lease ends in {format_duration(task['lease_left'])}{progress}"
         )

@@ -175,10 +175,10 @@ def _refuse_unknown(schedules: ScheduleCollection, key: str, settings: Config) -
         ) from None
     if settings.history == "none":
         raise NotFoundError(f"{key}: {_NONE}")
-    raise NotFoundError(f"{key}: no run is recorded yet; {_prospect(found.row, schedules.now())}")
+    raise NotFoundError(f"{key}: no run is recorded yet; {prospect(found.row, schedules.now())}")
 
 
-def _prospect(row: Row, now: float) -> str:
+def prospect(row: Row, now: float) -> str:
     """When a schedule runs that has no record."""
     status = shown_status(row, now)
     if row.next_run_time is None or status not in {WAITING, DUE}:

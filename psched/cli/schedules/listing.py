@@ -33,7 +33,8 @@ from psched.cli.text_table import print_table
 from psched.client.collection import ScheduleCollection
 from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, RUNNING, STATUSES, WAITING, Row
-from psched.core.schedule import ListOrder, ScheduleMetadata, Schedules
+from psched.core.schedule import ListOrder, Schedules
+from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import selection_of
 
 _STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))

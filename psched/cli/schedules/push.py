@@ -1,5 +1,6 @@
 """The command push."""
 
+import json
 import math
 import os
 import sys
@@ -12,8 +13,10 @@ from psched.app import open_schedules
 from psched.base import payload
 from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError, StoreError
 from psched.base.quantities import as_seconds
+from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.exit_status import report_errors
+from psched.cli.history.run_text import run_object
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
@@ -68,6 +71,12 @@ class _PushCommand(click.Command):
     help="Wait until the task ends, at most this long. Exit status: 0 finished, 1 ended otherwise,"
     " 3 not ended yet.",
 )
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="With --wait: show how the task has ended as one JSON object, with its result.",
+)
 @click.option("--max-attempts", type=int, metavar="N", help="Give up after N attempts.")
 @click.option(
     "--expire",
@@ -105,6 +114,7 @@ def push(
     wait: float | None,
     *,
     raw: bool,
+    as_json: bool,
     **own: float | None,
 ) -> None:
     """Submit a task that runs once.
@@ -117,13 +127,16 @@ def push(
     --raw, unless it begins with {.
 
     A KEY can be pushed again when its task has ended and retention_time has passed since. With
-    --wait, a KEY that exists already is not an error: the command waits for the existing task.
+    --wait, a KEY that exists already is not an error: the command waits for the existing task. If
+    the task has set a result, it follows on a line of its own, as JSON.
 
     A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
     configured timezone. A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h,
     30d.
     """
     key, type_, data = _task(words)
+    if as_json and wait is None:
+        raise click.UsageError("--json needs --wait")
     fields, form = _payload(data, raw=raw, may_be_text=len(words) == 1)
     settings = settings_to_write(location)
     with open_schedules(settings) as schedules:
@@ -152,7 +165,7 @@ def push(
         if wait is None:
             click.echo(f"{key}: pushed")
         else:
-            _wait_for(task, wait, Redaction(settings.redact))
+            _wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
 
 
 def _without_type(key: str) -> str:
@@ -197,9 +210,9 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
         raise InvalidError("data", f"{error.problem}; {_FIX}") from None
 
 
-def _wait_for(task: Schedule, seconds: float, redaction: Redaction) -> None:
+def _wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: bool) -> None:
     try:
-        status = task.wait(seconds if math.isfinite(seconds) else None)
+        end = task.wait_for_end(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
         raise _UnfinishedError(f"{error} after {seconds:g} s; the task goes on") from None
     except KeyboardInterrupt:
@@ -211,10 +224,19 @@ def _wait_for(task: Schedule, seconds: float, redaction: Redaction) -> None:
         ) from None
     except StoreError as error:
         raise _UnfinishedError(f"{task.key}: pushed, but its result is unknown: {error}") from None
-    if status != FINISHED:
-        why = redaction.text(task.metadata().reason or "")
-        raise click.ClickException(f"{task.key}: {status}" + (f": {one_line(why)}" if why else ""))
-    click.echo(f"{task.key}: {status}")
+    run = None if end.run is None else run_object(end.run, redaction)
+    result = None if run is None else run["result"]
+    why = redaction.text(end.reason or "")
+    if as_json:
+        made = {"key": task.key, "status": end.status, "reason": why or None, "result": result}
+        click.echo(json.dumps({**made, "run": run}))
+    if end.status != FINISHED:
+        text = f"{task.key}: {end.status}" + (f": {one_line(why)}" if why else "")
+        raise click.ClickException(text)
+    if not as_json:
+        click.echo(f"{task.key}: {end.status}")
+        if result is not None:
+            click.echo(visible(json.dumps(result, ensure_ascii=False)))
 
 
 def _is_duration(word: str) -> bool:

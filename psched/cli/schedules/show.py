@@ -11,6 +11,7 @@ import click
 
 from psched.app import open_schedules
 from psched.base.errors import InvalidError, NotSupportedError
+from psched.base.texts import cut, visible
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
@@ -18,6 +19,7 @@ from psched.cli.history.run_text import COLUMNS, View, exit_text, result, run_ob
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
+from psched.cli.running_here import progress_here
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
 from psched.cli.schedules.status import overdue, shown_status
@@ -26,9 +28,10 @@ from psched.cli.time_format import format_both, format_distance, format_took
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import WAITING, Row
+from psched.core.model import WAITING, Occurrence, Row
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
+from psched.runner.progress import Progress
 
 _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
 
@@ -81,8 +84,12 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         last = None if attempts is None else _last(schedules, key, attempts)
         durations = _durations(schedule) if attempts else None
         upcoming = _upcoming(schedule) if row.status == WAITING else []
+    progress = None
+    if row.owner is not None and row.next_time is not None:
+        progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
     if as_json:
         made = row_object(row, now, redaction)
+        made["progress"] = progress
         made["last"] = None if last is None else run_object(last, redaction)
         if attempts is not None:
             made["attempts"] = [run_object(run, redaction, large=False) for run in attempts]
@@ -90,10 +97,13 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         made["occurrences"] = [asdict(each) for each in upcoming]
         click.echo(json.dumps(made))
         return
-    _print_fields(_fields(row, now, redaction))
+    fields = _fields(row, now, redaction)
+    if progress is not None:
+        fields["progress"] = visible(str(Progress(**progress)))
+    _print_fields(fields)
     if last is not None:
         click.echo()
-        _print_fields(_last_run(last, now))
+        _print_fields(_last_run(last, now, redaction))
     if attempts:
         if durations is not None:
             click.echo(
@@ -173,7 +183,7 @@ def _shown(name: str, value: Any, redaction: Redaction) -> str:  # noqa: ANN401 
     return str(value)
 
 
-def _last_run(run: Run, now: float) -> dict[str, str]:
+def _last_run(run: Run, now: float, redaction: Redaction) -> dict[str, str]:
     known = {
         "last run": f"{result(run)}, {format_distance(run.ended - now)}",
         "started": "" if run.started is None else format_both(int(run.started)),
@@ -182,8 +192,17 @@ def _last_run(run: Run, now: float) -> dict[str, str]:
         "exit": exit_text(run),
         "memory": _memory(run),
         "host": one_line(run.host),
+        "result": _result(run, redaction),
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _result(run: Run, redaction: Redaction) -> str:
+    """The result of a run as JSON; empty if there is none."""
+    if run.record.result is None:
+        return ""
+    shown = run_object(run, redaction)["result"]
+    return cut(visible(json.dumps(shown, ensure_ascii=False)))
 
 
 def _memory(run: Run) -> str:

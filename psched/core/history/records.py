@@ -84,6 +84,9 @@ takes up to 0.2 ms. After an outage, a worker can have to count those of thousan
 LONGEST_ERROR = 8192
 """The most characters of an error with its traceback that a record keeps."""
 
+LARGEST_RESULT = 2**16
+"""The largest size of a task's result as JSON text, in bytes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
@@ -121,7 +124,7 @@ class Attempt:
         peak_kb: the most memory that it used at one time, in KiB; None if not known.
         out_of_memory: whether it was probably killed because memory ran out.
         error: the error with its traceback, at most `LONGEST_ERROR` characters.
-        result: the result of the task, as JSON text; None, because a task cannot set one yet.
+        result: the result of the task, as JSON text; None if it has set none.
     """
 
     outcome: Outcome

@@ -148,7 +148,7 @@ class Run:
 
     @property
     def result(self) -> Any:  # noqa: ANN401  # of JSON
-        """The result of the task; None if there is none. A task cannot set a result yet.
+        """The value that the task has assigned to `Task.result`; None if there is none.
 
         Raises:
             InvalidError: the stored result is not JSON.
@@ -157,7 +157,7 @@ class Run:
             return None
         try:
             return json.loads(self.record.result)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidError("result", f"is not JSON: {error}") from None
 
 

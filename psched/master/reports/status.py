@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.master.reports.load import Load, LoadLog, total
+from psched.master.reports.output_relay import OutputRelay
 from psched.master.reports.sd_notify import Notifier, microseconds
 from psched.master.reports.status_socket import StatusSocket
 from psched.master.worker_child import WorkerChild
@@ -100,6 +101,7 @@ class Status:
         self._next_beat = 0.0
         self._requested: float | None = None
         self._load_log = LoadLog(clock)
+        self._output = OutputRelay(clock)
         self.problem: str | None = None
         self.failure: str | None = None
 
@@ -147,6 +149,10 @@ class Status:
         return min(
             wakes, self._notify(state, text, now, until), self._answer(workers, now, describe)
         )
+
+    def relay(self, message: Mapping[str, Any], worker: WorkerChild) -> None:
+        """Pass on a worker's message about the output of a running task, if it is one."""
+        self._output.take(message, worker.pid)
 
     def close(self) -> None:
         """Remove the socket of ``psched status`` and the service file."""
@@ -236,19 +242,21 @@ class Status:
             When to call again, in seconds of the monotonic clock.
         """
         self._socket.advance()
+        self._output.begin(self._socket.asking, workers)
+        relayed = self._output.look(workers)
         if not self._socket.waiting:
             self._requested = None
-            return float("inf")
+            return relayed
         if self._requested is None:
             self._requested = now
             for worker in workers:
                 worker.tell(report=True)
         over = self._requested + _REPORT_TIMEOUT
         if now < over and any(w.reported < self._requested for w in workers if w.ready):
-            return over
+            return min(over, relayed)
         self._socket.answer(describe())
         self._requested = None
-        return float("inf")
+        return relayed
 
     def _describe(
         self, state: MasterState, generation: int, workers: Workers, about: Mapping[str, str]

@@ -1,7 +1,9 @@
-"""The socket on which a master answers ``psched status``; the client is in `status_query`.
+"""The socket on which a master answers ``psched status`` and ``psched logs -f``.
 
-Each client receives one JSON document, then the end of the stream. The master disconnects a client
-that sends data. So a client cannot send commands, and the socket needs no protection beyond its
+The clients are in `status_query` and `output_query`. A client that sends nothing receives one JSON
+document, then the end of the stream. A client that asks for the output of a running task receives
+messages until the task has ended, see `output_relay`. The master disconnects a client that sends
+anything else. So a client cannot change anything, and the socket needs no protection beyond its
 file mode. The name of the socket contains the master's pid, so that several masters can create
 their sockets in one folder.
 """
@@ -17,8 +19,10 @@ from typing import Any
 
 from psched.base import regular_files
 from psched.base.clock import Clock
+from psched.master.messages import FROM_READER
 from psched.master.runtime_folders import short_address, socket_name, sockets
 from psched.process import tree
+from psched.process.link import Link
 from psched.process.signals import Waitable
 
 _log = logging.getLogger("psched.master")
@@ -43,7 +47,7 @@ can create any number of files in the folder."""
 
 
 class StatusReader:
-    """A client that is connected to the status socket.
+    """A client that is connected to the socket.
 
     Args:
         connection: the socket that is connected to the client.
@@ -51,15 +55,21 @@ class StatusReader:
             monotonic clock.
 
     Attributes:
+        asks_for: the key of the task whose output the client has asked for, until somebody sets
+            this to None; None if there is no new request.
+        streams: whether the client has asked for output, so that it receives no document.
         answered: True after `answer` was called, even if not all of the answer is sent yet.
         closed: True if the client is disconnected, because it has received its whole answer, has
-            closed the connection, has sent data or was too slow.
+            closed the connection, has sent what it may not send, or was too slow.
     """
 
     def __init__(self, connection: socket.socket, until: float) -> None:
-        connection.setblocking(False)  # noqa: FBT003  # setblocking takes no keywords
         self._connection = connection
-        self._outgoing = b""
+        self._link = Link(connection)  # only receives
+        self._link.expects = FROM_READER
+        self._outgoing = bytearray()
+        self.asks_for: str | None = None
+        self.streams = False
         self._until = until
         self.answered = False
         self.closed = False
@@ -75,13 +85,26 @@ class StatusReader:
 
     def answer(self, document: bytes) -> None:
         """Set the client's answer. Later calls of `advance` send it."""
-        self._outgoing, self.answered = document, True
+        self._outgoing, self.answered = bytearray(document), True
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes the connection has not accepted yet."""
+        return len(self._outgoing)
+
+    def write(self, message: bytes) -> None:
+        """Send a message after those before it. Later calls of `advance` send it."""
+        self._outgoing += message
+
+    def finish(self, until: float) -> None:
+        """Disconnect the client when it has received everything, or at a time at the latest."""
+        self.answered, self._until = True, until
 
     def advance(self, now: float) -> None:
         """Send as much of the answer as the connection accepts, or disconnect the client.
 
         A client is disconnected when it has received its whole answer, has closed the connection,
-        has sent data or is too slow.
+        has sent what it may not send, or is too slow.
 
         Args:
             now: seconds of the monotonic clock.
@@ -90,14 +113,11 @@ class StatusReader:
             self.close()
             return
         try:
-            with suppress(BlockingIOError):
-                # recv returns if the client has closed the connection or has sent data. Disconnect
-                # the client in both cases, because it would wake the master again and again.
-                self._connection.recv(1)
-                self.close()
+            self._receive()
+            if self.closed:
                 return
             if self._outgoing:
-                self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
+                del self._outgoing[: self._connection.send(self._outgoing)]
         except BlockingIOError:
             return
         except OSError:
@@ -105,6 +125,18 @@ class StatusReader:
             return
         if self.answered and not self._outgoing:
             self.close()
+
+    def _receive(self) -> None:
+        """Receive a request for output; disconnect a client that sends anything else, or hangs up.
+
+        It would otherwise wake the master again and again.
+        """
+        messages = self._link.receive()
+        valid = len(messages) <= 1 and not (messages and (self.streams or self.answered))
+        if self._link.closed or self._link.halfway or not valid:
+            self.close()
+        elif messages:
+            self.asks_for, self.streams, self._until = messages[0]["follow"], True, float("inf")
 
     def close(self) -> None:
         """Disconnect the client."""
@@ -145,8 +177,13 @@ class StatusSocket:
 
     @property
     def waiting(self) -> list[StatusReader]:
-        """The clients that have not been given an answer yet."""
-        return [reader for reader in self._readers if not reader.answered]
+        """The clients that have not been given a document yet, and have asked for nothing else."""
+        return [each for each in self._readers if not (each.answered or each.streams)]
+
+    @property
+    def asking(self) -> list[StatusReader]:
+        """The clients that ask for the output of a task and whose request is new."""
+        return [reader for reader in self._readers if reader.asks_for is not None]
 
     @property
     def links(self) -> list[Waitable]:

@@ -1,6 +1,7 @@
 """Converts errors of Redis and of its driver to psched's exceptions."""
 
 import re
+from collections.abc import Sequence
 
 from redis.exceptions import (
     AskError,
@@ -114,6 +115,21 @@ def explain(error: BaseException) -> str:
 def shortened(text: str) -> str:
     """The text of an error in one line, without the arguments of the request."""
     return _DETAILS.sub("", " ".join(text.split()))
+
+
+def refusal(answer: Sequence[bytes]) -> str | None:
+    """What is wrong, given commands that the server refuses, each followed by the reason.
+
+    Returns:
+        A text that names the fix; None if the server refuses none.
+    """
+    if not answer:
+        return None
+    commands = ", ".join(dict.fromkeys(command.decode() for command in answer[::2]))
+    return (
+        f"the server refuses {commands} ({answer[1].decode(errors='replace')}); give the user of"
+        " url the rights that docs/redis.md lists"
+    )
 
 
 def connecting_fix(error: BaseException) -> str | None:

@@ -1,6 +1,5 @@
 """Keeps the run history in Redis, beside the rows."""
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
@@ -10,15 +9,15 @@ from typing_extensions import override
 
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.output.records import OutputRecord
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
-from psched.stores.redis import errors, history_encoding, scripts
+from psched.stores.redis import history_encoding, scripts
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, text
-from psched.stores.redis.errors import MemoryFullError
+from psched.stores.redis.errors import MemoryFullError, refusal
+from psched.stores.redis.losses import Losses
 from psched.stores.redis.scripts import Script
-
-_log = logging.getLogger("psched.store")
 
 MOST_RUNS = 100_000
 """The number of records of all keys together that are kept, about.
@@ -47,7 +46,7 @@ _CLOCKS_DIFFER = 3_600_000
 It is large, because the server's clock may have been set.
 """
 
-T = TypeVar("T", RunRecord, AuditRecord)
+T = TypeVar("T", RunRecord, AuditRecord, OutputRecord)
 R = TypeVar("R")
 Request = tuple[Script, Iterable[Argument]]
 
@@ -72,20 +71,18 @@ class HistoryStore(Store):
         # Whether the last call of `history_problem` has found a problem. If so, the store writes no
         # records, because each of them would only be refused, and counted as lost.
         self._refused = False
-        self._losing = False
-        self.lost_records = 0
+        self._losses = Losses("records of the run history")
+
+    @property
+    def lost_records(self) -> int:
+        """How many records could not be written so far."""
+        return self._losses.count
 
     def history_problem(self) -> str | None:
         """Why no history is kept: a command is unknown or forbidden; None if it is kept."""
-        refused = self._connector.run(scripts.TRY_HISTORY, writing=False)
-        self._refused = bool(refused)
-        if not refused:
-            return None
-        commands = ", ".join(dict.fromkeys(command.decode() for command in refused[::2]))
-        return (
-            f"the server refuses {commands} ({refused[1].decode(errors='replace')}); give the user"
-            " of url the rights that docs/redis.md lists"
-        )
+        problem = refusal(self._connector.run(scripts.TRY_HISTORY, writing=False))
+        self._refused = problem is not None
+        return problem
 
     def record(self, records: Sequence[RunRecord]) -> None:
         """Write records that belong to no settlement, as `KeepsHistory.record` describes."""
@@ -96,7 +93,7 @@ class HistoryStore(Store):
                 )
             except MemoryFullError as error:
                 lost, reason = len(batch), str(error).encode()
-            self._note_lost(lost, reason)
+            self._losses.note(lost, reason)
 
     def runs(self, selection: RunSelection = EVERY_RUN) -> Iterator[RunRecord]:
         """The records of a selection, as `KeepsHistory.runs` describes.
@@ -108,7 +105,7 @@ class HistoryStore(Store):
         key = text(selection.key or "")
         earliest = None if selection.since is None else selection.since - _CLOCKS_DIFFER
 
-        def read(place: Argument, most: int) -> _Page[RunRecord]:
+        def read(place: Argument, most: int) -> Page[RunRecord]:
             nonlocal what
             found = self._read_page(what, place, most, key)
             if found is None and place == "":
@@ -123,9 +120,9 @@ class HistoryStore(Store):
             if found and what == "runs" and earliest is not None:
                 over = history_encoding.entry_time(found[-1].entry) < earliest
             matching = [each for each in records if each is not None and selection.matches(each)]
-            return _Page(matching, None if over or not found else found[-1].place)
+            return Page(matching, None if over or not found else found[-1].place)
 
-        return _Pages(read, selection.limit)
+        return Pages(read, selection.limit)
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
         """The last runs of keys, as `FindsLastRuns.last_runs` describes."""
@@ -184,14 +181,14 @@ class HistoryStore(Store):
         """The changes of a selection, as `KeepsHistory.audits` describes."""
         key, since = selection.key, selection.since or 0
 
-        def read(place: Argument, most: int) -> _Page[AuditRecord]:
+        def read(place: Argument, most: int) -> Page[AuditRecord]:
             found = self._read_page("audit", place, most) or ()
             newer = [each for each in found if history_encoding.entry_time(each.entry) >= since]
             changes = (history_encoding.decode_change(each.record, each.entry) for each in newer)
             matching = [each for each in changes if each is not None and key in {None, each.key}]
-            return _Page(matching, newer[-1].place if newer and len(newer) == len(found) else None)
+            return Page(matching, newer[-1].place if newer and len(newer) == len(found) else None)
 
-        return _Pages(read, selection.limit)
+        return Pages(read, selection.limit)
 
     def _run_recording(
         self, recording: Request, without: Request, lost: Callable[[Any], int]
@@ -213,23 +210,8 @@ class HistoryStore(Store):
         except MemoryFullError as error:
             *answer, _, _ = self._connector.run(without[0], *without[1])
             count, reason = lost(answer), str(error).encode()
-        self._note_lost(count, reason)
+        self._losses.note(count, reason)
         return answer
-
-    def _note_lost(self, count: int, reason: bytes | None) -> None:
-        """Count lost records; log the first loss, and the first success after it."""
-        if count:
-            self.lost_records += count
-            if not self._losing:
-                why = (reason or b"").decode(errors="replace")
-                _log.error(
-                    "records of the run history are lost (%d so far): %s; tasks are not affected",
-                    self.lost_records,
-                    errors.shortened(why),
-                )
-        elif self._losing:
-            _log.info("records of the run history are written again; %d lost", self.lost_records)
-        self._losing = bool(count)
 
     def _read_page(
         self, what: str, place: Argument, most: int, *key: bytes
@@ -247,18 +229,28 @@ class _Stored(NamedTuple):
     record: bytes
 
 
-class _Page(NamedTuple, Generic[T]):
+class Page(NamedTuple, Generic[T]):
     """Records, and the place after which the next page begins; None if there is no next page."""
 
     records: Sequence[T]
     place: Argument | None
 
 
-class _Pages(Iterator[T], Generic[T]):
-    """Reads records page by page; after an exception, ``next`` reads the same page again."""
+class Pages(Iterator[T], Generic[T]):
+    """Reads records page by page; after an exception, ``next`` reads the same page again.
 
-    def __init__(self, read: Callable[[Argument, int], _Page[T]], limit: int | None) -> None:
-        self._read: Callable[[Argument, int], _Page[T]] = read
+    Args:
+        read: returns the page after a place, the newest records first; the empty place is before
+            the newest record. The second argument is the most records of the page.
+        limit: the most records; None means no limit.
+        size: the most records of a page.
+    """
+
+    def __init__(
+        self, read: Callable[[Argument, int], Page[T]], limit: int | None, size: int = _BATCH
+    ) -> None:
+        self._read: Callable[[Argument, int], Page[T]] = read
+        self._size = size
         self._left = limit
         self._place: Argument | None = ""
         self._page: deque[T] = deque()
@@ -272,7 +264,7 @@ class _Pages(Iterator[T], Generic[T]):
     def __next__(self) -> T:
         while self._left != 0 and (self._page or self._place is not None):
             if not self._page and self._place is not None:
-                most = _BATCH if self._left is None else min(_BATCH, self._left)
+                most = self._size if self._left is None else min(self._size, self._left)
                 records, self._place = self._read(self._place, most)
                 self._page.extend(records)
                 continue

@@ -33,7 +33,8 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
-from psched.stores.redis.history_store import HistoryStore, batches, size_of_record
+from psched.stores.redis.history_store import batches, size_of_record
+from psched.stores.redis.output_store import OutputStore
 from psched.stores.redis.scripts import Script
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ The limit is necessary because a server closes a connection that sends 1 GB in o
 """
 
 
-class RedisStore(HistoryStore):
+class RedisStore(OutputStore):
     """Schedules in one database of a Redis server.
 
     Args:

@@ -8,7 +8,7 @@ run, and an upgrade only has to add the missing columns and indexes. A second ta
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
@@ -35,8 +35,23 @@ A table without them is used without a run history. If the version is larger tha
 version of psched writes records that this one does not know, so this one writes none.
 """
 
+OUTPUT_VERSION = 1
+"""The same of the table of what attempts have printed."""
+
 _UNFINISHED = -1
 """Stands for the version of a table whose version is not stored: `Schema.init` did not finish."""
+
+
+class Problems(NamedTuple):
+    """Why something is not kept; None if it is.
+
+    Attributes:
+        history: why there is no run history.
+        output: why there is no output of attempts.
+    """
+
+    history: str | None
+    output: str | None
 
 
 @lru_cache
@@ -56,11 +71,11 @@ class Schema:
         self._name = name
         self._dialect = dialect
 
-    def check(self, connection: Connection) -> str | None:
+    def check(self, connection: Connection) -> Problems:
         """Check, with one short read, that this version of psched can use the table.
 
         Returns:
-            Why no run history is kept; None if it is.
+            What is not kept, and why.
 
         Raises:
             SchemaError: the table is missing, or its version is older or newer; the exception's
@@ -82,15 +97,32 @@ class Schema:
                 " run `psched init`, which upgrades it in place"
             )
         self._refuse_newer(found)
-        history = self._version(versions or {}, "history_version")
-        if history is None:
+        history = f"the tables of the run history ({name}_runs, {name}_workers, {name}_audit) are"
+        return Problems(
+            self._problem(versions, "history_version", HISTORY_VERSION, "the run history", history),
+            self._problem(
+                versions, "output_version", OUTPUT_VERSION, "output", f"the table {name}_output is"
+            ),
+        )
+
+    def _problem(
+        self, versions: Mapping[str, str] | None, name: str, known: int, what: str, tables: str
+    ) -> str | None:
+        """Why what is in tables beside that of the schedules is not kept; None if it is.
+
+        Args:
+            versions: the stored versions.
+            name: the name of the version.
+            known: the version that this psched knows.
+            what: what is in the tables, in words.
+            tables: which tables they are, in words.
+        """
+        found = self._version(versions or {}, name)
+        if found is None:
+            return f"{tables} missing or not complete; run `psched init`"
+        if found > known:
             return (
-                f"the tables of the run history ({name}_runs, {name}_workers, {name}_audit) are"
-                " missing or not complete; run `psched init`"
-            )
-        if history > HISTORY_VERSION:
-            return (
-                f"the run history has version {history}, this psched knows {HISTORY_VERSION};"
+                f"{what} has version {found}, this psched knows {known};"
                 " upgrade psched on this host"
             )
         return None
@@ -150,6 +182,7 @@ class Schema:
         self._refuse_newer(self._schema_version(versions) or 0)
         # Imported here, so that workers do not load the module `tables`, which takes memory.
         from psched.stores.sql.history.tables import history_tables  # noqa: PLC0415
+        from psched.stores.sql.output.tables import output_table  # noqa: PLC0415
         from psched.stores.sql.tables import (  # noqa: PLC0415
             Change,
             info_table,
@@ -158,11 +191,18 @@ class Schema:
         )
 
         info = info_table(self._name)
-        tables = (schedules_table(self._name), *history_tables(self._name), info)
-        for table in tables:
+        beside = (*history_tables(self._name), output_table(self._name))
+        for table in (schedules_table(self._name), *beside, info):
             yield from missing(connection, table)
-        for name, version in ("schema_version", VERSION), ("history_version", HISTORY_VERSION):
-            if (versions or {}).get(name) == str(version):
+        for name, version in (
+            ("schema_version", VERSION),
+            ("history_version", HISTORY_VERSION),
+            ("output_version", OUTPUT_VERSION),
+        ):
+            # A larger version was stored by a newer psched, which has made tables that this one has
+            # left alone.
+            known = (versions or {}).get(name, "")
+            if known.isdigit() and int(known) >= version:
                 continue
             # The version is deleted and inserted again instead of updated, so that exactly one row
             # exists after two simultaneous calls of `init`.

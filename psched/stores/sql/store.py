@@ -35,8 +35,9 @@ from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claims import Strategy, choose, rows_held_by
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
-from psched.stores.sql.history.store import HistoryStore, InsertRecords
+from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
+from psched.stores.sql.output.store import OutputStore
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Request, Statements, replace_values
@@ -78,7 +79,7 @@ class _CallersTransaction(CallersTransaction):
         self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
-class SqlStore(HistoryStore[Statements]):
+class SqlStore(OutputStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -361,7 +362,8 @@ class SqlStore(HistoryStore[Statements]):
 
     @override
     def _check(self, connection: Connection) -> None:
-        before, self._problem = self._problem, self._schema.check(connection)
+        before = self._problem
+        self._problem, self._output_problem = self._schema.check(connection)
         if (before is None) is not (self._problem is None):
             self._known_strategies.clear()  # they contain the statements
         self._known_sql = self._statements(history=self._problem is None)

@@ -65,6 +65,8 @@ and only the process that holds the lease writes its record. The record is writt
 transaction that settles the row. If the answer to it is lost, the row shows whether both were
 applied (`Lease.has_left`). Two kinds of runs have no record: those of PerfectSched's workers, and
 those whose worker was killed, because a claim cannot tell that a lease has expired.
+
+**Output** of tasks is in another such table, ``TABLE_output``.
 """
 
 import random
@@ -100,8 +102,9 @@ from psched.core.store_protocol import Backlog, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import ErrorKind, refusing_data
-from psched.stores.sql.history.store import HistoryStore, InsertRecords
+from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
+from psched.stores.sql.output.store import OutputStore
 from psched.stores.sql.table_store import backlog_of, one_request
 
 _USUAL_ALIVE_TIME = 300
@@ -111,7 +114,7 @@ _CLOCKS_DIFFER = 60
 """Seconds by which a PerfectSched worker's clock can be ahead of the database's clock."""
 
 
-class PerfectSchedStore(HistoryStore[Statements]):
+class PerfectSchedStore(OutputStore[Statements]):
     """Schedules in one of PerfectSched's tables; psched loads this class by its import path.
 
     Args:
@@ -299,7 +302,9 @@ class PerfectSchedStore(HistoryStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
-        self._problem = self._find_problem(connection)
+        self._problem = self._find_problem(connection, self._history.checks, "the run history")
+        output = {self._output.name: self._output.check}
+        self._output_problem = self._find_problem(connection, output, "output")
 
     @override
     def _make(self, connection: Connection) -> Sequence[str]:
@@ -307,13 +312,13 @@ class PerfectSchedStore(HistoryStore[Statements]):
 
         done = [*table.create_table(connection, self._table, self._connector.dialect)]
         try:
-            return done + table.create_history(connection, self._table)
+            return done + table.create_others(connection, self._table)
         except DBAPIError as error:
             if self._kind_of(error) is not ErrorKind.REFUSED:
                 raise
             # The user of PerfectSched's database may have no right to create tables.
             why = self._explain(error)
-            return [*done, f"no run history: its tables cannot be created: {why}"]
+            return [*done, f"no run history and no output: tables cannot be created: {why}"]
 
     def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
         return read_rows(self._connector, self._sql, keys)
@@ -339,21 +344,29 @@ class PerfectSchedStore(HistoryStore[Statements]):
             self.lost_records += len(records)
         return settled
 
-    def _find_problem(self, connection: Connection) -> str | None:
-        """Find out why no run history is kept; return None if it is."""
-        for name, statement in self._history.checks.items():
+    def _find_problem(
+        self, connection: Connection, checks: Mapping[str, TextClause], what: str
+    ) -> str | None:
+        """Find out why something is not kept; return None if it is.
+
+        Args:
+            connection: the connection.
+            checks: for each of its tables a statement that fails if the table cannot be used.
+            what: what it is.
+        """
+        for name, statement in checks.items():
             try:
                 connection.execute(statement)
             except DBAPIError as error:
                 kind = self._kind_of(error)
                 if kind is ErrorKind.SCHEMA:
                     return (
-                        f"the table {name!r} of the run history does not exist, or lacks a column;"
+                        f"the table {name!r} of {what} does not exist, or lacks a column;"
                         " run `psched init` as a user that may create tables"
                     )
                 if kind is ErrorKind.REFUSED:
                     return (
-                        f"the table {name!r} of the run history cannot be read:"
+                        f"the table {name!r} of {what} cannot be read:"
                         f" {self._explain(error)}; grant SELECT, INSERT, UPDATE and DELETE on it"
                     )
                 raise

@@ -20,6 +20,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.history.tables import history_tables
+from psched.stores.sql.output.tables import output_table
 from psched.stores.sql.tables import missing
 
 
@@ -50,10 +51,10 @@ def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequenc
     return done
 
 
-def create_history(connection: Connection, name: str) -> list[str]:
-    """Create or complete the tables of the run history; return a line for each change."""
+def create_others(connection: Connection, name: str) -> list[str]:
+    """Create or complete the tables beside that of the schedules; return a line for each change."""
     done = []
-    for table in history_tables(name):
+    for table in (*history_tables(name), output_table(name)):
         for change in missing(connection, table):
             change.apply(connection)
             if change.line:

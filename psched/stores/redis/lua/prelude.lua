@@ -18,6 +18,15 @@
 --   {table}:worker:NONCE   a hash: the record of a worker; it expires
 --   {table}:audit     a stream of changes of schedules, capped; the fields are key and record
 --
+-- What attempts have printed; data without it are complete, too:
+--
+--   {table}:output         a sorted set by number: NUMBER SIZE ENDED KEY of each record, all numbers
+--   {table}:output:KEY     a sorted set by number: SCHEDULED_TIME OWNER of each record of a key; it is
+--                          capped and expires
+--   {table}:printed:NUMBER a JSON object, a line feed and the output, see psched.stores.redis.
+--                          output_encoding; it expires
+--   {table}:output_info    a hash: the last number, and the sum of all sizes
+--
 -- The field `record` in a stream is a number, a space and a JSON object. The number is the time `ended`
 -- in milliseconds; it is 0 for a change, whose time is the first part of its id. An element of a key's
 -- list is the id of the same record in the stream, a space and that text.
@@ -29,6 +38,7 @@ local PREFIX = KEYS[1]
 local DUE, REST, HELD = PREFIX..'due', PREFIX..'rest', PREFIX..'held'
 local RETAIN, INFO = PREFIX..'retain', PREFIX..'info'
 local RUNS, WORKERS, AUDIT = PREFIX..'runs', PREFIX..'workers', PREFIX..'audit'
+local OUTPUT, OUTPUT_INFO = PREFIX..'output', PREFIX..'output_info'
 
 -- The fields of a row's hash, in the order in which rows are returned.
 local COLUMNS = {
@@ -48,6 +58,10 @@ local now = tonumber(redis.call('TIME')[1])
 local function row_key(key) return PREFIX..'row:'..key end
 
 local function runs_key(key) return PREFIX..'runs:'..key end
+
+local function output_key(key) return PREFIX..'output:'..key end
+
+local function printed_key(number) return PREFIX..'printed:'..number end
 
 local function worker_key(nonce) return PREFIX..'worker:'..nonce end
 
@@ -248,4 +262,48 @@ local function label_of(options)
   if not options or not options:find('label', 1, true) then return nil end
   local is_json, decoded = pcall(cjson.decode, options)
   return is_json and type(decoded) == 'table' and decoded.label or nil
+end
+
+-- Deletes a record of output, given its member of the set OUTPUT.
+local function remove_output(member)
+  local number, size, key = member:match('^(%d+) (%d+) %d+ (.*)')
+  redis.call('ZREM', OUTPUT, member)
+  if not number then return end
+  redis.call('HINCRBY', OUTPUT_INFO, 'size', '-'..size)
+  redis.call('DEL', printed_key(number))
+  redis.pcall('ZREMRANGEBYSCORE', output_key(key), number, number)
+end
+
+-- Deletes the record of output with this number, if there is one.
+local function remove_numbered_output(number)
+  for _, member in ipairs(redis.call('ZRANGE', OUTPUT, number, number, 'BYSCORE')) do
+    remove_output(member)
+  end
+end
+
+-- Returns how many bytes all output may take: the budget, but at most a quarter of the memory that
+-- the server may use, because schedules need the rest.
+local function most_output(budget)
+  local memory = redis.pcall('INFO', 'memory')
+  local limit = type(memory) == 'string' and tonumber(memory:match('maxmemory:(%d+)')) or 0
+  return limit > 0 and math.min(budget, limit / 4) or budget
+end
+
+-- Looks at the oldest records of output, at most `most`. Deletes those that ended before a time in
+-- milliseconds, and the oldest until the sizes of the others fit into the budget. Returns how many it
+-- has deleted.
+local function trim_output(before, budget, most)
+  local total = tonumber(redis.call('HGET', OUTPUT_INFO, 'size') or '0')
+  local excess = total - most_output(budget)
+  if excess <= 0 and before <= 0 then return 0 end
+  local deleted = 0
+  for _, member in ipairs(redis.call('ZRANGE', OUTPUT, 0, most - 1)) do
+    local size, ended = member:match('^%d+ (%d+) (%d+) ')
+    if not size or excess > 0 or tonumber(ended) < before then
+      remove_output(member)
+      excess = excess - (size or 0)
+      deleted = deleted + 1
+    end
+  end
+  return deleted
 end

@@ -42,9 +42,8 @@ class PyMySQLConnection(Connection):
     @override
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # PyMySQL's signature
         if len(sql) > _SURELY_ACCEPTED:
-            content = (
-                sql if isinstance(sql, bytes) else sql.encode(self.encoding, "surrogateescape")
-            )
+            # `Cursor.executemany` passes a bytearray.
+            content = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
             largest = self._largest_statement()
             # One is added, because a packet begins with one byte for the command.
             if len(content) + 1 > largest:

@@ -12,6 +12,7 @@ from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, SchemaError, StoreError, StoreSlowError
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
+from psched.core.output.records import OutputRecord
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.errors import InvalidValueError
@@ -46,7 +47,7 @@ _KEYS = 100
 _PAGE = 200
 """The most records that one query returns."""
 
-T = TypeVar("T", RunRecord, AuditRecord)
+T = TypeVar("T", RunRecord, AuditRecord, OutputRecord)
 R = TypeVar("R")
 InsertRecords = Callable[[Connection, Sequence[RunRecord]], None]
 
@@ -114,7 +115,7 @@ class HistoryStore(TableStore[S]):
             request = self._history.select_runs(selection, first=first, before=before, limit=limit)
             return [run_record(columns) for columns in self._query(*request)]
 
-        return _Pages(read, selection.limit)
+        return Pages(read, selection.limit)
 
     def _first_since(self, since: int) -> int:
         """An id that no record which ended at or after a time is before; as large as possible.
@@ -154,7 +155,7 @@ class HistoryStore(TableStore[S]):
             request = self._history.select_audits(selection, before, limit)
             return [audit_record(columns) for columns in self._query(*request)]
 
-        return _Pages(read, selection.limit)
+        return Pages(read, selection.limit)
 
     @one_request
     def trim(self, *, before: int, limit: int) -> int:
@@ -287,12 +288,15 @@ class HistoryStore(TableStore[S]):
             raise SchemaError(problem)
 
 
-class _Pages(Iterator[T], Generic[T]):
+class Pages(Iterator[T], Generic[T]):
     """Reads records page by page; after an exception, ``next`` reads the same page again."""
 
-    def __init__(self, read: Callable[[int | None, int], list[T]], limit: int | None) -> None:
+    def __init__(
+        self, read: Callable[[int | None, int], list[T]], limit: int | None, page: int = _PAGE
+    ) -> None:
         self._read: Callable[[int | None, int], list[T]] = read
         self._left = limit
+        self._most = page
         self._before: int | None = None
         self._page: deque[T] = deque()
         self._over = limit == 0
@@ -304,7 +308,7 @@ class _Pages(Iterator[T], Generic[T]):
     @override
     def __next__(self) -> T:
         if not self._page and not self._over:
-            limit = _PAGE if self._left is None else min(_PAGE, self._left)
+            limit = self._most if self._left is None else min(self._most, self._left)
             found = self._read(self._before, limit)
             self._page.extend(found)
             if self._left is not None:

@@ -22,16 +22,18 @@ from psched.stores.sql.tables import (
     seconds,
 )
 
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "mysql_engine": "InnoDB",
     "mariadb_engine": "InnoDB",
     "mysql_charset": "utf8mb4",
     "mariadb_charset": "utf8mb4",
     "sqlite_strict": True,
 }
+"""The options of every table beside the table of schedules."""
 
 
-def _number() -> Column[int]:
+def number() -> Column[int]:
+    """The column of the numbers that the database gives to records."""
     # On SQLite only an INTEGER PRIMARY KEY gets its values from the database.
     kind = BigInteger().with_variant(Integer(), "sqlite")
     # On PostgreSQL, a user needs no right on the sequence of an identity column.
@@ -51,7 +53,7 @@ def _runs(name: str) -> Table:
     return Table(
         name,
         MetaData(),
-        _number(),
+        number(),
         Column("key", key_text(KEY_LENGTH), nullable=False),
         Column("type", plain_text(TYPE_LENGTH), nullable=False),
         Column("label", plain_text(LABEL_LENGTH)),
@@ -81,7 +83,7 @@ def _runs(name: str) -> Table:
         # and added again. A request that is repeated finds its first record here.
         Index(f"{name}_lease", *LEASE_COLUMNS, unique=True),
         Index(f"{name}_key", "key", "id"),
-        **_OPTIONS,
+        **OPTIONS,
     )
 
 
@@ -101,7 +103,7 @@ def _workers(name: str) -> Table:
         Column("seen", seconds(), nullable=False),
         Column("ended", seconds()),
         Index(f"{name}_seen", "seen"),
-        **_OPTIONS,
+        **OPTIONS,
     )
 
 
@@ -109,7 +111,7 @@ def _audit(name: str) -> Table:
     return Table(
         name,
         MetaData(),
-        _number(),
+        number(),
         Column("key", key_text(KEY_LENGTH), nullable=False),
         Column("action", plain_text(STATUS_LENGTH), nullable=False),
         Column("user", plain_text(HOST_LENGTH), nullable=False),
@@ -120,5 +122,5 @@ def _audit(name: str) -> Table:
         Column("after", _long()),
         Column("time", seconds(), nullable=False),
         Index(f"{name}_key", "key", "id"),
-        **_OPTIONS,
+        **OPTIONS,
     )

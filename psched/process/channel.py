@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from psched.process.message_shapes import Shapes
 
-MOST_DESCRIPTORS = 8
+MOST_DESCRIPTORS = 16
 """The most descriptors that one message can carry."""
 
 _FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
@@ -53,6 +53,10 @@ class Channel:
     def fileno(self) -> int:
         """The descriptor to wait on."""
         return self._socket.fileno()
+
+    def never_wait(self) -> None:
+        """Have `send` raise a BlockingIOError if the other side has left many messages unread."""
+        self._socket.setblocking(False)  # noqa: FBT003  # its parameter has no name
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a message.

@@ -1,0 +1,67 @@
+"""What the capture of output costs tasks that print nothing, and the memory of a collector."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import harness
+from fleet import Fleet
+from harness import CORES, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REUSED = 1000
+"""Tasks for which a process is used, where they are."""
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    parser = harness.options(__doc__, runs=5, workers=CORES, concurrency=16)
+    parser.add_argument("--tasks", type=int, help="default: 2000; with --short, 50")
+    given = harness.parsed(parser)
+    given.tasks = harness.choose(given, 2000, 50, given.tasks)
+    harness.report("output", given, lambda _kind, url, folder: measured(given, url, folder))
+
+
+def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401
+    """Tasks per second with capture and without, by turns."""
+    how = {"processors": given.workers, "concurrency": given.concurrency}
+    layouts: dict[str, dict[str, Any]] = {
+        "fresh": how,
+        "reused": how | {"max_tasks_per_child": REUSED},
+    }
+    with ExitStack() as stack:
+        contestants: dict[str, Callable[[], Sample]] = {}
+        for layout, settings in layouts.items():
+            for output in "raw", "both":
+                name = f"{layout}_{output}"
+                fleet = stack.enter_context(
+                    Fleet(folder, url, table=name, output=output, **settings)
+                )
+                contestants[name] = lambda fleet=fleet, output=output: drained(
+                    fleet, given.tasks, collectors=given.workers if output == "both" else 0
+                )
+        samples = harness.rounds(given.rounds, contestants)
+    found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
+    for layout in layouts:
+        these, those = samples[f"{layout}_both"], samples[f"{layout}_raw"]
+        for figure in "per_second", "cpu_ms":
+            found[f"{layout}_both"][f"{figure}_of_raw"] = harness.ratio(
+                these, figure, those, figure
+            )
+    return found
+
+
+def drained(fleet: Fleet, count: int, *, collectors: int) -> Sample:
+    """Tasks per second, what each costs, and the memory of a collector."""
+    drain = fleet.drain(count, stop=False)
+    found = [harness.memory(pid) for pid in fleet.collectors]
+    assert len(found) == collectors
+    fleet.stop()
+    memory = {f"collector_{name}_mib": found[0][name] for name in ("pss", "private") if found}
+    return {"per_second": drain.per_second, "cpu_ms": drain.cpu_ms, **memory}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Reads what a running attempt prints from the masters of this host."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from psched.cli.running_here import serves
+from psched.config import Config
+from psched.core.output.output import Output
+from psched.core.output.records import OutputRecord
+from psched.master.reports.output_query import follow
+from psched.master.reports.status_query import ask_all
+from psched.master.runtime_folders import socket_folders, sockets
+
+_WHY = {
+    "worker ended": "the worker that ran it has ended; psched history says what becomes of it",
+    "too slow": "the rest is left out, because it was read too slowly; psched logs shows the end",
+    "too many": "too many others are reading output from this master; try again",
+    "no answer": "no worker of this master answers; psched status says more",
+}
+"""Texts for the reasons why the rest of the output is not shown."""
+
+
+class Live:
+    """The output of an attempt that runs on this host.
+
+    Args:
+        key: the key of the task.
+        first: the first message of its master.
+        messages: the others, which are read while they arrive.
+
+    Attributes:
+        is_collected: whether the task's output is collected, by the setting ``output``.
+        owner: the owner of its lease.
+        over: why nothing follows, see `psched.master.messages.OVER`; empty until then.
+    """
+
+    def __init__(
+        self, key: str, first: Mapping[str, Any], messages: Iterator[Mapping[str, Any]]
+    ) -> None:
+        self.is_collected = bool(first["collected"])
+        self.owner: str = first["owner"]
+        self.over = ""
+        self._key = key
+        self._first = first
+        self._messages = messages
+
+    def pieces(self) -> Iterator[tuple[int | None, bytes]]:
+        """Yield how many bytes were left out, and the bytes after them, until the attempt ends."""
+        for message in self._messages:
+            if "over" in message:
+                self.over = message["over"]
+            elif "output" in message:
+                yield message["dropped"], message["data"]
+
+    def so_far(self) -> Output:
+        """What the attempt has printed so far."""
+        output, left = b"", 0
+        dropped: int | None = 0
+        for message in self._messages:
+            if "over" in message or "nothing" in message:
+                break
+            if not output:
+                dropped, left = message["dropped"], message["waiting"]
+            else:
+                left -= len(message["data"]) + (message["dropped"] or 0)
+            output += message["data"]
+            if left <= 0:
+                break
+        return self.output(output, dropped)
+
+    def output(self, output: bytes, dropped: int | None) -> Output:
+        """Some output of the attempt."""
+        return Output(
+            OutputRecord(
+                key=self._key,
+                scheduled_time=self._first["scheduled_time"],
+                owner=self.owner,
+                attempt=self._first["attempt"],
+                ended=0,
+                output=output,
+                dropped=dropped,
+                is_live=True,
+            )
+        )
+
+    def why_over(self) -> str:
+        """Why the rest of the output is not shown."""
+        return f"{self._key}: {_WHY.get(self.over, 'the connection to the master was lost')}"
+
+
+def find_live(settings: Config, key: str) -> tuple[Live | None, int, list[str]]:
+    """Find the master of this host that runs a task now.
+
+    Returns:
+        The task's output, which is read while it is printed; None if no master runs the task. Then
+        the number of masters that have said that they do not run it, and a text about each master
+        that cannot be asked.
+    """
+    absent, problems = 0, list[str]()
+    for pid, path in _masters(settings, problems):
+        try:
+            messages = follow(path, key)
+            first = next(messages)
+        except OSError as error:
+            problems.append(f"psched-master {pid}: {error.strerror or error}")
+            continue
+        if "follows" in first:
+            return Live(key, first, messages), absent, []
+        if (over := first.get("over")) == "absent":
+            absent += 1
+        else:
+            problems.append(f"psched-master {pid}: {_WHY.get(str(over), over)}")
+    return None, absent, problems
+
+
+def _masters(settings: Config, problems: list[str]) -> Iterator[tuple[int, Path]]:
+    """Yield the pid and the socket of each master on this host that serves the configured table."""
+    folders = socket_folders(os.environ)
+    paths = dict[int, Path]()
+    for folder in folders:
+        with suppress(OSError):
+            paths.update(sockets(folder))
+    for pid, answer in ask_all(folders):
+        if isinstance(answer, OSError):
+            problems.append(f"psched-master {pid}: {answer.strerror or answer}")
+        elif serves(answer, settings) and pid in paths:
+            yield pid, paths[pid]

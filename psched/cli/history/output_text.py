@@ -1,0 +1,99 @@
+"""Writes what tasks have printed to the terminal."""
+
+import codecs
+import re
+import sys
+
+import click
+
+from psched.base.log_lines import COPIED
+from psched.base.texts import visible
+from psched.cli.history.run_text import result
+from psched.cli.output import one_line
+from psched.cli.time_format import format_time, format_took
+from psched.core.history.redaction import Redaction
+from psched.core.history.run import Run
+from psched.core.output.output import Output
+
+_LONGEST_LINE = 2**16
+"""If values are hidden, an incomplete line is held back, because a value ends with its line. A line
+of so many characters is shown nevertheless."""
+
+_MARK = re.compile(b"^" + re.escape(COPIED), re.MULTILINE)
+
+
+def heading(output: Output, run: Run | None, *, utc: bool) -> str:
+    """A line about an output: of which attempt it is, how this has ended, and what is missing."""
+    when = format_time(output.scheduled_time, local=not utc)
+    parts = [f"{one_line(output.key)}, attempt {output.attempt} of {when}"]
+    if output.is_live:
+        parts.append("running")
+    else:
+        ended = f"ended {format_time(int(output.ended), local=not utc)}"
+        parts.append(ended if run is None else f"{result(run)}, {ended}")
+        if run is not None and run.took is not None:
+            parts.append(f"took {format_took(run.took)}")
+    if output.dropped != 0:
+        parts.append(left_out(output.dropped))
+    return f"==> {'; '.join(parts)} <=="
+
+
+def left_out(dropped: int | None) -> str:
+    """A text about bytes that are missing."""
+    if dropped is None:
+        return "output is lost here"
+    return f"{dropped:,} bytes before this are left out"
+
+
+class OutputPrinter:
+    """Writes captured output to standard output, piece by piece.
+
+    Args:
+        redaction: hides the values of fields.
+        raw: whether the bytes are written unchanged; otherwise as text with visible control
+            characters.
+    """
+
+    def __init__(self, redaction: Redaction, *, raw: bool) -> None:
+        self._redaction = redaction
+        self._raw = raw
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._line_begins = True
+        self._held = ""
+        self._in_line = False
+
+    def write(self, piece: bytes) -> None:
+        """Write the next bytes."""
+        if not piece:
+            return
+        # A mark is only one at the beginning of a line, which can be in the piece before.
+        before = b"" if self._line_begins else b"x"
+        piece = _MARK.sub(b"", before + piece)[len(before) :]
+        if piece:
+            self._line_begins = piece.endswith(b"\n")
+        if self._raw:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            return
+        self._write(self._decoder.decode(piece))
+
+    def end(self) -> None:
+        """Write what was held back, and end the line."""
+        if self._raw:
+            return
+        self._write(self._decoder.decode(b"", final=True), last=True)
+        if self._in_line:
+            self._in_line = False
+            click.echo()
+
+    def _write(self, text: str, *, last: bool = False) -> None:
+        if self._redaction:
+            text = self._held + text
+            end = len(text) if last or len(text) > _LONGEST_LINE else text.rfind("\n") + 1
+            text, self._held = text[:end], text[end:]
+            text = self._redaction.text(text)
+        if text:
+            self._in_line = not text.endswith("\n")
+            click.echo(visible(text, lines=True), nl=False)
+            sys.stdout.flush()

@@ -1,0 +1,68 @@
+"""What one attempt has printed, in the API for programs."""
+
+import re
+from dataclasses import dataclass
+
+from psched.base.log_lines import COPIED
+from psched.core.output.records import OutputRecord
+
+_MARK = re.compile(b"^" + re.escape(COPIED), re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one attempt has printed: the end of its standard output and standard error, in order.
+
+    It contains what the programs that it started have printed, and what was logged in its process.
+    ``ended`` is a time of the store's clock. No value is redacted.
+
+    Attributes:
+        record: all fields of the record, in their stored form.
+    """
+
+    record: OutputRecord
+
+    @property
+    def key(self) -> str:
+        """The key of the schedule, which may have been deleted since."""
+        return self.record.key
+
+    @property
+    def scheduled_time(self) -> int:
+        """The scheduled time of the occurrence, in Unix seconds."""
+        return self.record.scheduled_time
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt, from 1."""
+        return self.record.attempt
+
+    @property
+    def ended(self) -> float:
+        """When the attempt ended, in Unix seconds; if ``is_live``, when this was written."""
+        return self.record.ended / 1000
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the attempt was running when this was written, so that more may follow."""
+        return self.record.is_live
+
+    @property
+    def dropped(self) -> int | None:
+        """The number of bytes before these that were not kept; None if the output is lost."""
+        return self.record.dropped
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes that were printed."""
+        return unmarked(self.record.output)
+
+    @property
+    def text(self) -> str:
+        """The bytes as UTF-8 text. What is not UTF-8 is replaced by U+FFFD."""
+        return self.raw.decode(errors="replace")
+
+
+def unmarked(output: bytes) -> bytes:
+    """Captured output without the marks `COPIED` before lines of the log."""
+    return _MARK.sub(b"", output)

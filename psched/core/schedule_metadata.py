@@ -1,0 +1,113 @@
+"""The data of a schedule that a read returns, in the API for programs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from psched.base.compression import LARGEST
+from psched.core.columns import annotation, parse_payload, raw_data
+from psched.core.model import Row
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMetadata:
+    """The data of a schedule at the time when it was read.
+
+    Attributes:
+        row: all columns of the schedule, in their stored form.
+    """
+
+    row: Row
+
+    @property
+    def key(self) -> str:
+        """The schedule's unique name."""
+        return self.row.key
+
+    @property
+    def type(self) -> str:
+        """The type of the schedule's tasks, which selects their handler."""
+        return self.row.type
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The payload for the handler.
+
+        Raises:
+            InvalidError: the stored payload is not a JSON object.
+        """
+        return parse_payload(self.row.data, LARGEST)
+
+    @property
+    def raw_data(self) -> bytes:
+        """The payload as it was submitted, byte for byte; see `Task.raw_data`.
+
+        Raises:
+            InvalidError: the stored payload is not a JSON object.
+        """
+        return raw_data(self.row)
+
+    @property
+    def cron(self) -> str | None:
+        """The trigger's text; None if the schedule runs only once."""
+        return self.row.cron
+
+    @property
+    def timezone(self) -> str | None:
+        """The zone in which ``cron`` is interpreted; None means the zone in the settings."""
+        return self.row.timezone
+
+    @property
+    def delay(self) -> int:
+        """Seconds from an occurrence's scheduled time to its earliest run."""
+        return self.row.delay
+
+    @property
+    def next_time(self) -> int | None:
+        """The scheduled time in Unix seconds of the occurrence that runs now or next.
+
+        None if there is none, or if no time has been computed yet.
+        """
+        return self.row.next_time
+
+    @property
+    def next_run_time(self) -> int | None:
+        """The earliest instant in Unix seconds at which a worker can lease the schedule.
+
+        While the task runs, this is the end of its lease. None if the schedule has no next run.
+        """
+        return self.row.next_run_time
+
+    @property
+    def status(self) -> str:
+        """The schedule's status.
+
+        ``waiting`` or ``running``; ``finished``, ``cancelled``, ``expired`` or ``failed`` after its
+        end; ``quarantined`` if it is invalid, or ``paused``; ``deleting``, ``cancelling`` or
+        ``finishing`` while its task is being stopped; ``migrating`` during `psched migrate`.
+        """
+        return self.row.state
+
+    @property
+    def attempt(self) -> int:
+        """The number of attempts so far for the occurrence that runs now or next."""
+        return max(self.row.attempt, 0)  # a negative number is a note, see `psched.core.attempts`
+
+    @property
+    def created_at(self) -> int | None:
+        """When the schedule was added, in Unix seconds; None if plain SQL inserted no time."""
+        return self.row.created_at
+
+    @property
+    def label(self) -> str | None:
+        """The name of the schedule's owner, see `psched.files`; None if there is none."""
+        return annotation(self.row, "label")
+
+    @property
+    def note(self) -> str | None:
+        """Free text about the schedule; None if there is none."""
+        return annotation(self.row, "note")
+
+    @property
+    def reason(self) -> str | None:
+        """Why the schedule has no next run, or what was last decided about it; None for no text."""
+        return self.row.reason

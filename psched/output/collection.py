@@ -1,0 +1,483 @@
+"""The worker's side of the collector: its pipes, and the output of attempts that have ended."""
+
+import logging
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from psched.base.clock import Clock
+from psched.base.fault_log import FaultLog
+from psched.output.collector import Collector, Inherited, is_empty
+from psched.output.live import LONGEST_LIVE
+from psched.output.masking import Masking, Secrets
+from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
+from psched.output.service_output import ServiceOutput
+from psched.process import tree
+from psched.process.channel import Channel
+from psched.process.spawn import launch
+
+_log = logging.getLogger("psched.worker")
+
+_PATIENCE = 1.0
+"""The seconds that an attempt which has ended waits for its output. If the collector does not
+answer within the same time again, it counts as hanging: it is killed, and another one is started.
+The second wait is for a service whose processes were all stopped for a while."""
+
+_CHECK = 5.0
+"""Seconds between two checks whether the collector still reads the pipes of running tasks."""
+
+_PAUSE = 1.0
+"""The least seconds between two starts of a collector."""
+
+_DYING = 0.05
+"""The most seconds to wait for the end of a collector that was killed."""
+
+_LAST_WORDS = 1.5
+"""The most seconds that a worker waits for its collector, when it ends."""
+
+_PING = 0
+"""The key in `_asked` of the question whether the collector works. The others are numbers of
+pipes."""
+
+_CAPACITY = 2**20
+"""More bytes than a pipe contains."""
+
+
+class Whose(NamedTuple):
+    """Whose output a pipe carries, and what is to be done with it.
+
+    Attributes:
+        name: stands before each line in the service's output.
+        keep: how many bytes of its end are kept.
+        forward: whether its lines are written to the service's output.
+    """
+
+    name: str
+    keep: int
+    forward: bool
+
+
+UNKNOWN = Whose("runner", 0, forward=True)
+"""The output of a runner that runs no task."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedOutput:
+    """The output of one attempt.
+
+    Attributes:
+        tail: its last bytes; empty if the attempt has printed nothing, or if it is lost.
+        dropped: the number of bytes before the tail; None if output was lost.
+    """
+
+    tail: bytes
+    dropped: int | None
+
+
+NO_OUTPUT = CapturedOutput(b"", 0)
+LOST_OUTPUT = CapturedOutput(b"", None)
+
+
+class LiveOutput(NamedTuple):
+    """Some output of a running attempt, for one reader.
+
+    Attributes:
+        reader: the reader's number.
+        output: the next bytes; empty if nothing was printed when the reader began.
+        dropped: how many bytes were left out before them; None if output was lost.
+        waiting: how many bytes wait to be sent after them.
+    """
+
+    reader: int
+    output: bytes
+    dropped: int | None
+    waiting: int
+
+
+class Pipe:
+    """The pipe that carries the output of one runner.
+
+    The worker keeps both ends: the read end for the next collector if one dies, and the write end
+    so that the collector does not wake up each time that a runner ends.
+
+    Attributes:
+        number: identifies the pipe in messages.
+        reader: the read end.
+        writer: the write end, which the runner inherits.
+        prints: whether the present attempt has printed something, as far as is known.
+        lost: whether a collector has died that had read some of the present attempt's output.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        # The write end stays in blocking mode: it has another file description.
+        os.set_blocking(self.reader, False)
+        self.prints = self.lost = False
+
+    def close(self) -> None:
+        """Close both ends in this process."""
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+class OutputCollection:
+    """Collects the output of a worker's runners, by a collector process.
+
+    A task that prints nothing causes no message. The collector is started by `start`, or by the
+    first task whose output is collected.
+
+    Args:
+        clock: measures when an answer is overdue.
+        secrets: texts that are masked in all output.
+
+    Attributes:
+        spare: is called with the pid of each new collector, which belongs to no task.
+        before_fork: is called before a collector is forked; it closes what the collector must not
+            inherit.
+        whose: finds out whose output a pipe carries now.
+    """
+
+    def __init__(self, *, clock: Clock, secrets: Iterable[str] = ()) -> None:
+        self.spare: Callable[[int], object] = lambda _pid: None
+        self.before_fork: Callable[[], object] = lambda: None
+        self.whose: Callable[[Pipe], Whose] = lambda _pipe: UNKNOWN
+        self._clock = clock
+        self._secrets = Secrets(secrets)
+        self._channel: Channel | None = None
+        # The pid of the collector; 0 if there is none, or it was reaped.
+        self._pid = 0
+        self._start_at = inf
+        self._check_at = inf
+        self._next = 0
+        self._pipes: dict[int, Pipe] = {}
+        self._in_use: dict[int, Pipe] = {}
+        self._forgotten: list[Pipe] = []
+        self._asked: dict[int, float] = {}
+        self._doubted = self._is_deaf = False
+        self._answers: dict[int, CapturedOutput] = {}
+        # The pipes that are read, by the number of the reader.
+        self._readers: dict[int, Pipe] = {}
+        self._live: list[LiveOutput] = []
+        self._to_go_on: list[int] = []
+        # Readers that have missed output, because a collector has died.
+        self._missed: set[int] = set()
+        self._deaths = FaultLog("the collector of output died", _log, clock)
+
+    @property
+    def links(self) -> list[Channel]:
+        """The connection to wait on."""
+        return [] if self._channel is None else [self._channel]
+
+    @property
+    def wakes(self) -> float:
+        """When to call `take` again, seconds of the monotonic clock."""
+        return min(
+            self._start_at if self._channel is None else inf,
+            self._check_at if self._in_use else inf,
+            *self._asked.values(),
+            inf,
+        )
+
+    def open(self) -> Pipe:
+        """Create the pipe of a new runner.
+
+        Raises:
+            OSError: there is no descriptor left.
+        """
+        self._next += 1
+        return Pipe(self._next)
+
+    def watch(self, pipes: Sequence[Pipe]) -> None:
+        """Have the collector read these pipes, whose runners were forked."""
+        self._pipes.update((pipe.number, pipe) for pipe in pipes)
+        self._tell_pipes(pipes)
+
+    def forget(self, pipe: Pipe) -> None:
+        """Close a pipe to which nobody writes any more."""
+        if self._pipes.pop(pipe.number, None) is None:
+            return
+        for each in self._in_use, self._asked, self._answers:
+            each.pop(pipe.number, None)
+        for reader in [each for each, read in self._readers.items() if read is pipe]:
+            self.unfollow(reader)
+        # The collector is told later, so that it wakes up less often.
+        self._forgotten.append(pipe)
+        if len(self._forgotten) == MOST_FORGOTTEN:
+            self._tell_pipes(())
+
+    def begin(self, pipe: Pipe) -> None:
+        """Note that the runner of a pipe begins a task whose output is collected."""
+        if self._start_at == inf:
+            self.start()
+        if not self._in_use:
+            self._check_at = self._clock.monotonic() + _CHECK
+        self._in_use[pipe.number] = pipe
+        if pipe.prints:  # the runner has printed something since its last task
+            self._name(pipe)
+
+    def end(self, pipe: Pipe) -> CapturedOutput | None:
+        """The output of an attempt that has ended, and of which no process is left.
+
+        Returns:
+            The output; None if the collector must be asked for it. Then `take` returns it later.
+        """
+        self._in_use.pop(pipe.number, None)
+        if not pipe.prints and is_empty(pipe.reader):
+            # What the collector has read already, it has announced before.
+            if self._channel is not None and not is_empty(self._channel.fileno()):
+                self._receive()
+            if not pipe.prints:
+                return NO_OUTPUT
+        if self._channel is None:
+            return self._salvage(pipe)
+        if not pipe.prints:
+            self._name(pipe)
+        self._ask(pipe.number, {"end": pipe.number})
+        return None
+
+    def take(self) -> dict[int, CapturedOutput]:
+        """Return the output for which `end` has asked, by the number of its pipe.
+
+        Restart the collector if it has ended or hangs.
+        """
+        self._receive()
+        now = self._clock.monotonic()
+        self._deaths.passed()
+        if self._channel is None:
+            if now >= self._start_at:
+                self.start()
+        elif self._channel.closed:
+            self._restart(self._channel.fault or "it has ended")
+        elif self._is_deaf:
+            self._restart("it receives no messages")
+        elif now >= min(self._asked.values(), default=inf):
+            if self._doubted:
+                self._restart("it does not answer")
+            else:
+                self._doubted = True
+                self._asked = dict.fromkeys(self._asked, now + _PATIENCE)
+        elif now >= self._check_at and self._in_use:
+            self._check_at = now + _CHECK
+            if not self._asked and not all(is_empty(each.reader) for each in self._in_use.values()):
+                self._ask(_PING, {"ping": True})
+        answers, self._answers = self._answers, {}
+        return answers
+
+    def follow(self, pipe: Pipe, reader: int) -> None:
+        """Have the output of the present attempt sent to a reader while it is printed."""
+        self._readers[reader] = pipe
+        self._say({"follow": pipe.number, "reader": reader})
+
+    def unfollow(self, reader: int) -> None:
+        """Send a reader nothing more; no effect if nothing is sent to it."""
+        if (pipe := self._readers.pop(reader, None)) is not None:
+            self._missed.discard(reader)
+            self._say({"unfollow": pipe.number, "reader": reader})
+
+    def take_live(self) -> list[LiveOutput]:
+        """Return what has arrived for readers. They get no more before `go_on` is called."""
+        live, self._live = self._live, []
+        self._to_go_on += [each.reader for each in live]
+        return live
+
+    def go_on(self) -> None:
+        """Say that what `take_live` has returned was passed on."""
+        for reader in self._to_go_on:
+            if (pipe := self._readers.get(reader)) is not None:
+                self._say({"more": pipe.number, "reader": reader})
+        self._to_go_on.clear()
+
+    def stop(self) -> None:
+        """Let the collector write what it has read, and end; wait for that, but not for long."""
+        if self._channel is None:
+            return
+        self._channel.close()
+        self._channel = None
+        for pipe in [*self._pipes.values(), *self._forgotten]:
+            pipe.close()
+        self._pipes.clear()
+        self._forgotten.clear()
+        if self._pid:
+            _wait_for_end(self._pid)
+
+    def reaped(self, pids: Iterable[int]) -> None:
+        """Note that the worker has reaped these children, whose pids can be reused."""
+        if self._pid in pids:
+            self._pid = 0
+
+    def start(self) -> None:
+        """Start a collector, and have it read all pipes. A failure is logged."""
+        self._start_at = self._clock.monotonic() + _PAUSE
+        self._is_deaf = self._doubted = False
+        for pipe in self._forgotten:
+            pipe.close()
+        self._forgotten.clear()
+        channel, theirs = Channel.pair(FROM_COLLECTOR, TO_COLLECTOR)
+        try:
+            channel.never_wait()
+            # A new collector inherits the pipes, because messages need descriptors, too.
+            pipes = [
+                Inherited(pipe.number, pipe.reader, self._message(pipe) if pipe.prints else None)
+                for pipe in self._pipes.values()
+            ]
+            self.before_fork()
+            live = partial(_live, theirs, self._secrets, self._clock, pipes)
+            keep = [theirs.fileno(), *(pipe.reader for pipe in self._pipes.values())]
+            self._pid = launch(live, keep=keep)
+        except (OSError, RuntimeError) as error:
+            channel.close()
+            self._deaths.failed(f"cannot fork: {error}")
+            return
+        finally:
+            theirs.close()
+        self._channel = channel
+        self.spare(self._pid)
+        for reader, pipe in self._readers.items():
+            self.follow(pipe, reader)
+
+    def _restart(self, how: str) -> None:
+        """Start another collector; what the first one has read of living attempts is lost."""
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        if self._pid:
+            tree.send(self._pid, signal.SIGKILL)
+        # Its last messages say which pipes it has read.
+        until = self._clock.monotonic() + _DYING
+        while not channel.closed and (left := until - self._clock.monotonic()) > 0:
+            if (received := channel.receive(wait=left)) is not None:
+                self._handle(*received)
+        channel.close()
+        printed = [pipe for pipe in self._pipes.values() if pipe.prints]
+        for pipe in printed:
+            pipe.lost = True
+        self._missed.update(each for each, pipe in self._readers.items() if pipe.lost)
+        asked, self._asked = self._asked, {}
+        for number in asked:
+            if (asking := self._pipes.get(number)) is not None:
+                self._answers[number] = self._salvage(asking)
+        self._deaths.failed(f"{how}; output of {len(printed)} tasks is lost")
+        if self._clock.monotonic() >= self._start_at:
+            self.start()
+
+    def _salvage(self, pipe: Pipe) -> CapturedOutput:
+        """Read what no collector has read of an attempt that has ended."""
+        chunks: list[bytes] = []
+        with suppress(BlockingIOError):
+            while chunk := os.read(pipe.reader, _CAPACITY):
+                chunks.append(chunk)
+        masking = Masking(self._secrets)
+        text = masking.feed(b"".join(chunks)) + masking.rest()
+        dropped = max(0, len(text) - self.whose(pipe).keep)
+        output = CapturedOutput(text[dropped:], None if pipe.lost else dropped)
+        for reader in [each for each, read in self._readers.items() if read is pipe]:
+            self._note_live(reader, text[-LONGEST_LIVE:], max(0, len(text) - LONGEST_LIVE), 0)
+        pipe.prints = pipe.lost = False
+        return output
+
+    def _receive(self) -> None:
+        channel = self._channel
+        while channel is not None and (received := channel.receive()) is not None:
+            self._handle(*received)
+
+    def _handle(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
+        self._doubted = False
+        try:
+            if "prints" in message:
+                if (pipe := self._pipes.get(message["prints"])) is not None and not pipe.prints:
+                    self._name(pipe)
+            elif "pong" in message:
+                self._asked.pop(_PING, None)
+            elif "live" in message:
+                self._handle_live(message, descriptors)
+            elif (pipe := self._pipes.get(message["tail"])) is not None:
+                self._end(pipe, message, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _end(self, pipe: Pipe, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Note the output that a collector has sent."""
+        if self._asked.pop(pipe.number, None) is None:
+            return
+        size, dropped = message["size"], None if pipe.lost else message["dropped"]
+        tail = os.pread(descriptors[0], size, 0) if descriptors else b""
+        # The file is missing if there was no descriptor left.
+        is_whole = len(tail) == size
+        self._answers[pipe.number] = CapturedOutput(tail, dropped) if is_whole else LOST_OUTPUT
+        pipe.prints = pipe.lost = False
+
+    def _handle_live(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        reader, dropped = message["live"], message["dropped"]
+        output = os.pread(descriptors[0], message["size"], 0) if descriptors else b""
+        if len(output) < message["size"]:  # there was no descriptor left
+            self._missed.add(reader)
+        if reader in self._readers:
+            self._note_live(reader, output, dropped, message["waiting"])
+
+    def _note_live(self, reader: int, output: bytes, dropped: int | None, waiting: int) -> None:
+        if output and reader in self._missed:
+            self._missed.discard(reader)
+            dropped = None
+        self._live.append(LiveOutput(reader, output, dropped, waiting))
+
+    def _tell_pipes(self, new: Sequence[Pipe]) -> None:
+        """Tell the collector of new pipes, and of those that were forgotten meanwhile."""
+        if self._channel is not None:
+            forgotten = [pipe.number for pipe in self._forgotten]
+            message = {"watch": [pipe.number for pipe in new], "forget": forgotten}
+            self._say(message, [pipe.reader for pipe in new])
+        for pipe in self._forgotten:
+            pipe.close()
+        self._forgotten.clear()
+
+    def _name(self, pipe: Pipe) -> None:
+        pipe.prints = True
+        self._say(self._message(pipe))
+
+    def _message(self, pipe: Pipe) -> dict[str, Any]:
+        whose = self.whose(pipe)
+        return {
+            "whose": pipe.number,
+            "name": whose.name,
+            "keep": whose.keep,
+            "forward": whose.forward,
+        }
+
+    def _ask(self, number: int, message: dict[str, Any]) -> None:
+        self._asked[number] = self._clock.monotonic() + _PATIENCE
+        self._say(message)
+
+    def _say(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(message, descriptors)
+        except BlockingIOError:
+            self._is_deaf = True  # `take` starts another one
+        except OSError:
+            # It has died, or there is no memory left. `take` starts another one.
+            self._channel.closed = True
+
+
+def _wait_for_end(child: int) -> None:
+    """Wait until a child has ended, at most `_LAST_WORDS`; it stays a zombie."""
+    with suppress(OSError):
+        descriptor = os.pidfd_open(child)
+        try:
+            waiter = select.poll()
+            waiter.register(descriptor, select.POLLIN)
+            waiter.poll(_LAST_WORDS * 1000)
+        finally:
+            os.close(descriptor)
+
+
+def _live(channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited]) -> int:
+    return Collector(channel, ServiceOutput(1), secrets, clock, pipes).run()

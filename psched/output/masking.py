@@ -1,0 +1,86 @@
+"""Hides secrets in a stream of output."""
+
+import re
+from collections.abc import Iterable
+
+SHORTEST = 4
+"""A secret of fewer bytes is not hidden: it would be found in many words that have nothing to do
+with it, and could then be guessed from what is missing."""
+
+_MASK = b"***"
+
+
+class Secrets:
+    """The texts that are replaced by three asterisks.
+
+    Args:
+        texts: the secrets; those that are shorter than `SHORTEST` bytes are ignored.
+    """
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        found = {text.encode(errors="surrogateescape") for text in texts}
+        # The longest is searched first, because a secret can begin with another one.
+        self.all = sorted((each for each in found if len(each) >= SHORTEST), key=len, reverse=True)
+        self.longest = len(self.all[0]) if self.all else 0
+        self.pattern = re.compile(b"|".join(map(re.escape, self.all)))
+
+    def occur_in(self, text: bytes) -> bool:
+        """Whether a text contains a secret."""
+        return any(secret in text for secret in self.all)
+
+    def held_back(self, text: bytes, start: int) -> int:
+        """Where the end of a text begins that can be the beginning of a secret.
+
+        Args:
+            text: the text.
+            start: what precedes this position is ignored.
+
+        Returns:
+            The position; the length of the text if no secret can begin in it.
+        """
+        found = len(text)
+        for secret in self.all:
+            at = text.find(secret[:1], max(start, len(text) - len(secret) + 1), found)
+            while at >= 0:
+                if secret.startswith(text[at:]):
+                    found = at
+                    break
+                at = text.find(secret[:1], at + 1, found)
+        return found
+
+
+class Masking:
+    """Hides secrets in one stream, also a secret that arrives in several pieces.
+
+    Args:
+        secrets: what is hidden.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Add bytes; return those that can be shown already."""
+        if not self._secrets.all:
+            return chunk
+        text = self._held + chunk
+        shown: list[bytes] = []
+        start = 0
+        until = self._secrets.held_back(text, start)
+        if self._secrets.occur_in(text):
+            for match in self._secrets.pattern.finditer(text):
+                if match.start() >= until:
+                    break
+                shown += text[start : match.start()], _MASK
+                start = match.end()
+                if start > until:
+                    until = self._secrets.held_back(text, start)
+        shown.append(text[start:until])
+        self._held = text[until:]
+        return b"".join(shown)
+
+    def rest(self) -> bytes:
+        """Return what was held back, because nothing follows."""
+        rest, self._held = self._held, b""
+        return self._secrets.pattern.sub(_MASK, rest) if self._secrets.all else rest

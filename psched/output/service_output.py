@@ -1,0 +1,101 @@
+"""Writes tasks' output to the service's standard output, line by line, and never waits for it."""
+
+import os
+import select
+import socket
+import stat
+from collections import deque
+from contextlib import suppress
+
+MOST_WAITING = 2**20
+"""The most bytes that wait until standard output accepts them. Further lines are dropped."""
+
+ONCE = select.PIPE_BUF
+"""The most bytes of one write. Other processes' lines do not mix with a write of so few bytes. If
+poll(2) calls a pipe writable, the pipe accepts so many bytes."""
+
+
+class ServiceOutput:
+    """The service's standard output, to which other processes write, too.
+
+    The descriptor stays in blocking mode, because all processes that have it would see the change.
+    A pipe or a terminal is opened a second time if possible, in non-blocking mode.
+
+    Args:
+        descriptor: the descriptor of standard output.
+
+    Attributes:
+        dropped: how many lines were dropped since the last note about dropped lines.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self.dropped = 0
+        self._socket: socket.socket | None = None
+        # An error here means that standard output is closed, or belongs to another user.
+        with suppress(OSError):
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISSOCK(mode):
+                self._socket = socket.socket(fileno=os.dup(descriptor))
+            elif stat.S_ISFIFO(mode) or os.isatty(descriptor):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self._descriptor = os.open(f"/proc/self/fd/{descriptor}", flags)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._descriptor
+
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait until standard output accepts them."""
+        return bool(self._waiting)
+
+    def write(self, line: bytes) -> None:
+        """Have `flush` write a line; drop the line if too many wait."""
+        if self._size + len(line) > MOST_WAITING:
+            self.dropped += 1
+            return
+        if self.dropped:
+            self._append(b"psched: %d lines of output are left out here\n" % self.dropped)
+            self.dropped = 0
+        self._append(line)
+
+    def flush(self) -> None:
+        """Write the waiting lines as far as standard output accepts them without waiting."""
+        while self._waiting and self._accepts():
+            lines = [self._waiting.popleft()]
+            size = len(lines[0])
+            while self._waiting and size + len(self._waiting[0]) <= ONCE:
+                lines.append(self._waiting.popleft())
+                size += len(lines[-1])
+            self._size -= size
+            piece = b"".join(lines)
+            try:
+                written = self._send(piece[:ONCE])
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                # Standard output is closed, or its disk is full.
+                self.dropped += len(lines)
+                continue
+            if rest := piece[written:]:
+                self._waiting.appendleft(rest)
+                self._size += len(rest)
+            if not written:
+                return
+
+    def _append(self, line: bytes) -> None:
+        self._waiting.append(line)
+        self._size += len(line)
+
+    def _accepts(self) -> bool:
+        waiter = select.poll()
+        waiter.register(self._descriptor, select.POLLOUT)
+        return bool(waiter.poll(0))
+
+    def _send(self, piece: bytes) -> int:
+        if self._socket is not None:
+            return self._socket.send(piece, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        return os.write(self._descriptor, piece)

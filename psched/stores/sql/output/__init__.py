@@ -1,0 +1,1 @@
+"""The table of what attempts have printed, beside the table of schedules."""

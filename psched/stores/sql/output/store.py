@@ -1,0 +1,152 @@
+"""Keeps what attempts have printed in a table beside the table of schedules."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection
+from typing_extensions import override
+
+from psched.base.clock import Clock
+from psched.base.errors import SchemaError
+from psched.core.output.protocol import OutputSelection
+from psched.core.output.records import OutputRecord
+from psched.stores.parameters import StoreParameters
+from psched.stores.sql import raw_execute
+from psched.stores.sql.history.store import HistoryStore, Pages
+from psched.stores.sql.output.statements import OutputStatements, as_record, of_attempts, stored
+from psched.stores.sql.table_store import S, one_request
+
+_PAGE = 20
+"""The most records that one query returns: few, because they can be large."""
+
+_BATCH = 100
+"""The most records that are written at a time."""
+
+_MARKED = 2000
+"""Every so many records, one gets a total."""
+
+_MARGIN = 100
+"""The newest records get none, because the record of a slower transaction can still come between
+them."""
+
+_MOST_MARKS = 10
+"""The most records that get a total in one call."""
+
+
+class OutputStore(HistoryStore[S]):
+    """A store on one table that keeps the run history and output in further tables.
+
+    A subclass sets ``_problem`` and ``_output_problem`` when it connects.
+
+    Args:
+        parameters: the settings of the store.
+        rng: random generator for the pauses between tries to get SQLite's write lock.
+    """
+
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(parameters, clock=clock, rng=rng)
+        connector = self._connector
+        self._output = OutputStatements(parameters.table, connector.dialect, connector.quote)
+        self._output_problem: str | None = "not connected yet"
+
+    def output_problem(self) -> str | None:
+        """Why no output is kept, as `KeepsOutput.output_problem` describes."""
+        # The version is read again, because somebody may have run `psched init` meanwhile.
+        self._connector.read(self._check)
+        return self._output_problem
+
+    @override
+    def try_rights(self) -> None:
+        super().try_rights()
+        if self._output_problem is None:
+            self._try_each(self._output.rights, self._output.name)
+
+    @one_request
+    def write_output(self, records: Sequence[OutputRecord]) -> None:
+        """Insert or replace records, as `KeepsOutput.write_output` describes."""
+        self._require_output()
+        latest = of_attempts(records)
+        # Compressing takes time, so it is done before the transaction begins.
+        values = [stored(record) for record in latest]
+
+        def write(connection: Connection) -> None:
+            for start in range(0, len(latest), _BATCH):
+                batch, bound = latest[start : start + _BATCH], values[start : start + _BATCH]
+                self._connector.step()
+                found = raw_execute.rows(connection, *self._output.find(batch))
+                if found:
+                    self._connector.step()
+                    ids = [id_ for (id_,) in found]
+                    raw_execute.count(connection, *self._output.delete(ids))
+                self._connector.step()
+                raw_execute.repeat(connection, self._output.insert, bound)
+
+        if records:
+            self._connector.transact(write, patient=False)
+
+    def outputs(self, selection: OutputSelection) -> Iterator[OutputRecord]:
+        """The records of a selection, as `KeepsOutput.outputs` describes."""
+        self._require_output()
+
+        def read(before: int | None, limit: int) -> list[OutputRecord]:
+            request = self._output.select(selection, before=before, limit=limit)
+            return [as_record(columns) for columns in self._query(*request)]
+
+        return Pages(read, selection.limit, _PAGE)
+
+    @one_request
+    def trim_output(self, *, before: int, budget: int, limit: int) -> int:
+        """Delete the oldest records, as `KeepsOutput.trim_output` describes.
+
+        Output of attempts that were running when it was written counts as nothing for the budget,
+        because it is soon replaced.
+        """
+        self._require_output()
+        # These are read before the sum: if another worker deletes them meanwhile, the sum is
+        # smaller, and this worker does not delete more instead.
+        oldest = self._query(self._output.oldest, {"limit": limit})
+        excess = self._sum_of_sizes() - budget
+        until = last = 0
+        for id_, ended, size in oldest:
+            if excess > 0:
+                excess -= size
+                until = last = id_
+            elif ended < before:
+                last = id_
+        if not last:
+            return 0
+        ends = {"first": oldest[0][0], "last": last, "until": until, "before": before}
+        return self._write(self._output.delete_range, ends)
+
+    def _sum_of_sizes(self) -> int:
+        """The sum of the sizes of all records; it reads a few thousand of them at most.
+
+        Every two thousandth record has a total: the sum of the sizes up to it, also of records that
+        have been deleted. So the difference of the last and the first total is the sum of the sizes
+        between these two. This method writes the totals.
+        """
+        sql = self._output
+        first, last = (self._query(mark, {}) for mark in (sql.first_mark, sql.last_mark))
+        end = total = head = 0
+        if first and last:
+            ((beginning, before, size),) = first
+            ((end, total, _),) = last
+            head = int(self._query(sql.size_before, {"id": beginning})[0][0]) + size - before
+        limit = _MARKED + _MARGIN
+        for _ in range(_MOST_MARKS):
+            after = self._query(sql.sizes_after, {"id": end, "limit": limit})
+            if len(after) < limit:
+                return int(head + total + sum(size for _, size in after))
+            total += sum(size for _, size in after[:_MARKED])
+            end = after[_MARKED - 1][0]
+            self._write(sql.mark, {"id": end, "total": total})
+        return int(head + total)
+
+    def _require_output(self) -> None:
+        """Raise an error if no output is kept.
+
+        Raises:
+            SchemaError: the table does not exist, or was made by a newer version of psched.
+        """
+        if self._output_problem is not None and (problem := self.output_problem()) is not None:
+            raise SchemaError(problem)

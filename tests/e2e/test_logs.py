@@ -1,0 +1,386 @@
+"""The command logs: what tasks have printed, and what running tasks print."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.owned_process import OwnedProcess
+from support.processes import children, kill, title
+from support.waiting import wait_until
+
+PRINTS = """
+    import os
+    import subprocess
+    import sys
+    import time
+    from pathlib import Path
+
+    from psched.application import Base, Dispatch
+
+    FOLDER = Path(__file__).parent
+
+
+    class Prints(Base):
+        def run(self):
+            data = self.task.data
+            sys.stdout.write(data.get("text", ""))
+            os.write(1, bytes.fromhex(data.get("bytes", "")))
+            for command in data.get("commands", ()):
+                subprocess.run(command, shell=True, check=False)
+            for gate, text in data.get("gates", ()):
+                while not (FOLDER / gate).exists():
+                    time.sleep(0.01)
+                os.write(1, (text * data.get("times", 1)).encode())
+            if self.task.attempt <= data.get("fail", 0):
+                raise ValueError("as it was told")
+
+
+    class Printing(Dispatch):
+        routes = {"prints": Prints}
+"""
+
+
+@pytest.fixture
+def service(service):
+    service.write("prints.py", PRINTS)
+    service.configure(dispatch="prints:Printing", concurrency=2, output="both")
+    return service
+
+
+def test_a_finished_attempt_is_shown_with_all_that_its_programs_printed(service):
+    service.add("s1", "prints", data={"text": "one\n", "commands": ["echo two", "echo three >&2"]})
+    master = service.start()
+    service.wait_for_finish("s1")
+
+    shown = service.psched("logs", "s1")
+
+    assert (shown.returncode, shown.stdout) == (0, "one\ntwo\nthree\n")
+    assert re.fullmatch(
+        r"==> s1, attempt 1 of 2001-09-09 01:46:40 UTC; finished, ended .*; took .* <==\n",
+        shown.stderr,
+    )
+    assert service.psched("logs", "s1", "-f").stdout == shown.stdout
+    assert master.stop() == 0
+    assert service.psched("logs", "s1").stdout == shown.stdout
+
+
+def test_each_attempt_has_its_own_output(service):
+    service.add("s1", "prints", data={"commands": ["echo a"], "fail": 2})
+    service.start()
+    service.wait_for_finish("s1")
+
+    lines = service.psched("logs", "s1", "--limit", 9, "--json").stdout.splitlines()
+
+    told = [json.loads(line) for line in lines]
+    assert [each["attempt"] for each in told] == [1, 2, 3]
+    assert [each["outcome"] for each in told] == ["failed", "failed", "finished"]
+    assert [each["text"].splitlines()[0] for each in told] == ["a"] * 3
+    assert ["ValueError: as it was told" in each["text"] for each in told] == [True, True, False]
+    assert not any("\x1e" in each["text"] for each in told)
+    assert {each["scheduled_time"] for each in told} == {1_000_000_000}
+    assert {(each["is_live"], each["dropped"]) for each in told} == {(False, 0)}
+    one = service.psched("logs", "s1", "--attempt", 2, "--time", 1_000_000_000)
+    assert (one.returncode, one.stdout) == (0, told[1]["text"])
+    assert "attempt 2 of" in one.stderr
+    several = service.psched("logs", "s1", "--limit", 2)
+    assert several.stdout == told[1]["text"] + told[2]["text"]
+    assert re.findall(r"attempt (\d)", several.stderr) == ["2", "3"]
+    with service.schedules() as schedules:
+        outputs = [*schedules["s1"].outputs()]
+        assert [each.attempt for each in outputs] == [3, 2, 1]
+        assert schedules["s1"].output(attempt=2).text == told[1]["text"]
+        assert schedules["s1"].output(attempt=2, time=2) is None
+
+
+def test_control_characters_are_visible_unless_raw(service):
+    data = {"bytes": (b"\x1b[2Jgone\r\x07\xff\xe2\x80\xae \tend\n").hex()}
+    service.add("s1", "prints", data=data, output="history")
+    service.start()
+    service.wait_for_finish("s1")
+
+    shown = service.psched("logs", "s1").stdout
+    raw = subprocess.run(
+        [*service.psched_command, "logs", "s1", "--raw"],
+        cwd=service.folder, env=service.env, capture_output=True, check=True,
+    )  # fmt: skip
+
+    assert shown == "\\x1b[2Jgone\\r\\x07\ufffd\\u202e \tend\n"
+    assert raw.stdout == bytes.fromhex(data["bytes"])
+
+
+def test_values_of_redacted_fields_are_hidden(service):
+    service.configure(redact=["password"])
+    service.add("s1", "prints", data={"text": "password=geheim\nuser=me\n"})
+    service.start()
+    service.wait_for_finish("s1")
+
+    assert service.psched("logs", "s1").stdout == "password=[redacted]\nuser=me\n"
+    told = json.loads(service.psched("logs", "s1", "--json").stdout)
+    assert told["text"] == "password=[redacted]\nuser=me\n"
+    assert service.psched("logs", "s1", "--raw").stdout == "password=geheim\nuser=me\n"
+
+
+def test_it_says_why_there_is_no_output(service):
+    service.configure(types={"prints": {"output": "service"}})
+    service.add("secret", "prints", data={"text": "x\n"})
+    service.add("later", "prints", next_time=4_000_000_000)
+    service.add("mute", "prints", data={}, output="both")
+    service.add("old", "prints", data={"text": "x\n"}, output="both")
+    service.add("next", "prints", next_time=4_000_000_000, output="both")
+    service.start()
+    for key in ("secret", "mute", "old"):
+        service.wait_for_finish(key)
+
+    def refused(*arguments):
+        done = service.psched("logs", *arguments)
+        assert (done.returncode, done.stdout) == (1, ""), done
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr
+
+    assert "the setting output is service" in refused("secret")
+    assert "the setting output is service" in refused("later")
+    assert "next: it has not run yet; its next run is in" in refused("next", "-f")
+    assert "mute: attempt 1 of 2001-09-09T01:46:40+00:00: it has printed nothing" in refused("mute")
+    assert "no schedule has the key 'none', and no output of one is kept" in refused("none")
+    assert "no output of such an attempt is kept" in refused("old", "--attempt", 7)
+    with service.sql() as database:
+        database.execute("delete from psched_output")
+        database.execute("update psched_runs set ended = ended - 100000000000")
+    assert "its output was deleted, because output_keep is" in refused("old")
+    with service.sql() as database:
+        database.execute("drop table psched_output")
+    assert "psched init" in refused("old")
+
+
+def test_output_outlives_its_schedule(service):
+    service.add("s1", "prints", data={"text": "kept\n"})
+    service.start()
+    service.wait_for_finish("s1")
+    with service.schedules() as schedules:
+        schedules["s1"].delete()
+
+    assert service.psched("logs", "s1").stdout == "kept\n"
+
+
+# --- running tasks -------------------------------------------------------------------
+
+
+class Following(OwnedProcess):
+    """A command ``psched logs -f``."""
+
+    def __init__(self, service, *arguments, out="followed"):
+        self.path = service.folder / out
+        super().__init__(
+            [*service.psched_command, "logs", *arguments],
+            output=self.path,
+            cwd=service.folder,
+            env=service.env,
+        )
+
+    @property
+    def text(self):
+        return self.path.read_text()
+
+    def wait_for(self, text):
+        wait_until(lambda: text in self.text, what=f"{text!r} in {self.text!r}")
+
+
+@pytest.fixture
+def following():
+    """Starts psched logs -f; ends it at the test's end."""
+    started = []
+
+    def start(service, *arguments, **options):
+        service.wait_for_row(arguments[-1], lambda seen: seen.status == "running")
+        started.append(Following(service, *arguments, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def gated(*gates):
+    return {"text": "", "gates": [[gate, f"{gate} is open\n"] for gate in gates]}
+
+
+def test_a_running_task_is_followed_until_it_ends(service, following):
+    service.add("s1", "prints", data={"commands": ["echo first"], **gated("a", "b")})
+    master = service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("first\n")
+    service.open_gate("a")
+    reader.wait_for("a is open\n")
+    so_far = service.psched("logs", "s1")
+    assert (so_far.returncode, so_far.stdout) == (0, "first\na is open\n")
+    assert "running" in so_far.stderr
+    told = json.loads(service.psched("logs", "s1", "--json").stdout)
+    assert (told["is_live"], told["ended"], told["text"]) == (True, None, so_far.stdout)
+    second = following(service, "-f", "s1", out="second")
+    second.wait_for("a is open\n")
+    service.open_gate("b")
+
+    assert reader.wait() == second.wait() == 0
+    expected = r"==> .* running <==\nfirst\na is open\nb is open\nattempt 1: finished after .*\n"
+    assert re.fullmatch(expected, reader.text), reader.text
+    assert re.fullmatch(expected, second.text), second.text
+    assert master.stop() == 0
+
+
+def test_a_silent_task_is_followed_until_it_ends(service, following):
+    service.add("s1", "prints", data={"gates": [["a", ""]]})
+    service.start()
+    service.wait_for_row("s1", lambda seen: seen.status == "running")
+    so_far = service.psched("logs", "s1")
+    assert (so_far.returncode, so_far.stdout) == (0, "")
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    service.open_gate("a")
+
+    assert reader.wait() == 0
+    assert re.fullmatch(r"==> .* <==\nattempt 1: finished after .*\n", reader.text)
+
+
+def test_a_reader_that_stands_still_is_cut_off_and_delays_nobody(service, following):
+    data = {"gates": [["a", "x" * 1000 + "\n"], ["b", "end\n"]], "times": 5000}
+    service.add("s1", "prints", data=data)
+    service.add("s2", "prints", data=gated("a", "c"))
+    master = service.start()
+    service.wait_for_row("s1", lambda seen: seen.status == "running")
+    read, write = os.pipe()
+    still = subprocess.Popen(
+        [*service.psched_command, "logs", "-f", "s1", "--raw"],
+        cwd=service.folder, env=service.env, stdout=write, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(write)
+    assert "running" in still.stderr.readline()
+    reader = following(service, "-f", "s2")
+    reader.wait_for("running")
+    service.open_gate("a")
+    reader.wait_for("a is open\n")
+    service.open_gate("b")
+    service.wait_for_finish("s1")
+    service.open_gate("c")
+    assert reader.wait() == 0
+
+    with os.fdopen(read, "rb") as pipe:
+        seen = len(pipe.read())
+    assert seen < 2_000_000
+    said = still.communicate(timeout=30)[1]
+    assert "bytes before this are left out" in said or "too slowly" in said
+    assert master.stop() == 0
+    assert "Traceback" not in master.text
+
+
+def test_a_restart_does_not_disturb_a_reader(service, following):
+    service.add("s1", "prints", data=gated("a", "b"))
+    master = service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    master.send(signal.SIGHUP)
+    master.wait_for_log("generation 2 serves")
+    service.open_gate("a")
+    reader.wait_for("a is open\n")
+    service.open_gate("b")
+
+    assert reader.wait() == 0
+    assert "a is open\nb is open\nattempt 1: finished" in reader.text
+
+
+def test_a_reader_is_told_that_the_worker_was_killed(service, following):
+    service.add("s1", "prints", data=gated("a", "b"))
+    master = service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    service.open_gate("a")
+    reader.wait_for("a is open\n")
+    [worker] = master.workers()
+    kill(worker)
+
+    assert reader.wait() == 1
+    assert reader.text.count("a is open\n") == 1
+    assert reader.text.endswith(
+        "Error: s1: the worker that ran it has ended; psched history says what becomes of it\n"
+    )
+
+
+def test_a_reader_that_was_killed_leaves_nothing_behind(service, following):
+    service.add("s1", "prints", data=gated("a", "b"))
+    master = service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    descriptors = Path(f"/proc/{master.pid}/fd")
+    before = len([*descriptors.iterdir()])
+    reader.send(signal.SIGKILL)
+    reader.wait()
+    wait_until(lambda: len([*descriptors.iterdir()]) < before, what="a closed socket")
+    service.open_gate("a")
+    service.open_gate("b")
+    service.wait_for_finish("s1")
+    assert service.psched("logs", "s1").stdout == "a is open\nb is open\n"
+
+
+def test_a_task_of_another_host_is_named(service):
+    service.add("s1", "prints", data=gated("a"))
+    service.start()
+    service.wait_for_row("s1", lambda seen: seen.status == "running")
+    service.env["RUNTIME_DIRECTORY"] = str(service.folder / "elsewhere")
+    shown = service.psched("logs", "s1")
+    assert shown.returncode == 1
+    assert "attempt 1 of 2001-09-09T01:46:40+00:00 is running on another host" in shown.stderr
+
+
+def test_a_collector_that_is_killed_leaves_a_gap_that_is_told(service, following):
+    service.add("s1", "prints", data=gated("a", "b"))
+    master = service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    service.open_gate("a")
+    reader.wait_for("a is open\n")
+    [worker] = master.workers()
+    [collector] = [pid for pid in children(worker) if "collector" in title(pid)]
+    kill(collector)
+    master.wait_for_log("the collector of output died")
+    service.open_gate("b")
+
+    assert reader.wait() == 0
+    shown = reader.text.partition("<==\n")[2]
+    assert re.fullmatch(
+        r"a is open\noutput is lost here\nb is open\nattempt 1: finished after .*\n", shown
+    ), shown
+
+
+@pytest.mark.parametrize("setting", ["raw", "none"])
+def test_output_that_nobody_collects_is_named(service, setting):
+    service.add("s1", "prints", data=gated("a"), output=setting)
+    service.start()
+    service.wait_for_row("s1", lambda seen: seen.status == "running")
+    shown = service.psched("logs", "-f", "s1")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert f"its output is not kept, because the setting output is {setting}" in shown.stderr
+    service.open_gate("a")
+    service.wait_for_finish("s1")
+
+
+def test_output_that_is_not_stored_can_be_followed(service, following):
+    service.add("s1", "prints", data=gated("a"), output="service")
+    service.start()
+    reader = following(service, "-f", "s1")
+    reader.wait_for("running")
+    service.open_gate("a")
+    assert reader.wait() == 0
+    assert "a is open\n" in reader.text
+    assert "the setting output is service" in service.psched("logs", "s1").stderr
+
+
+def test_a_store_in_memory_has_logs(service):
+    service.configure(url="memory:")
+    service.start()
+    pushed = service.psched("push", "t", "prints", '{"text": "hello\\n"}', "--wait")
+    assert pushed.returncode == 0
+    assert service.psched("logs", "t").stdout == "hello\n"
