@@ -11,7 +11,9 @@ from psched.base.clock import SystemClock
 from psched.master.messages import STATUS
 from psched.master.reports import status_query
 from psched.master.reports.status_socket import StatusSocket
+from psched.process.link import packed
 from psched.process.message_shapes import Shapes
+from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
 from support.waiting import wait_until
 
@@ -91,6 +93,35 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path):
     folder.rmdir()
     advance(master)
     assert path.is_socket()
+    master.close()
+
+
+def test_a_request_for_output_may_arrive_long_after_its_client_was_accepted(master, path):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.bind("")
+        client.connect(str(path))
+        for _ in range(3):
+            advance(master)
+        assert not master.asking
+        client.sendall(packed({"follow": "s1"}))
+        advance(master)
+        assert [reader.asks_for for reader in master.asking] == ["s1"]
+        with pytest.raises(BlockingIOError):
+            client.recv(1, socket.MSG_DONTWAIT)
+    advance(master)  # it closes the connection
+
+
+def test_who_has_an_address_and_asks_for_nothing_is_disconnected(tmp_path):
+    clock = ManualClock()
+    master = StatusSocket([tmp_path], clock)
+    [path] = tmp_path.iterdir()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.bind("")
+        client.connect(str(path))
+        advance(master)
+        clock.sleep(10)
+        advance(master)
+        assert client.recv(1) == b""
     master.close()
 
 

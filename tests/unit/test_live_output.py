@@ -67,7 +67,7 @@ class Client:
 
     def __init__(self):
         theirs, ours = socket.socketpair()
-        self.reader = StatusReader(ours, LONGEST_TIME)
+        self.reader = StatusReader(ours, LONGEST_TIME, streams=True)
         self.link = Link(theirs)
         self.link.expects, self.link.data_limit = TO_READER, LONGEST_PIECE
         self.link.send({"follow": KEY})
@@ -185,10 +185,11 @@ def test_too_many_clients_are_refused(relay, connect):
     ]
 
 
+@pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("sent", [b"x", b"\0" * 8, b"\xff" * 9, b"\0\0\0\2\0\0\0\0{}"])
-def test_a_client_that_sends_anything_else_is_disconnected(sent):
+def test_a_client_that_sends_anything_else_is_disconnected(sent, streams):
     theirs, ours = socket.socketpair()
-    reader = StatusReader(ours, LONGEST_TIME)
+    reader = StatusReader(ours, LONGEST_TIME, streams=streams)
     with theirs:
         theirs.sendall(sent)
         reader.advance(0)

@@ -11,10 +11,6 @@ from psched.master.messages import LONGEST_PIECE, TO_READER
 from psched.master.runtime_folders import short_address
 from psched.process.link import Link
 
-_TRIES = 5
-"""How often a client asks. If a request arrives late, the master takes its client for one that asks
-for the status."""
-
 _PATIENCE = 15.0
 """Seconds after which a master that does not answer at all is given up."""
 
@@ -32,25 +28,19 @@ def follow(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
         OSError: no master listens, it is too old, it has sent an invalid message, or it has hung
             up.
     """
-    for _ in range(_TRIES):
-        link = _asked(path, key)
-        try:
-            messages = _messages(link)
-            first = next(messages, None)
-            if first is not None:
-                yield first
-                yield from messages
-                return
-        finally:
-            link.close()
-    raise ConnectionAbortedError(
-        "the master does not answer; if it is of another release of psched, restart the service"
-    )
+    link = _asked(path, key)
+    try:
+        yield from _messages(link)
+    finally:
+        link.close()
 
 
 def _asked(path: Path, key: str) -> Link:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
+        # By the address, the master knows that this client sends a request. The kernel chooses the
+        # address, in the abstract namespace: unix(7), "Autobind feature".
+        connection.bind("")
         with short_address(path) as address:
             connection.connect(address)
     except BaseException:
@@ -63,10 +53,10 @@ def _asked(path: Path, key: str) -> Link:
 
 
 def _messages(link: Link) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages until "over"; nothing at all if the first one is none of `TO_READER`.
+    """Yield the messages until "over".
 
     Raises:
-        OSError: the master has hung up after its first message, or it hangs.
+        OSError: the master has hung up, it hangs, or it has sent something else.
     """
     begun = False
     waiter = select.poll()
@@ -84,3 +74,7 @@ def _messages(link: Link) -> Iterator[Mapping[str, Any]]:
     if begun:
         what = f"the master has sent {link.fault}" if link.fault else "the master has hung up"
         raise ConnectionResetError(what)
+    # A master of an older version sends its status, or hangs up.
+    raise ConnectionAbortedError(
+        "the master refuses the request; if it is of another release of psched, restart the service"
+    )

@@ -1,11 +1,12 @@
 """The socket on which a master answers ``psched status`` and ``psched logs -f``.
 
-The clients are in `status_query` and `output_query`. A client that sends nothing receives one JSON
-document, then the end of the stream. A client that asks for the output of a running task receives
-messages until the task has ended, see `output_relay`. The master disconnects a client that sends
-anything else. So a client cannot change anything, and the socket needs no protection beyond its
-file mode. The name of the socket contains the master's pid, so that several masters can create
-their sockets in one folder.
+The clients are in `status_query` and `output_query`. A client whose socket has no address receives
+one JSON document, then the end of the stream. A client whose socket has an address asks for the
+output of a running task, and receives messages until the task has ended, see `output_relay`. The
+master learns the address when it accepts the connection, so it knows which client will still send a
+request. The master disconnects a client that sends anything else. So a client cannot change
+anything, and the socket needs no protection beyond its file mode. The name of the socket contains
+the master's pid, so that several masters can create their sockets in one folder.
 """
 
 import json
@@ -53,23 +54,24 @@ class StatusReader:
         connection: the socket that is connected to the client.
         until: the time at which the client is disconnected at the latest, in seconds of the
             monotonic clock.
+        streams: whether the client asks for output, so that it receives no document.
 
     Attributes:
         asks_for: the key of the task whose output the client has asked for, until somebody sets
             this to None; None if there is no new request.
-        streams: whether the client has asked for output, so that it receives no document.
         answered: True after `answer` was called, even if not all of the answer is sent yet.
         closed: True if the client is disconnected, because it has received its whole answer, has
             closed the connection, has sent what it may not send, or was too slow.
     """
 
-    def __init__(self, connection: socket.socket, until: float) -> None:
+    def __init__(self, connection: socket.socket, until: float, *, streams: bool) -> None:
         self._connection = connection
         self._link = Link(connection)  # only receives
         self._link.expects = FROM_READER
         self._outgoing = bytearray()
         self.asks_for: str | None = None
-        self.streams = False
+        self.streams = streams
+        self._has_asked = False
         self._until = until
         self.answered = False
         self.closed = False
@@ -132,11 +134,11 @@ class StatusReader:
         It would otherwise wake the master again and again.
         """
         messages = self._link.receive()
-        valid = len(messages) <= 1 and not (messages and (self.streams or self.answered))
+        valid = not messages or (self.streams and not self._has_asked and len(messages) == 1)
         if self._link.closed or self._link.halfway or not valid:
             self.close()
         elif messages:
-            self.asks_for, self.streams, self._until = messages[0]["follow"], True, float("inf")
+            self.asks_for, self._has_asked, self._until = messages[0]["follow"], True, float("inf")
 
     def close(self) -> None:
         """Disconnect the client."""
@@ -177,7 +179,7 @@ class StatusSocket:
 
     @property
     def waiting(self) -> list[StatusReader]:
-        """The clients that have not been given a document yet, and have asked for nothing else."""
+        """The clients that have not been given a document yet, and do not ask for output."""
         return [each for each in self._readers if not (each.answered or each.streams)]
 
     @property
@@ -222,7 +224,8 @@ class StatusSocket:
             # Accept only some connections per call, because signals and messages of workers wait
             # meanwhile. The next call accepts more.
             for _ in range(_MOST_READERS):
-                reader = StatusReader(listening.accept()[0], now + _TIMEOUT)
+                connection, address = listening.accept()
+                reader = StatusReader(connection, now + _TIMEOUT, streams=bool(address))
                 if len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:
