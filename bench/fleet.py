@@ -178,20 +178,21 @@ class Fleet:
         found = [Start(key, int(scheduled), float(at)) for key, scheduled, at in lines]
         return sorted(found, key=lambda start: start.at)
 
-    def drain(self, count: int, *, stop: bool = True) -> "Drain":
+    def drain(self, count: int, *, type_: str = "noop", stop: bool = True) -> "Drain":
         """Push tasks that are due, all in one transaction, and see each run once.
 
         The workers live only while this is measured: they would disturb other measurements.
 
         Args:
             count: so many.
+            type_: their type.
             stop: stop the workers afterwards.
         """
         prefix = self.name("n")
         keys = [f"{prefix}{number}" for number in range(count)]
         self.start()
         before = sum(map(cpu_of_all, [*self.workers, *self.servers, *self.collectors]))
-        self.push(keys)
+        self.push(keys, type_)
         starts = self.wait_for_ends(prefix, keys)
         # Of runners that wait for more tasks, too.
         everybody = [*self.workers, *self.servers, *self.collectors, *self.runners]

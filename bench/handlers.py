@@ -1,6 +1,7 @@
 """The handlers of the benchmarks: each task notes when it was started."""
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ def noop(task: Any) -> None:  # noqa: ANN401  # a task, as users write it
     os.close(file)
 
 
+def say(task: Any) -> None:  # noqa: ANN401
+    """Note the start, and print two lines."""
+    noop(task)
+    sys.stdout.write("begin\n")
+    sys.stdout.write("end\n")
+
+
 def hold(task: Any) -> None:  # noqa: ANN401
     """Note the start, and stay until the gate is open."""
     noop(task)
@@ -30,4 +38,4 @@ def hold(task: Any) -> None:  # noqa: ANN401
 class Dispatch(BaseDispatch):
     """What runs what."""
 
-    routes = {"noop": noop, "hold": hold}  # noqa: RUF012  # as users write it
+    routes = {"noop": noop, "say": say, "hold": hold}  # noqa: RUF012  # as users write it

@@ -1,6 +1,7 @@
-"""What the capture of output costs tasks that print nothing, and the memory of a collector."""
+"""What the capture of output costs tasks that print nothing or two lines; a collector's memory."""
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,31 +32,36 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
         "fresh": how,
         "reused": how | {"max_tasks_per_child": REUSED},
     }
+    # A process that is reused takes a tenth of the time, so that more tasks are needed.
+    counts = {"fresh": given.tasks, "reused": 5 * given.tasks}
+    types = {"silent": "noop", "printing": "say"}
     with ExitStack() as stack:
         contestants: dict[str, Callable[[], Sample]] = {}
         for layout, settings in layouts.items():
             for output in "raw", "both":
-                name = f"{layout}_{output}"
                 fleet = stack.enter_context(
-                    Fleet(folder, url, table=name, output=output, **settings)
+                    Fleet(folder, url, table=f"{layout}_{output}", output=output, **settings)
                 )
-                contestants[name] = lambda fleet=fleet, output=output: drained(
-                    fleet, given.tasks, collectors=given.workers if output == "both" else 0
-                )
+                collectors = given.workers if output == "both" else 0
+                for what, type_ in types.items():
+                    contestants[f"{layout}_{what}_{output}"] = partial(
+                        drained, fleet, counts[layout], type_, collectors
+                    )
         samples = harness.rounds(given.rounds, contestants)
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
     for layout in layouts:
-        these, those = samples[f"{layout}_both"], samples[f"{layout}_raw"]
-        for figure in "per_second", "cpu_ms":
-            found[f"{layout}_both"][f"{figure}_of_raw"] = harness.ratio(
-                these, figure, those, figure
-            )
+        for what in types:
+            name = f"{layout}_{what}"
+            for figure in "per_second", "cpu_ms":
+                found[f"{name}_both"][f"{figure}_of_raw"] = harness.ratio(
+                    samples[f"{name}_both"], figure, samples[f"{name}_raw"], figure
+                )
     return found
 
 
-def drained(fleet: Fleet, count: int, *, collectors: int) -> Sample:
+def drained(fleet: Fleet, count: int, type_: str, collectors: int) -> Sample:
     """Tasks per second, what each costs, and the memory of a collector."""
-    drain = fleet.drain(count, stop=False)
+    drain = fleet.drain(count, type_=type_, stop=False)
     found = [harness.memory(pid) for pid in fleet.collectors]
     assert len(found) == collectors
     fleet.stop()

@@ -251,6 +251,13 @@ def test_errors_are_shown_whole_and_safely(service, history):
     assert "hunter2" not in found["error"]
 
 
+def test_show_has_the_time_of_the_claim(service):
+    service.add("k", next_time=4_000_000_000)
+    with service.sql() as connection:
+        connection.execute("UPDATE psched SET claimed_at = 1000000000")
+    assert "claimed_at:    2001-09-09 01:46:40 UTC\n" in service.psched("show", "k").stdout
+
+
 def test_show_has_the_last_run_usual_durations_and_next_runs(service, now):
     service.add("k", cron="0 * * * *", next_time=None)
     shown = service.psched("show", "k").stdout

@@ -30,8 +30,6 @@ from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.records import KEPT
 
-"""The values of the setting ``output`` by which output is kept in the store."""
-
 _SOON = 3.0
 """Seconds after its end within which the output and the record of an attempt are stored."""
 

@@ -33,7 +33,7 @@ from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
 from psched.runner.progress import Progress
 
-_INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
+_INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "claimed_at", "retain_until"})
 
 _ATTEMPTS = 5
 """The number of attempts that are shown."""
