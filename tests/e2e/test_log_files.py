@@ -213,7 +213,7 @@ def test_in_the_journal_what_prevents_a_start_is_an_error(service):
 
 def test_all_processes_log_json_until_the_setting_changes(logged):
     service = logged
-    service.configure(log_format="json", log_level="debug")
+    service.configure(log_format="json", log_level="debug", retry_wait=600)
     service.write("jobs.py", FAILING)
     service.add("s1", "fail")
     master = service.start(log="log")
