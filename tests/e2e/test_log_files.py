@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import time
+from datetime import datetime
 
 import pytest
 
@@ -198,6 +200,18 @@ def test_in_the_journal_log_lines_have_priorities_and_what_tasks_print_has_no_ti
     assert all(re.match(r"<[34]>    |<[3-7]>(INFO   |WARNING|ERROR  ) \w", line) for line in lines)
     assert "<6>INFO    master stopped" in lines
     assert any(line.startswith("<3>    ValueError: no") for line in lines)
+
+
+def test_what_tasks_print_has_utc_times_as_the_log_has(service):
+    service.env["TZ"] = "Asia/Tokyo"
+    service.add("s1", "exec", data={"command": ["echo", "printed"]})
+    before = int(time.time())
+    master = service.start()
+    service.wait_for_finish("s1")
+
+    [shown] = re.findall(r"^(\S+\+0000) s1: printed$", master.text, re.MULTILINE)
+    printed = datetime.strptime(shown, "%Y-%m-%dT%H:%M:%S%z")
+    assert before <= printed.timestamp() <= time.time()
 
 
 def test_in_the_journal_what_prevents_a_start_is_an_error(service):
