@@ -3,13 +3,15 @@
 import json
 import re
 import signal
-import time
 from datetime import datetime
 
 import pytest
 
+from psched.base.clock import SystemClock
 from support.run_log import completed
 from support.waiting import wait_for_text, wait_until
+
+CLOCK = SystemClock()
 
 JOBS = """
     import logging, os, time
@@ -205,13 +207,13 @@ def test_in_the_journal_log_lines_have_priorities_and_what_tasks_print_has_no_ti
 def test_what_tasks_print_has_utc_times_as_the_log_has(service):
     service.env["TZ"] = "Asia/Tokyo"
     service.add("s1", "exec", data={"command": ["echo", "printed"]})
-    before = int(time.time())
+    before = int(CLOCK.wall())
     master = service.start()
     service.wait_for_finish("s1")
 
     [shown] = re.findall(r"^(\S+\+0000) s1: printed$", master.text, re.MULTILINE)
     printed = datetime.strptime(shown, "%Y-%m-%dT%H:%M:%S%z")
-    assert before <= printed.timestamp() <= time.time()
+    assert before <= printed.timestamp() <= CLOCK.wall()
 
 
 def test_in_the_journal_what_prevents_a_start_is_an_error(service):
