@@ -39,7 +39,8 @@ class Drain:
 
     Attributes:
         starts: in their order.
-        cpu_ms: milliseconds of processor time that workers, fork servers and runners took for each.
+        cpu_ms: milliseconds of processor time that workers, their helpers and runners took for
+            each.
         rss: the size of a worker, in MiB.
     """
 
@@ -127,6 +128,16 @@ class Fleet:
         """The pids of the processes that read what tasks print."""
         return self._children("psched collector")
 
+    @property
+    def lasting(self) -> list[int]:
+        """The pids of workers, fork servers and collectors: of all that outlasts tasks."""
+        return [*self.workers, *self.servers, *self.collectors]
+
+    @property
+    def processes(self) -> list[int]:
+        """The pids of all processes but the master."""
+        return [*self.lasting, *self.runners]
+
     def _children(self, title_: str) -> list[int]:
         below = [pid for worker in self.workers for pid in children(worker)]
         return [pid for pid in below if title(pid) == title_]
@@ -191,12 +202,11 @@ class Fleet:
         prefix = self.name("n")
         keys = [f"{prefix}{number}" for number in range(count)]
         self.start()
-        before = sum(map(cpu_of_all, [*self.workers, *self.servers, *self.collectors]))
+        before = sum(map(cpu_of_all, self.lasting))
         self.push(keys, type_)
         starts = self.wait_for_ends(prefix, keys)
         # Of runners that wait for more tasks, too.
-        everybody = [*self.workers, *self.servers, *self.collectors, *self.runners]
-        cpu = sum(map(cpu_of_all, everybody)) - before
+        cpu = sum(map(cpu_of_all, self.processes)) - before
         rss = memory(self.workers[0])["rss"]
         if stop:
             self.stop()

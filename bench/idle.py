@@ -82,8 +82,8 @@ def passes(seconds: float) -> None:
 
 
 def _spent(fleet: Fleet) -> dict[int, float]:
-    """Processor time of master, workers, fork servers and runners."""
-    pids = [fleet.master.pid, *fleet.workers, *fleet.servers, *fleet.runners]
+    """Processor time of master, workers, fork servers, collectors and runners."""
+    pids = [fleet.master.pid, *fleet.processes]
     return {pid: harness.cpu_seconds(pid) for pid in pids}
 
 

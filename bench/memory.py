@@ -1,4 +1,4 @@
-"""Memory of a worker, of an idle runner, and of one with a task."""
+"""Memory of a worker and its helpers, of an idle runner, and of one with a task."""
 
 import statistics
 import subprocess
@@ -36,7 +36,7 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
         )
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
     more = harness.difference(samples["many"], "all_pss_mib", samples["few"], "all_pss_mib")
-    # With each worker come its fork server and its idle runner.
+    # With each worker come its fork server, its collector and its idle runner.
     found["worker_and_runner_pss_mib"] = round(more / given.workers, 3)
     return found
 
@@ -57,12 +57,14 @@ def weighed(fleet: Fleet, workers: int, tasks: int) -> Sample:
     """The memory of all processes of a fleet that has worked, is idle, and then has tasks."""
     drain = fleet.drain(tasks, stop=False)
     wait_until(lambda: len(fleet.runners) == workers, what="an idle runner for each worker")
-    everybody = [fleet.master.pid, *fleet.workers, *fleet.servers, *fleet.runners]
+    assert len(fleet.collectors) == workers
+    everybody = [fleet.master.pid, *fleet.processes]
     whole = sum(harness.memory(pid)["pss"] for pid in everybody)
     workers_ = [harness.memory(pid) for pid in fleet.workers]
     idle = [harness.memory(pid) for pid in fleet.runners]
     master = harness.memory(fleet.master.pid)
     servers = [harness.memory(pid) for pid in fleet.servers]
+    collectors = [harness.memory(pid) for pid in fleet.collectors]
     prefix = fleet.name("hold")
     keys = [f"{prefix}{number}" for number in range(workers)]
     fleet.push(keys, "hold")
@@ -80,6 +82,8 @@ def weighed(fleet: Fleet, workers: int, tasks: int) -> Sample:
         "worker_private_mib": middle(each["private"] for each in workers_),
         "fork_server_pss_mib": middle(each["pss"] for each in servers),
         "fork_server_private_mib": middle(each["private"] for each in servers),
+        "collector_pss_mib": middle(each["pss"] for each in collectors),
+        "collector_private_mib": middle(each["private"] for each in collectors),
         "idle_runner_pss_mib": middle(each["pss"] for each in idle),
         "idle_runner_private_mib": middle(each["private"] for each in idle),
         "busy_runner_pss_mib": middle(each["pss"] for each in busy),

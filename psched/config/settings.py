@@ -216,7 +216,7 @@ class Config:
     """Number of records that the run history keeps of one schedule, the newest ones; 0 means no
     limit."""
 
-    output: Annotated[str, Choice("both", "history", "service", "raw", "none")] = "raw"
+    output: Annotated[str, Choice("both", "history", "service", "raw", "none")] = "both"
     """Where the output of tasks goes: to the service's output, each line with key and time
     (service); to the store (history); both; to the service's output unchanged (raw); or nowhere
     (none)."""

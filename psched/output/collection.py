@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
+from psched.base.log import Log
 from psched.output.collector import Collector, Inherited, is_empty
 from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
@@ -136,6 +137,8 @@ class OutputCollection:
     Args:
         clock: measures when an answer is overdue.
         secrets: texts that are masked in all output.
+        log: this process's log; the collector writes to the same file, if that is the service's
+            standard output, also after the file was renamed.
 
     Attributes:
         spare: is called with the pid of each new collector, which belongs to no task.
@@ -144,12 +147,15 @@ class OutputCollection:
         whose: finds out whose output a pipe carries now.
     """
 
-    def __init__(self, *, clock: Clock, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, clock: Clock, secrets: Iterable[str] = (), log: Log | None = None
+    ) -> None:
         self.spare: Callable[[int], object] = lambda _pid: None
         self.before_fork: Callable[[], object] = lambda: None
         self.whose: Callable[[Pipe], Whose] = lambda _pipe: UNKNOWN
         self._clock = clock
         self._secrets = Secrets(secrets)
+        self._log = log
         self._channel: Channel | None = None
         # The pid of the collector; 0 if there is none, or it was reaped.
         self._pid = 0
@@ -328,8 +334,9 @@ class OutputCollection:
                 for pipe in self._pipes.values()
             ]
             self.before_fork()
-            live = partial(_live, theirs, self._secrets, self._clock, pipes)
+            live = partial(_live, theirs, self._log, self._secrets, self._clock, pipes)
             keep = [theirs.fileno(), *(pipe.reader for pipe in self._pipes.values())]
+            keep += [] if self._log is None else self._log.descriptors
             self._pid = launch(live, keep=keep)
         except (OSError, RuntimeError) as error:
             channel.close()
@@ -479,5 +486,12 @@ def _wait_for_end(child: int) -> None:
             os.close(descriptor)
 
 
-def _live(channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited]) -> int:
-    return Collector(channel, ServiceOutput(1), secrets, clock, pipes).run()
+def _live(
+    channel: Channel,
+    log: Log | None,
+    secrets: Secrets,
+    clock: Clock,
+    pipes: Sequence[Inherited],
+) -> int:
+    output = ServiceOutput(1, follow=None if log is None else log.follow)
+    return Collector(channel, output, secrets, clock, pipes).run()

@@ -16,7 +16,6 @@ its worker. It ends when its worker has ended.
 import errno
 import os
 import select
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -128,8 +127,11 @@ class _Pipe:
         self._add(self._masking.rest())
         return self.tail.take()
 
-    def lines(self, *, last: bool = False) -> list[bytes]:
-        """The complete lines that are to be forwarded; with ``last``, the incomplete one, too."""
+    def lines(self, moment: bytes, *, last: bool = False) -> list[bytes]:
+        """The complete lines that are to be forwarded; with ``last``, the incomplete one, too.
+
+        Each begins with ``moment`` and with the task's key.
+        """
         if not self.named:
             return []
         *lines, rest = self._line.split(b"\n")
@@ -149,8 +151,7 @@ class _Pipe:
                 ]
             self._continues = number >= whole
             self._copied = self._continues and (self._copied or bool(copied))
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z").encode()
-        return [b"%s %s: %s\n" % (now, self._prefix, piece) for piece in pieces]
+        return [b"%s%s: %s\n" % (moment, self._prefix, piece) for piece in pieces]
 
 
 class Collector:
@@ -295,7 +296,7 @@ class Collector:
         return bool(chunk)
 
     def _forward(self, pipe: _Pipe, *, last: bool = False) -> None:
-        for line in pipe.lines(last=last):
+        for line in pipe.lines(self._output.moment(), last=last):
             self._output.write(line)
         if pipe.named:
             self._output.dropped += pipe.dropped

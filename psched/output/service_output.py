@@ -4,8 +4,12 @@ import os
 import select
 import socket
 import stat
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+
+from psched.base.log_lines import is_journal
 
 MOST_WAITING = 2**20
 """The most bytes that wait until standard output accepts them. Further lines are dropped."""
@@ -23,13 +27,17 @@ class ServiceOutput:
 
     Args:
         descriptor: the descriptor of standard output.
+        follow: is called before lines are written; if standard output is a log file that was
+            renamed, it opens the new one under the same descriptor.
 
     Attributes:
         dropped: how many lines were dropped since the last note about dropped lines.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, follow: Callable[[], object] | None = None) -> None:
         self._descriptor = descriptor
+        self._follow = follow
+        self._in_journal = is_journal(descriptor)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self.dropped = 0
@@ -52,6 +60,15 @@ class ServiceOutput:
         """Whether lines wait until standard output accepts them."""
         return bool(self._waiting)
 
+    def moment(self) -> bytes:
+        """What a line begins with: the time, in UTC as in the log, and a space.
+
+        In systemd's journal it is empty, because the journal records the time itself.
+        """
+        if self._in_journal:
+            return b""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()).encode()
+
     def write(self, line: bytes) -> None:
         """Have `flush` write a line; drop the line if too many wait."""
         if self._size + len(line) > MOST_WAITING:
@@ -64,6 +81,8 @@ class ServiceOutput:
 
     def flush(self) -> None:
         """Write the waiting lines as far as standard output accepts them without waiting."""
+        if self._waiting and self._follow is not None:
+            self._follow()
         while self._waiting and self._accepts():
             lines = [self._waiting.popleft()]
             size = len(lines[0])

@@ -114,9 +114,6 @@ class TaskGuard:
     def _guard_lease(self, task: RunningTask, boot: float) -> None:
         """Kill the task before its lease can be granted to another worker."""
         if task.lost or boot >= task.deadlines.kill:
-            if task.ladder is None or not task.ladder.killing:
-                why = "its lease is lost" if task.lost else "its lease could not be extended"
-                task.log("killing it: %s", why, level=logging.ERROR)
             self.stop(task, Reason.LEASE, 0)
         elif boot >= task.deadlines.warn:
             self.stop(task, Reason.LEASE, task.deadlines.kill - boot)
@@ -125,12 +122,28 @@ class TaskGuard:
         """Send the signal that is due on the task's kill ladder."""
         if task.over and task.runner.exit is None and mono >= task.ended + _LONGEST_EXIT:
             self._pool.kill(task.runner)
-        if task.ladder is None or (number := task.ladder.due(mono)) is None:
+        if task.ladder is None:
+            return
+        killing = task.ladder.killing
+        if (number := task.ladder.due(mono)) is None:
             return
         if number is signal.SIGKILL:
+            if not killing:
+                self._log_kill(task)
             self._pool.kill(task.runner)
         elif not task.over:
             task.runner.send(number)
+
+    def _log_kill(self, task: RunningTask) -> None:
+        """Log the first KILL of a task, if the lease is the reason.
+
+        A ladder that the lease began says KILL at the end of the usable lease, too, and can be due
+        before `_guard_lease` notices the end: the clocks are read one after the other, and rounded.
+        """
+        if task.lost:
+            task.log("killing it: its lease is lost", level=logging.ERROR)
+        elif task.stopping is Reason.LEASE or self._clock.boottime() >= task.deadlines.kill:
+            task.log("killing it: its lease could not be extended", level=logging.ERROR)
 
     def _wakes(self, task: RunningTask, mono: float, boot: float) -> float:
         limit = task.definition.settings.kill_timeout

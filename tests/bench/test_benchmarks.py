@@ -18,7 +18,7 @@ LATENESS = {
 FLEET = {
     **{
         f"{who}_{what}_mib": float
-        for who in ("worker", "fork_server", "idle_runner", "busy_runner")
+        for who in ("worker", "fork_server", "collector", "idle_runner", "busy_runner")
         for what in ("pss", "private")
     },
     "all_pss_mib": float,
@@ -75,7 +75,7 @@ FOUND = {
             "master_cpu_percent": float,
             "worker_cpu_percent": float,
             "worker_wakes_per_second": float,
-            "processes": 4,
+            "processes": 5,
             "growth_kib": float,
             "watched_for_s": 1,
         },

@@ -3,11 +3,15 @@
 import json
 import re
 import signal
+from datetime import datetime
 
 import pytest
 
+from psched.base.clock import SystemClock
 from support.run_log import completed
 from support.waiting import wait_for_text, wait_until
+
+CLOCK = SystemClock()
 
 JOBS = """
     import logging, os, time
@@ -89,7 +93,7 @@ def test_a_task_that_is_begun_after_the_reopening_logs_to_the_new_file(logged):
     service.wait_for_finish("after")
 
     assert "after" not in old.read_text()
-    assert "printed by after" in log.read_text()
+    assert "after: printed by after" in log.read_text()
     assert "after says" in log.read_text()
     assert master.stop() == 0
 
@@ -177,8 +181,13 @@ FAILING = """
 """
 
 
-def test_in_the_journal_all_lines_have_priorities_and_what_tasks_print_is_not_changed(service):
-    service.configure(dispatch="jobs:Dispatch")
+@pytest.mark.parametrize(
+    ("output", "shown"), [("both", "s1: printed by s1"), ("raw", "printed by s1")]
+)
+def test_in_the_journal_log_lines_have_priorities_and_what_tasks_print_has_no_time(
+    service, output, shown
+):
+    service.configure(dispatch="jobs:Dispatch", output=output)
     service.write("jobs.py", FAILING)
     stream = service.write("master.log", "").stat()
     service.env["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
@@ -188,11 +197,23 @@ def test_in_the_journal_all_lines_have_priorities_and_what_tasks_print_is_not_ch
     master.wait_for_log("failed after")
     assert master.stop() == 0
 
-    lines = [line for line in master.text.splitlines() if line != "printed by s1"]
-    assert len(lines) < len(master.text.splitlines())
+    lines = [line for line in master.text.splitlines() if line != shown]
+    assert len(lines) == len(master.text.splitlines()) - 1
     assert all(re.match(r"<[34]>    |<[3-7]>(INFO   |WARNING|ERROR  ) \w", line) for line in lines)
     assert "<6>INFO    master stopped" in lines
     assert any(line.startswith("<3>    ValueError: no") for line in lines)
+
+
+def test_what_tasks_print_has_utc_times_as_the_log_has(service):
+    service.env["TZ"] = "Asia/Tokyo"
+    service.add("s1", "exec", data={"command": ["echo", "printed"]})
+    before = int(CLOCK.wall())
+    master = service.start()
+    service.wait_for_finish("s1")
+
+    [shown] = re.findall(r"^(\S+Z) s1: printed$", master.text, re.MULTILINE)
+    printed = datetime.strptime(shown, "%Y-%m-%dT%H:%M:%S%z")
+    assert before <= printed.timestamp() <= CLOCK.wall()
 
 
 def test_in_the_journal_what_prevents_a_start_is_an_error(service):
@@ -208,7 +229,7 @@ def test_in_the_journal_what_prevents_a_start_is_an_error(service):
 
 def test_all_processes_log_json_until_the_setting_changes(logged):
     service = logged
-    service.configure(log_format="json", log_level="debug")
+    service.configure(log_format="json", log_level="debug", retry_wait=600)
     service.write("jobs.py", FAILING)
     service.add("s1", "fail")
     master = service.start(log="log")

@@ -16,7 +16,7 @@ from psched.process.child import reap
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawn import spawn
 from support.isolated import isolated
-from support.processes import descendants, title
+from support.processes import children, descendants, title
 from support.processes import runners as runners_of
 from support.run_log import completed
 from support.waiting import wait_until
@@ -84,12 +84,13 @@ def sockets():
 
 
 def open_in(pid, kinds):
-    """What a process has open besides /dev/null: kinds of sockets, and names of files."""
+    """What a process has open besides /dev/null: kinds of sockets, pipes, and names of files."""
     links = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         # What the process opens for a moment may be closed before it is read.
         with suppress(FileNotFoundError):
             links.append(link.readlink())
+    kinds = {**kinds, **{str(link): "pipe" for link in links if str(link).startswith("pipe:")}}
     named = [kinds.get(str(link), Path(link).name) for link in links]
     return Counter(name for name in named if name != "null")
 
@@ -100,7 +101,7 @@ def mapped_in(pid):
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if "/" in line}
 
 
-def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_the_log(
+def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_its_output(
     each_service, database
 ):
     service = each_service
@@ -116,9 +117,12 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_th
     master = service.start(log="log")
     runs = [service.runs.wait(key)[0] for key in keys]
     # Where there is room for a fourth task, a process waits for it.
-    wait_until(lambda: len(descendants(master.pid)) == 8, what="the waiting runner")
+    wait_until(lambda: len(descendants(master.pid)) == 10, what="the waiting runner")
     workers = master.workers()
     runners = [pid for worker in workers for pid in runners_of(worker)]
+    helpers = [pid for worker in workers for pid in children(worker)]
+    collectors = [pid for pid in helpers if title(pid) == "psched collector"]
+    assert len(collectors) == 2
     # A process that was forked just now is its parent's copy for a moment.
     settled = lambda: all(title(pid).startswith("psched runner: ") for pid in runners)  # noqa: E731
     wait_until(settled, what="the runners' titles")
@@ -126,13 +130,19 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_th
     wait_until(lambda: all(" tasks" in title(worker) for worker in workers), what="their titles")
 
     kinds = sockets()
-    output = {"log": 3}  # and standard output and error, which were there before
+    # The log, and the service's output, which a task may want unchanged; its own is a pipe.
+    output = {"log": 3, "pipe": 2}
 
     def a_runner_has_its_line(found):
         return found == Counter(unix=1) + Counter(output)
 
+    def a_collector_has_its_line_and_pipes(found):
+        # Of two runners, and of none other. And the log, which is the service's output, too.
+        return found == Counter(unix=1, pipe=2, log=3)
+
     def a_worker_has_its_database(found):
-        its_own = {name: number for name, number in found.items() if name not in ("unix", "log")}
+        theirs = ("unix", "log", "pipe")
+        its_own = {name: number for name, number in found.items() if name not in theirs}
         if database.server is not None:
             return its_own == {"internet": 1}
         return {*its_own} <= {"psched.db", "psched.db-wal", "psched.db-shm"}
@@ -142,6 +152,7 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_th
 
     expectations = [
         *((runner, a_runner_has_its_line) for runner in runners),
+        *((collector, a_collector_has_its_line_and_pipes) for collector in collectors),
         *((worker, a_worker_has_its_database) for worker in workers),
         (master.pid, the_master_has_neither),
     ]
@@ -151,7 +162,7 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_th
             lambda pid=pid, expected=expected: expected(open_in(pid, kinds)),
             what=f"{title(pid)}: {expected.__name__}",
         )
-    for pid in [master.pid, *runners]:
+    for pid in [master.pid, *runners, *collectors]:
         assert not [name for name in mapped_in(pid) if "psched.db" in name]
 
     service.open_gate("gate")

@@ -185,8 +185,8 @@ def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(ser
     for key in "one", "two":
         service.add(key, data={"until": "gate"})
     command = [*service.master_command, "-c", service.config.name]
-    # The master, its worker, the fork server, and a runner.
-    master = service.start(*limited_to(4, command))
+    # The master, its worker, the fork server, the collector, and a runner.
+    master = service.start(*limited_to(5, command))
     [worker] = master.workers()
     wait_until(service.runs.runs, what="the task that can be run")
     master.wait_for_log("cannot fork: .*temporarily unavailable")
@@ -210,7 +210,7 @@ def test_a_want_of_processes_is_told_once_and_rows_are_not_claimed_in_vain(servi
     for key in keys:
         service.add(key)
     command = [*service.master_command, "-c", service.config.name]
-    master = service.start(*limited_to(4, command))
+    master = service.start(*limited_to(5, command))
     for key in keys:
         service.wait_for_finish(key)
     assert master.text.count("cannot fork: ") == 1
@@ -252,8 +252,8 @@ def test_a_master_that_cannot_fork_says_so_once_and_has_all_its_workers_when_it_
     service.configure(processors=2)
     others = ["/bin/sh", "-p", "-c", 'for i in 1 2 3; do sleep 1000 & done; exec "$@"', "sh"]
     command = [*others, *service.master_command, "-c", service.config.name]
-    # The master, one worker, its fork server and its runner; and three others.
-    master = service.start(*limited_to(7, command), generation=0)
+    # The master, one worker, its fork server, its collector and its runner; and three others.
+    master = service.start(*limited_to(8, command), generation=0)
     master.wait_for_log("master cannot fork: .*temporarily unavailable")
     stays(lambda: master.status is None, seconds=6, what="the master")
     assert master.text.count("master cannot fork: ") == 1
