@@ -247,6 +247,10 @@ class Collector:
             self._obey_about_reader(message, message["reader"])
         elif "end" in message:
             self._end(message["end"])
+        elif "peek" in message:
+            if (pipe := self._pipes.get(message["peek"])) is not None:
+                tail = pipe.tail.take()
+                self._say_bytes({"peeked": message["peek"], "dropped": pipe.tail.dropped}, tail)
         elif (pipe := self._pipes.get(message["whose"])) is not None:
             pipe.name(message)
             self._forward(pipe)

@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
-from psched.output.collection import OutputCollection, Pipe
+from psched.output.collection import OutputCollection
+from psched.output.pipe import Pipe
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import reap

@@ -85,7 +85,10 @@ class TestOutputOfAFileStore(OutputContract):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
-        records, numbers = {}, itertools.count(1)
+        records, requests, numbers = {}, {}, itertools.count(1)
+
+        def lease(of):
+            return of.key, of.scheduled_time, of.owner
 
         class Store(example.FileStore):
             def output_problem(self):
@@ -93,19 +96,39 @@ class TestOutputOfAFileStore(OutputContract):
 
             def write_output(self, written):
                 for record in written:
-                    attempt = record.key, record.scheduled_time, record.owner
-                    records.pop(attempt, None)
-                    records[attempt] = replace(record, id=next(numbers))
+                    records.pop(lease(record), None)
+                    records[lease(record)] = replace(record, id=next(numbers))
+                    if not record.is_live:
+                        requests.pop(lease(record), None)
 
             def outputs(self, selection):
                 found = [
                     record
                     for record in reversed(records.values())
                     if record.key == selection.key
+                    and (record.output or not record.is_live)
                     and selection.scheduled_time in {None, record.scheduled_time}
                     and selection.attempt in {None, record.attempt}
                 ]
                 return iter(found[: selection.limit])
+
+            def output_of(self, attempt):
+                return records.get(lease(attempt))
+
+            def ask_for_output(self, attempt, *, now, until):
+                found, before = records.get(lease(attempt)), requests.get(lease(attempt), 0)
+                if found is None or found.is_live:
+                    requests[lease(attempt)] = max(before, until)
+                return before > now
+
+            def asked_output(self, attempts, now):
+                return {each for each in attempts if requests.get(lease(each), 0) > now}
+
+            def write_live_output(self, written):
+                for record in written:
+                    found = records.get(lease(record))
+                    if lease(record) in requests and (found is None or found.is_live):
+                        self.write_output([record])
 
             def trim_output(self, *, before, budget, limit):
                 deleted = 0
