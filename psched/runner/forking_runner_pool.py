@@ -315,7 +315,7 @@ class ForkingRunnerPool(RunnerPool):
 
     def _enrol(self, server: ForkServer, born: Iterable[Born]) -> None:
         now = self._clock.monotonic()
-        pipes: list[Pipe] = []
+        pipes = list[Pipe]()
         for place, pid, link, pipe in born:
             runner = RunnerChild(pid, link, now, self._servers[server].at(place), pipe)
             if pipe is not None:

@@ -24,8 +24,8 @@ def arguments(record: OutputRecord) -> Iterator[Argument]:
     key = text(record.key)
     packed = compress(record.output, above=_PLAIN, form=bytes)
     output = text(packed) if isinstance(packed, str) else packed
-    # The script `scripts.OUTPUT_PAGE` expects that the attempt is the first field, and others expect
-    # that `is_live` is written as here.
+    # The script `scripts.OUTPUT_PAGE` expects that the attempt is the first field, and
+    # `scripts.WRITE_OUTPUT` that `is_live` is written without spaces.
     head = {
         "attempt": record.attempt,
         "ended": record.ended,
