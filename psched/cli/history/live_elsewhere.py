@@ -34,6 +34,9 @@ SOON = 3.0
 _PAUSE = 0.2
 """Seconds between two looks for what will be stored soon."""
 
+_FEW = 64
+"""The least bytes by which the end of one output is found in the next one."""
+
 NO_ANSWER = "no answer from its worker"
 """The reason why nothing is shown if the worker has written nothing."""
 
@@ -170,16 +173,20 @@ class Continuation:
         known, self._end = self._end, None if dropped is None else dropped + len(output)
         last, self._last = self._last, output
         if dropped is None:
-            return (0, output[_overlap(last, output) :]) if known is None else (None, output)
+            seen = _overlap(last, output) if known is None else 0
+            return (0 if seen else None), output[seen:]
         if known is None:
             return None, output
         return max(dropped - known, 0), output[max(known - dropped, 0) :]
 
 
 def _overlap(last: bytes, output: bytes) -> int:
-    """How many bytes at the beginning of an output are the end of the last one."""
-    begin = output[:64]
-    at = last.find(begin) if begin else -1
+    """How many bytes at the beginning of an output are the end of the last one; 0 for a few."""
+    if output.startswith(last):
+        return len(last)
+    # The beginning of the last output has fallen out of the tail.
+    begin = output[:_FEW]
+    at = last.find(begin)
     while at >= 0:
         if output.startswith(last[at:]):
             return len(last) - at
