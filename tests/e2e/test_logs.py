@@ -293,7 +293,7 @@ def test_output_that_is_not_stored_can_be_followed(service, following):
     reader = following(service, "-f", "s1")
     reader.wait_for("running")
     service.open_gate("a")
-    assert reader.wait() == 0
+    assert reader.wait() == 0, reader.text
     assert "a is open\n" in reader.text
     assert "the setting output is service" in service.psched("logs", "s1").stderr
 

@@ -261,3 +261,34 @@ def test_when_nobody_asks_nothing_is_written(service, following):
     service.wait_for_finish("s1")
     wait_until(lambda: [each[0] for each in output_rows(service)] == [0], what="the whole output")
     assert service.psched("logs", "s1").stdout == "first\na is open\nb is open\n"
+
+
+@pytest.fixture
+def statements(database, tmp_path):
+    """A function that returns all statements that the server has received since the beginning."""
+    path, query = tmp_path / "statements", database.server.query
+    path.touch(0o666)
+    path.chmod(0o666)
+    tmp_path.chmod(0o777)
+    query(f"SET GLOBAL general_log_file = '{path}'")
+    query("SET GLOBAL general_log = 1")
+    yield path.read_text
+    query("SET GLOBAL general_log = 0")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_without_a_running_task_whose_output_is_kept_no_statement_is_sent(each_service, statements):
+    """Who reads output is asked by the only statement that compares the column ``asked``."""
+    service = printing(each_service)
+    service.add("s1", "prints", data=gated("a"), output="raw")
+    service.add("later", "prints", next_time=4_000_000_000)
+    service.configure(poll_interval=0.2)
+    service.start()
+    service.wait_for_row("s1", lambda seen: seen.status == "running")
+    stays(lambda: "asked >" not in statements(), seconds=7, what="no question who reads output")
+    service.open_gate("a")
+    service.wait_for_finish("s1")
+    service.add("s2", "prints", data=gated("b"))
+    wait_until(lambda: "asked >" in statements(), what="a question who reads output")
+    assert not re.search(r"(INSERT INTO|UPDATE) `?psched_output", statements())
