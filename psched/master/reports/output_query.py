@@ -4,14 +4,15 @@ import select
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from psched.master.messages import LONGEST_PIECE, TO_READER
 from psched.master.runtime_folders import short_address
-from psched.process.link import Link
+from psched.process.link import Link, packed
 
-_TRIES = 5
+_TRIES = 20
 """How often a client asks. If a request arrives late, the master takes its client for one that asks
 for the status."""
 
@@ -49,16 +50,20 @@ def follow(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _asked(path: Path, key: str) -> Link:
+    request = packed({"follow": key})
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with short_address(path) as address:
             connection.connect(address)
+        # The request follows at once, because the master does not wait for it. If it has hung up
+        # already, its answer is none of `TO_READER`.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request)
     except BaseException:
         connection.close()
         raise
     link = Link(connection)
     link.expects, link.data_limit = TO_READER, LONGEST_PIECE
-    link.send({"follow": key})
     return link
 
 
