@@ -18,6 +18,7 @@ from psched.output.collector import Collector, Inherited, is_empty
 from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
 from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
+from psched.output.pipe import Pipe
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
 from psched.process.channel import Channel
@@ -101,33 +102,6 @@ class LiveOutput(NamedTuple):
     waiting: int
 
 
-class Pipe:
-    """The pipe that carries the output of one runner.
-
-    The worker keeps both ends: the read end for the next collector if one dies, and the write end
-    so that the collector does not wake up each time that a runner ends.
-
-    Attributes:
-        number: identifies the pipe in messages.
-        reader: the read end.
-        writer: the write end, which the runner inherits.
-        prints: whether the present attempt has printed something, as far as is known.
-        lost: whether a collector has died that had read some of the present attempt's output.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        # The write end stays in blocking mode: it has another file description.
-        os.set_blocking(self.reader, False)
-        self.prints = self.lost = False
-
-    def close(self) -> None:
-        """Close both ends in this process."""
-        os.close(self.reader)
-        os.close(self.writer)
-
-
 class OutputCollection:
     """Collects the output of a worker's runners, by a collector process.
 
@@ -168,6 +142,9 @@ class OutputCollection:
         self._asked: dict[int, float] = {}
         self._doubted = self._is_deaf = False
         self._answers: dict[int, CapturedOutput] = {}
+        # The pipes for which `peek` has asked, and those for which the collector has answered.
+        self._peeking: set[int] = set()
+        self._peeked: dict[int, CapturedOutput] = {}
         # The pipes that are read, by the number of the reader.
         self._readers: dict[int, Pipe] = {}
         self._live: list[LiveOutput] = []
@@ -209,8 +186,9 @@ class OutputCollection:
         """Close a pipe to which nobody writes any more."""
         if self._pipes.pop(pipe.number, None) is None:
             return
-        for each in self._in_use, self._asked, self._answers:
+        for each in self._in_use, self._asked, self._answers, self._peeked:
             each.pop(pipe.number, None)
+        self._peeking.discard(pipe.number)
         for reader in [each for each, read in self._readers.items() if read is pipe]:
             self.unfollow(reader)
         # The collector is told later, so that it wakes up less often.
@@ -225,6 +203,7 @@ class OutputCollection:
         if not self._in_use:
             self._check_at = self._clock.monotonic() + _CHECK
         self._in_use[pipe.number] = pipe
+        self._peeked.pop(pipe.number, None)
         if pipe.prints:  # the runner has printed something since its last task
             self._name(pipe)
 
@@ -235,6 +214,7 @@ class OutputCollection:
             The output; None if the collector must be asked for it. Then `take` returns it later.
         """
         self._in_use.pop(pipe.number, None)
+        self._peeked.pop(pipe.number, None)
         if not pipe.prints and is_empty(pipe.reader):
             # What the collector has read already, it has announced before.
             if self._channel is not None and not is_empty(self._channel.fileno()):
@@ -275,6 +255,22 @@ class OutputCollection:
                 self._ask(_PING, {"ping": True})
         answers, self._answers = self._answers, {}
         return answers
+
+    def peek(self, pipe: Pipe) -> None:
+        """Ask for the output of the present attempt so far, unless it has printed nothing.
+
+        `take_peeked` returns it later; it never does if the attempt or the collector ends before.
+        """
+        if not pipe.prints:
+            self._peeked[pipe.number] = NO_OUTPUT
+        elif pipe.number not in self._peeking and self._channel is not None:
+            self._peeking.add(pipe.number)
+            self._say({"peek": pipe.number})
+
+    def take_peeked(self) -> dict[int, CapturedOutput]:
+        """Return the output for which `peek` has asked, by the number of its pipe."""
+        peeked, self._peeked = self._peeked, {}
+        return peeked
 
     def follow(self, pipe: Pipe, reader: int) -> None:
         """Have the output of the present attempt sent to a reader while it is printed."""
@@ -366,6 +362,7 @@ class OutputCollection:
         for pipe in printed:
             pipe.lost = True
         self._missed.update(each for each, pipe in self._readers.items() if pipe.lost)
+        self._peeking.clear()
         asked, self._asked = self._asked, {}
         for number in asked:
             if (asking := self._pipes.get(number)) is not None:
@@ -404,11 +401,22 @@ class OutputCollection:
                 self._asked.pop(_PING, None)
             elif "live" in message:
                 self._handle_live(message, descriptors)
+            elif "peeked" in message:
+                self._note_peeked(message, descriptors)
             elif (pipe := self._pipes.get(message["tail"])) is not None:
                 self._end(pipe, message, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _note_peeked(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        number = message["peeked"]
+        output = os.pread(descriptors[0], message["size"], 0) if descriptors else b""
+        # The file is missing if there was no descriptor left.
+        if number in self._peeking and len(output) == message["size"]:
+            dropped = None if self._pipes[number].lost else message["dropped"]
+            self._peeked[number] = CapturedOutput(output, dropped)
+        self._peeking.discard(number)
 
     def _end(self, pipe: Pipe, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Note the output that a collector has sent."""
@@ -420,6 +428,7 @@ class OutputCollection:
         is_whole = len(tail) == size
         self._answers[pipe.number] = CapturedOutput(tail, dropped) if is_whole else LOST_OUTPUT
         pipe.prints = pipe.lost = False
+        self._peeked.pop(pipe.number, None)
 
     def _handle_live(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         reader, dropped = message["live"], message["dropped"]

@@ -248,6 +248,8 @@ class Collector:
             self._obey_about_reader(message, message["reader"])
         elif "end" in message:
             self._end(message["end"])
+        elif "peek" in message:
+            self._peek(message["peek"])
         elif (pipe := self._pipes.get(message["whose"])) is not None:
             pipe.name(message)
             self._forward(pipe)
@@ -327,6 +329,12 @@ class Collector:
         del self._numbers[pipe.descriptor]
         self._watch_for(pipe.descriptor, 0)
         os.close(pipe.descriptor)
+
+    def _peek(self, number: int) -> None:
+        """Send the worker the output of an attempt so far."""
+        if (pipe := self._pipes.get(number)) is not None:
+            tail = pipe.tail.take()
+            self._say_bytes({"peeked": number, "dropped": pipe.tail.dropped}, tail)
 
     def _obey_about_reader(self, message: Mapping[str, Any], reader: int) -> None:
         """Obey a message about somebody who reads the output of a running attempt."""

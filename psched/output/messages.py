@@ -26,6 +26,8 @@ TO_COLLECTOR = Shapes(
         },
         # The attempt has ended, and no process can write to the pipe meanwhile.
         "end": {"end": whole(1)},
+        # Asks for the output of the present attempt so far.
+        "peek": {"peek": whole(1)},
         # Somebody wants to read the output of the present attempt while it runs.
         "follow": {"follow": whole(1), "reader": whole()},
         # The worker has passed on the last "live" message to this reader.
@@ -44,6 +46,8 @@ FROM_COLLECTOR = Shapes(
         "prints": {"prints": whole(1)},
         # Answers "end"; carries the descriptor of a memory file with the tail, if it is not empty.
         "tail": {"tail": whole(1), "size": whole(0, LONGEST_TAIL), "dropped": whole()},
+        # Answers "peek", like "tail".
+        "peeked": {"peeked": whole(1), "size": whole(0, LONGEST_TAIL), "dropped": whole()},
         # Output for a reader, like "tail". "dropped" counts the bytes that were left out before it,
         # and "waiting" those that can be sent after it.
         "live": {

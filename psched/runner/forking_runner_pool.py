@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
-from psched.output.collection import OutputCollection, Pipe
+from psched.output.collection import OutputCollection
+from psched.output.pipe import Pipe
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import reap
@@ -314,7 +315,7 @@ class ForkingRunnerPool(RunnerPool):
 
     def _enrol(self, server: ForkServer, born: Iterable[Born]) -> None:
         now = self._clock.monotonic()
-        pipes: list[Pipe] = []
+        pipes = list[Pipe]()
         for place, pid, link, pipe in born:
             runner = RunnerChild(pid, link, now, self._servers[server].at(place), pipe)
             if pipe is not None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from psched.output.collection import Pipe
+from psched.output.pipe import Pipe
 from psched.process.child import Child, Exit
 from psched.process.link import Link
 from psched.runner.messages import FROM_RUNNER

@@ -187,7 +187,14 @@ def make_lease_loop(
         janitor=Janitor(store, gateway, clock=clock, rng=rng),
         history=history,
         output=OutputKeeper(
-            store, gateway, settings, number=number, recorder=recorder, clock=clock, rng=rng
+            store,
+            gateway,
+            settings,
+            tasks=tasks,
+            number=number,
+            recorder=recorder,
+            clock=clock,
+            rng=rng,
         ),
         backlog=BacklogWatch(store, gateway, settings, clock=clock),
         recorder=recorder,

@@ -9,7 +9,7 @@ from psched.core.definition import Definition
 from psched.core.history.records import Attempt, Outcome
 from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
-from psched.core.output.records import KEPT
+from psched.core.output.records import KEPT, RunningAttempt
 from psched.core.settling import Ending
 from psched.output.collection import NO_OUTPUT, CapturedOutput
 from psched.process.kill_ladder import KillLadder
@@ -101,6 +101,21 @@ class RunningTask(Lease):
     def is_kept(self) -> bool:
         """Whether its output is kept in the store, by the setting ``output``."""
         return self.definition.settings.output in KEPT
+
+    @property
+    def is_printing(self) -> bool:
+        """Whether it can still print something, as far as is known."""
+        return not (self.empty or self.awaits_output)
+
+    @property
+    def running_attempt(self) -> RunningAttempt:
+        """What identifies the attempt in the store's output."""
+        return RunningAttempt(
+            key=self.row.key,
+            scheduled_time=self.occurrence.scheduled_time,
+            owner=self.row.owner or "",
+            attempt=self.row.attempt,
+        )
 
     def taken_up(self) -> None:
         """Note that `TaskGuard` need not check any more that the runner has begun the task."""

@@ -18,9 +18,9 @@ from psched.output.collection import (
     CapturedOutput,
     LiveOutput,
     OutputCollection,
-    Pipe,
     Whose,
 )
+from psched.output.pipe import Pipe
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
@@ -232,6 +232,19 @@ class TaskTable:
         """Begin to stop all tasks; see `TaskGuard.stop`."""
         for task in self:
             self._guard.stop(task, reason, limit)
+
+    def peek(self, task: RunningTask) -> None:
+        """Ask for what a running task has printed so far; `peeked` returns it soon."""
+        if self._output is not None and task.runner.pipe is not None:
+            self._output.peek(task.runner.pipe)
+
+    def peeked(self) -> Iterator[tuple[RunningTask, CapturedOutput]]:
+        """Yield each task for which `peek` was called, when its output has arrived."""
+        if self._output is None:
+            return
+        for number, output in self._output.take_peeked().items():
+            if (task := self._printing.get(number)) is not None:
+                yield task, output
 
     def follow(self, key: str, reader: int) -> RunningTask | None:
         """Have the output of a running task sent to a reader, until it ends.

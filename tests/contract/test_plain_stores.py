@@ -79,42 +79,76 @@ class TestFileStore(BackendContract, BacklogContract, StatusContract):
         takes_some_types(backend_factory(), some)
 
 
+class KeepsOutputInMemory:
+    """The shortest implementation of the capability."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, records, requests, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.records = records
+        self.requests = requests
+
+    def output_problem(self):
+        return None
+
+    def write_output(self, written):
+        for record in written:
+            self.records.pop(_lease(record), None)
+            self.records[_lease(record)] = replace(record, id=next(self.numbers))
+            if not record.is_live:
+                self.requests.pop(_lease(record), None)
+
+    def outputs(self, selection):
+        found = [
+            record
+            for record in reversed(self.records.values())
+            if record.key == selection.key
+            and (record.output or not record.is_live)
+            and selection.scheduled_time in {None, record.scheduled_time}
+            and selection.attempt in {None, record.attempt}
+        ]
+        return iter(found[: selection.limit])
+
+    def output_of(self, attempt):
+        return self.records.get(_lease(attempt))
+
+    def ask_for_output(self, attempt, *, now, until):
+        found, before = self.records.get(_lease(attempt)), self.requests.get(_lease(attempt), 0)
+        if found is None or found.is_live:
+            self.requests[_lease(attempt)] = max(before, until)
+        return before > now
+
+    def asked_output(self, attempts, now):
+        return {each for each in attempts if self.requests.get(_lease(each), 0) > now}
+
+    def write_live_output(self, written):
+        for record in written:
+            found = self.records.get(_lease(record))
+            if _lease(record) in self.requests and (found is None or found.is_live):
+                self.write_output([record])
+
+    def trim_output(self, *, before, budget, limit):
+        deleted = 0
+        for attempt, record in [*self.records.items()][:limit]:
+            size = sum(len(each.output) for each in self.records.values())
+            if record.ended >= before and size <= budget:
+                break
+            del self.records[attempt]
+            deleted += 1
+        return deleted
+
+
+def _lease(of):
+    return of.key, of.scheduled_time, of.owner
+
+
 class TestOutputOfAFileStore(OutputContract):
     """The contract of a capability, on the shortest implementation of it."""
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
-        records, numbers = {}, itertools.count(1)
-
-        class Store(example.FileStore):
-            def output_problem(self):
-                return None
-
-            def write_output(self, written):
-                for record in written:
-                    attempt = record.key, record.scheduled_time, record.owner
-                    records.pop(attempt, None)
-                    records[attempt] = replace(record, id=next(numbers))
-
-            def outputs(self, selection):
-                found = [
-                    record
-                    for record in reversed(records.values())
-                    if record.key == selection.key
-                    and selection.scheduled_time in {None, record.scheduled_time}
-                    and selection.attempt in {None, record.attempt}
-                ]
-                return iter(found[: selection.limit])
-
-            def trim_output(self, *, before, budget, limit):
-                deleted = 0
-                for attempt, record in [*records.items()][:limit]:
-                    size = sum(len(each.output) for each in records.values())
-                    if record.ended >= before and size <= budget:
-                        break
-                    del records[attempt]
-                    deleted += 1
-                return deleted
-
-        return lambda: Store(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+        store = type("Store", (KeepsOutputInMemory, example.FileStore), {})
+        kept = {}, {}
+        return lambda: store(*kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311

@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.following import Following
 from support.service import services
 
 
@@ -26,3 +27,18 @@ def each_service(make_service, database):
     made = make_service(database.url)
     made.init()
     return made
+
+
+@pytest.fixture
+def following():
+    """Starts psched logs -f; ends it at the test's end."""
+    started = []
+
+    def start(service, *arguments, **options):
+        service.wait_for_row(arguments[-1], lambda seen: seen.status == "running")
+        started.append(Following(service, *arguments, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

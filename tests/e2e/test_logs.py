@@ -9,40 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.owned_process import OwnedProcess
+from support.following import PRINTS, gated
 from support.processes import children, kill, title
 from support.waiting import wait_until
-
-PRINTS = """
-    import os
-    import subprocess
-    import sys
-    import time
-    from pathlib import Path
-
-    from psched.application import Base, Dispatch
-
-    FOLDER = Path(__file__).parent
-
-
-    class Prints(Base):
-        def run(self):
-            data = self.task.data
-            sys.stdout.write(data.get("text", ""))
-            os.write(1, bytes.fromhex(data.get("bytes", "")))
-            for command in data.get("commands", ()):
-                subprocess.run(command, shell=True, check=False)
-            for gate, text in data.get("gates", ()):
-                while not (FOLDER / gate).exists():
-                    time.sleep(0.01)
-                os.write(1, (text * data.get("times", 1)).encode())
-            if self.task.attempt <= data.get("fail", 0):
-                raise ValueError("as it was told")
-
-
-    class Printing(Dispatch):
-        routes = {"prints": Prints}
-"""
 
 
 @pytest.fixture
@@ -170,45 +139,6 @@ def test_output_outlives_its_schedule(service):
 # --- running tasks -------------------------------------------------------------------
 
 
-class Following(OwnedProcess):
-    """A command ``psched logs -f``."""
-
-    def __init__(self, service, *arguments, out="followed"):
-        self.path = service.folder / out
-        super().__init__(
-            [*service.psched_command, "logs", *arguments],
-            output=self.path,
-            cwd=service.folder,
-            env=service.env,
-        )
-
-    @property
-    def text(self):
-        return self.path.read_text()
-
-    def wait_for(self, text):
-        wait_until(lambda: text in self.text, what=f"{text!r} in {self.text!r}")
-
-
-@pytest.fixture
-def following():
-    """Starts psched logs -f; ends it at the test's end."""
-    started = []
-
-    def start(service, *arguments, **options):
-        service.wait_for_row(arguments[-1], lambda seen: seen.status == "running")
-        started.append(Following(service, *arguments, **options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
-
-
-def gated(*gates):
-    return {"text": "", "gates": [[gate, f"{gate} is open\n"] for gate in gates]}
-
-
 def test_a_running_task_is_followed_until_it_ends(service, following):
     service.add("s1", "prints", data={"commands": ["echo first"], **gated("a", "b")})
     master = service.start()
@@ -325,16 +255,6 @@ def test_a_reader_that_was_killed_leaves_nothing_behind(service, following):
     assert service.psched("logs", "s1").stdout == "a is open\nb is open\n"
 
 
-def test_a_task_of_another_host_is_named(service):
-    service.add("s1", "prints", data=gated("a"))
-    service.start()
-    service.wait_for_row("s1", lambda seen: seen.status == "running")
-    service.env["RUNTIME_DIRECTORY"] = str(service.folder / "elsewhere")
-    shown = service.psched("logs", "s1")
-    assert shown.returncode == 1
-    assert "attempt 1 of 2001-09-09T01:46:40+00:00 is running on another host" in shown.stderr
-
-
 def test_a_collector_that_is_killed_leaves_a_gap_that_is_told(service, following):
     service.add("s1", "prints", data=gated("a", "b"))
     master = service.start()
@@ -373,7 +293,7 @@ def test_output_that_is_not_stored_can_be_followed(service, following):
     reader = following(service, "-f", "s1")
     reader.wait_for("running")
     service.open_gate("a")
-    assert reader.wait() == 0
+    assert reader.wait() == 0, reader.text
     assert "a is open\n" in reader.text
     assert "the setting output is service" in service.psched("logs", "s1").stderr
 

@@ -1,11 +1,12 @@
 """What reads and writes of the table of output cost with many records: no more than with few."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
 
 from psched.core.output.protocol import OutputSelection
+from psched.core.output.records import RunningAttempt
 from psched.stores.sql.output.statements import stored
 from psched.testing.store_contract.output.bench import printed
 from support.big_tables import Cost, fill, joined, number
@@ -182,6 +183,35 @@ def test_a_write_reads_only_what_it_replaces(much):
     cost = much.cost(*much.sql.delete([1, 77, RECORDS, RECORDS + BUSY]))
     assert cost.examined <= MOST, cost.plan
     assert much.cost(much.sql.insert, stored(printed(owner="new"))).examined <= MOST
+
+
+def attempts(count):
+    """Attempts of a busy key; of every second one, a record exists."""
+    return [
+        RunningAttempt(
+            key="busy0", scheduled_time=START + i, owner=f"w.{i + i % 2 * BUSY}", attempt=1
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 9, 100])
+def test_a_question_who_reads_costs_as_much_as_there_are_attempts(much, count):
+    cost = much.cost(*much.sql.asked(attempts(count), 5))
+    assert not cost.scans, cost.plan
+    assert cost.examined <= 10 * count + MOST, cost.plan
+    # MariaDB looks into the index, which is unique, while it makes the plan.
+    by_index = "const tables" if much.kind == "mariadb" else "psched_output_lease"
+    assert cost.plan.count(by_index) == count, cost.plan
+
+
+@pytest.mark.parametrize("name", ["of_attempt", "until", "ask_again", "ask", "write_live"])
+def test_what_concerns_one_running_attempt_reads_one_row(much, name):
+    for attempt in attempts(2):
+        live = stored(printed(**asdict(attempt), is_live=True))
+        cost = much.cost(getattr(much.sql, name), {**live, "now": 5, "until": 9})
+        assert not cost.scans, cost.plan
+        assert cost.examined <= MOST, cost.plan
 
 
 def test_the_sum_is_right_after_deletions(marked):

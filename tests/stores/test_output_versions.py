@@ -5,10 +5,13 @@ import pytest
 from psched.base.errors import SchemaError, StoreError
 from psched.core.model import Row, Settlement
 from psched.core.output.protocol import OutputSelection
+from psched.core.output.records import RunningAttempt
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.output.bench import kept, printed
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+RUNNING = RunningAttempt(key="k", scheduled_time=60, owner="w.1", attempt=1)
 
 MISSING = "the table psched_output is missing or not complete; run `psched init`"
 
@@ -41,6 +44,10 @@ def test_a_database_without_the_table_is_used_as_before(store, age):
     for request in (
         lambda: store.write_output([printed()]),
         lambda: store.outputs(OutputSelection(key="k")),
+        lambda: store.output_of(RUNNING),
+        lambda: store.ask_for_output(RUNNING, now=1, until=2),
+        lambda: store.asked_output([RUNNING], 1),
+        lambda: store.write_live_output([printed(is_live=True)]),
         lambda: store.trim_output(before=0, budget=0, limit=1),
     ):
         with pytest.raises(SchemaError, match=r"psched_output.*`psched init`"):

@@ -8,6 +8,7 @@ import pytest
 from psched.base.errors import StoreError
 from psched.core.model import Row
 from psched.core.output.protocol import OutputSelection
+from psched.core.output.records import RunningAttempt
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.history.bench import ending_with, recorded
 from psched.testing.store_contract.output.bench import ENDED, SIZE, kept, noise, printed
@@ -217,6 +218,32 @@ class TestLimits:
                 store.write_output([*map(_of(size), records)])
             took, counted = used() - before, total(redis_cli) - counted
             assert 0.6 < took / counted < 1.2, (size, took / 2000, counted / 2000)
+
+
+class TestRequests:
+    def test_a_request_expires_and_ends_with_the_attempt(self, store, redis_cli):
+        attempt = RunningAttempt(key="k", scheduled_time=60, owner="w.1", attempt=1)
+        name = "{psched}:asked:60 w.1 k"
+        now = int(store.now() * 1000)
+        store.ask_for_output(attempt, now=now, until=now + 15_000)
+        assert 0 < redis_cli("PTTL", name) <= 15_000
+        store.write_live_output([printed(scheduled_time=60, owner="w.1", is_live=True)])
+        assert 0 < redis_cli("PTTL", name) <= 15_000
+        store.write_output([printed(scheduled_time=60, owner="w.1")])
+        assert redis_cli("EXISTS", name) == 0
+        assert redis_cli("ZCARD", ALL) == 1
+
+    def test_live_output_is_limited_like_other_output(self, open_with, redis_cli, left):
+        store = open_with(output_keep=WEEK, output_budget=3 * (SIZE + ABOVE))
+        now = int(store.now() * 1000)
+        for n in range(10):
+            attempt = RunningAttempt(key="k", scheduled_time=60, owner=f"w.{n}", attempt=1)
+            store.ask_for_output(attempt, now=now, until=now + 15_000)
+            record = printed(scheduled_time=60, owner=f"w.{n}", output=noise(SIZE, n), is_live=True)
+            store.write_live_output([record])
+        assert total(redis_cli) <= 3 * (SIZE + ABOVE)
+        printed_keys = [name for name in left() if name.startswith("printed")]
+        assert 0 < redis_cli("TTL", f"{{psched}}:{printed_keys[-1]}") <= WEEK
 
 
 class TestReading:

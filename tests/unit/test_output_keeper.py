@@ -32,7 +32,8 @@ PERMANENT = [StoreError, AlreadyExistsError]
 class Outputs:
     """A store that keeps output, or fails; serves as its own gateway."""
 
-    def __init__(self):
+    def __init__(self, clock):
+        self.clock = clock
         self.problem = None
         self.failure = None
         self.largest = 2**30
@@ -41,6 +42,7 @@ class Outputs:
         self.requests = []
         self.trims = []
         self.trimmed = 0
+        self.looks = []
 
     def request_aside(self, send):
         return send()
@@ -59,8 +61,14 @@ class Outputs:
             raise self.refusal
         self.written += records
 
-    def outputs(self, selection):
-        raise NotImplementedError
+    # The other tests of `psched.worker.chores.live_output` are in another module.
+    outputs = output_of = ask_for_output = write_live_output = NotImplemented
+
+    def asked_output(self, attempts, now):
+        self.looks.append((self.clock.monotonic(), [*attempts], now))
+        if self.failure is not None:
+            raise self.failure
+        return set()
 
     def trim_output(self, *, before, budget, limit):
         if self.failure is not None:
@@ -82,15 +90,26 @@ def clock():
 
 
 @pytest.fixture
-def store():
-    return Outputs()
+def store(clock):
+    return Outputs(clock)
 
 
-def make(store, clock, *, number=0, **settings):
+class Tasks(list):
+    """Running tasks that have printed nothing."""
+
+    def peek(self, task):
+        raise AssertionError(f"nobody reads {task}")
+
+    def peeked(self):
+        return ()
+
+
+def make(store, clock, *, number=0, tasks=(), **settings):
     return OutputKeeper(
         store,
         store,
         from_mapping({"url": "sqlite:///unused.db", "output": "both", **settings}),
+        tasks=Tasks(tasks),
         number=number,
         recorder=recorder(clock),
         clock=clock,
@@ -411,3 +430,42 @@ def test_a_failed_deletion_is_tried_again_later(store, clock):
         keeper.work()
         clock.advance(1)
     assert store.trims
+
+
+# --- running tasks -------------------------------------------------------------------------------
+
+
+def running(clock):
+    return SimpleNamespace(
+        is_kept=True, is_printing=True, started=clock.monotonic(), running_attempt="an attempt"
+    )
+
+
+def test_the_store_is_asked_every_three_seconds_who_reads_a_running_task(store, clock):
+    begun = clock.monotonic()
+    keeper = make(store, clock, tasks=[running(clock)])
+    work_for(keeper, clock, 10)
+    assert [time - begun for time, _, _ in store.looks] == [3, 6, 9]
+
+
+def test_a_store_that_keeps_no_output_is_not_asked_who_reads(store, clock):
+    store.problem = "no table"
+    keeper = make(store, clock, tasks=[running(clock)])
+    work_for(keeper, clock, 50)
+    assert keeper.wakes == float("inf")
+    assert store.looks == []
+
+
+def test_a_failure_of_one_kind_of_request_does_not_delay_the_other(store, clock):
+    keeper = make(store, clock, tasks=[running(clock)])
+    keeper.work()
+    keeper.add(printed())
+    store.largest, store.refusal = 1, StoreBusyError("locked")
+    work_for(keeper, clock, 10)
+    assert len(store.looks) == 3
+    assert store.written == []
+    store.largest, store.failure = 2**30, StoreBusyError("locked")
+    work_for(keeper, clock, 1)
+    store.failure = None
+    work_for(keeper, clock, 10)
+    assert len(store.written) == 1

@@ -1,21 +1,27 @@
-"""Reads what a running attempt prints from the masters of this host."""
+"""Reads what a running attempt prints: from a master of this host, or in another way."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from psched.cli.running_here import serves
 from psched.config import Config
 from psched.core.output.output import Output
-from psched.core.output.records import OutputRecord
+from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.master.reports.output_query import follow
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders, sockets
 
+WORKER_ENDED = "worker ended"
+"""The reason why nothing follows if the worker was killed, or its host has died."""
+
 _WHY = {
-    "worker ended": "the worker that ran it has ended; psched history says what becomes of it",
+    WORKER_ENDED: "the worker that ran it has ended; psched history says what becomes of it",
     "too slow": "the rest is left out, because it was read too slowly; psched logs shows the end",
     "too many": "too many others are reading output from this master; try again",
     "no answer": "no worker of this master answers; psched status says more",
@@ -23,40 +29,91 @@ _WHY = {
 """Texts for the reasons why the rest of the output is not shown."""
 
 
-class Live:
+class Live(ABC):
+    """The output of a running attempt, which is read while it is printed.
+
+    Args:
+        attempt: the attempt.
+
+    Attributes:
+        attempt: the attempt.
+        over: why nothing follows; ``ended`` means that the attempt has ended, and that all of its
+            output was read. Empty until then.
+    """
+
+    def __init__(self, attempt: RunningAttempt) -> None:
+        self.attempt = attempt
+        self.over = ""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[tuple[int | None, bytes]]:
+        """Yield how many bytes were left out, and the bytes after them, until the attempt ends.
+
+        None instead of a number means that output is lost.
+        """
+
+    @abstractmethod
+    def so_far(self) -> Output | None:
+        """What the attempt has printed so far; None if this is not known, see `over`."""
+
+    def why_over(self) -> str:
+        """Why the rest of the output is not shown."""
+        why = _WHY.get(self.over, "the connection to the master was lost")
+        return f"{self.attempt.key}: {why}"
+
+    def output(self, output: bytes, dropped: int | None) -> Output:
+        """Some output of the attempt."""
+        return Output(
+            OutputRecord(
+                key=self.attempt.key,
+                scheduled_time=self.attempt.scheduled_time,
+                owner=self.attempt.owner,
+                attempt=self.attempt.attempt,
+                ended=0,
+                output=output,
+                dropped=dropped,
+                is_live=True,
+            )
+        )
+
+
+class LiveHere(Live):
     """The output of an attempt that runs on this host.
 
     Args:
         key: the key of the task.
         first: the first message of its master.
-        messages: the others, which are read while they arrive.
+        messages: the others, which are read while they arrive. The last one contains a reason for
+            `over`, see `psched.master.messages.OVER`.
 
     Attributes:
         is_collected: whether the task's output is collected, by the setting ``output``.
-        owner: the owner of its lease.
-        over: why nothing follows, see `psched.master.messages.OVER`; empty until then.
     """
 
     def __init__(
         self, key: str, first: Mapping[str, Any], messages: Iterator[Mapping[str, Any]]
     ) -> None:
+        super().__init__(
+            RunningAttempt(
+                key=key,
+                scheduled_time=first["scheduled_time"],
+                owner=first["owner"],
+                attempt=first["attempt"],
+            )
+        )
         self.is_collected = bool(first["collected"])
-        self.owner: str = first["owner"]
-        self.over = ""
-        self._key = key
-        self._first = first
         self._messages = messages
 
+    @override
     def pieces(self) -> Iterator[tuple[int | None, bytes]]:
-        """Yield how many bytes were left out, and the bytes after them, until the attempt ends."""
         for message in self._messages:
             if "over" in message:
                 self.over = message["over"]
             elif "output" in message:
                 yield message["dropped"], message["data"]
 
+    @override
     def so_far(self) -> Output:
-        """What the attempt has printed so far."""
         output, left = b"", 0
         dropped: int | None = 0
         for message in self._messages:
@@ -71,27 +128,8 @@ class Live:
                 break
         return self.output(output, dropped)
 
-    def output(self, output: bytes, dropped: int | None) -> Output:
-        """Some output of the attempt."""
-        return Output(
-            OutputRecord(
-                key=self._key,
-                scheduled_time=self._first["scheduled_time"],
-                owner=self.owner,
-                attempt=self._first["attempt"],
-                ended=0,
-                output=output,
-                dropped=dropped,
-                is_live=True,
-            )
-        )
 
-    def why_over(self) -> str:
-        """Why the rest of the output is not shown."""
-        return f"{self._key}: {_WHY.get(self.over, 'the connection to the master was lost')}"
-
-
-def find_live(settings: Config, key: str) -> tuple[Live | None, int, list[str]]:
+def find_live(settings: Config, key: str) -> tuple[LiveHere | None, int, list[str]]:
     """Find the master of this host that runs a task now.
 
     Returns:
@@ -108,7 +146,7 @@ def find_live(settings: Config, key: str) -> tuple[Live | None, int, list[str]]:
             problems.append(f"psched-master {pid}: {error.strerror or error}")
             continue
         if "follows" in first:
-            return Live(key, first, messages), absent, []
+            return LiveHere(key, first, messages), absent, []
         if (over := first.get("over")) == "absent":
             absent += 1
         else:

@@ -11,6 +11,7 @@ from psched.base.texts import visible
 from psched.cli.history.run_text import result
 from psched.cli.output import one_line
 from psched.cli.time_format import format_time, format_took
+from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.output.output import Output
@@ -22,12 +23,19 @@ of so many characters is shown nevertheless."""
 _MARK = re.compile(b"^" + re.escape(COPIED), re.MULTILINE)
 
 
-def heading(output: Output, run: Run | None, *, utc: bool) -> str:
+def heading(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
     """A line about an output: of which attempt it is, how this has ended, and what is missing."""
     when = format_time(output.scheduled_time, local=not utc)
     parts = [f"{one_line(output.key)}, attempt {output.attempt} of {when}"]
-    if output.is_live:
+    if is_running:
         parts.append("running")
+    elif output.is_live:
+        if run is not None:
+            parts.append(result(run))
+        written = f"written {format_time(int(output.ended), local=not utc)}"
+        is_lost = run is not None and run.outcome == Outcome.LOST
+        when = "before its worker was lost" if is_lost else "while it ran"
+        parts.append(f"{written} {when}; what followed is not known")
     else:
         ended = f"ended {format_time(int(output.ended), local=not utc)}"
         parts.append(ended if run is None else f"{result(run)}, {ended}")

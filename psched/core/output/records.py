@@ -7,6 +7,23 @@ KEPT = frozenset({"both", "history"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAttempt:
+    """An attempt that runs, whose output somebody may ask for.
+
+    Attributes:
+        key: the key of the schedule.
+        scheduled_time: the scheduled time of the occurrence, in Unix seconds.
+        owner: the owner of the lease, see `psched.core.model.Token`.
+        attempt: the number of the attempt, from 1.
+    """
+
+    key: str
+    scheduled_time: int
+    owner: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
     """What one attempt has printed; its fields are the columns of ``<table>_output``.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from psched.base.compression import compress, decompress
-from psched.core.output.records import OutputRecord
+from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.stores.redis.encoding import Argument, text, whole
 
 _PLAIN = 1000
@@ -24,7 +24,8 @@ def arguments(record: OutputRecord) -> Iterator[Argument]:
     key = text(record.key)
     packed = compress(record.output, above=_PLAIN, form=bytes)
     output = text(packed) if isinstance(packed, str) else packed
-    # The script `scripts.OUTPUT_PAGE` expects that the attempt is the first field.
+    # The script `scripts.OUTPUT_PAGE` expects that the attempt is the first field, and
+    # `scripts.WRITE_OUTPUT` that `is_live` is written without spaces.
     head = {
         "attempt": record.attempt,
         "ended": record.ended,
@@ -34,10 +35,15 @@ def arguments(record: OutputRecord) -> Iterator[Argument]:
     }
     stored = b"%b\n%b" % (text(json.dumps(head, separators=(",", ":"))), output)
     yield key
-    yield text(f"{record.scheduled_time} {record.owner}")
+    yield attempt_argument(record)
     yield record.ended
     yield len(stored) + len(key) + _RECORD
     yield stored
+
+
+def attempt_argument(of: OutputRecord | RunningAttempt) -> bytes:
+    """What identifies an attempt of a key: the scheduled time and the owner."""
+    return text(f"{of.scheduled_time} {of.owner}")
 
 
 def decode(key: str, number: bytes, attempt: bytes, stored: bytes) -> OutputRecord | None:

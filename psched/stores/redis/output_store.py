@@ -1,9 +1,10 @@
 """Keeps what attempts have printed in Redis, beside the rows."""
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from psched.core.output.protocol import OutputSelection
-from psched.core.output.records import OutputRecord
+from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import output_encoding, scripts
 from psched.stores.redis.encoding import Argument, optional_number, text
@@ -45,12 +46,20 @@ class OutputStore(HistoryStore):
         memory is full, the records are lost. This is only logged, because an exception would make
         a worker try again before it deletes old output.
         """
+        self._write_output(records, running=False)
+
+    def write_live_output(self, records: Sequence[OutputRecord]) -> None:
+        """Write the output of running attempts, as `KeepsOutput.write_live_output` describes."""
+        self._write_output(records, running=True)
+
+    def _write_output(self, records: Sequence[OutputRecord], *, running: bool) -> None:
         for batch in batches(records, lambda record: len(record.output)):
             lost, reason = 0, b""
             try:
                 self._connector.run(
                     scripts.WRITE_OUTPUT,
                     *self._output_limits,
+                    int(running),
                     *(each for record in batch for each in output_encoding.arguments(record)),
                 )
             except MemoryFullError as error:
@@ -67,9 +76,34 @@ class OutputStore(HistoryStore):
                 scripts.OUTPUT_PAGE, key, place, most, *wanted, writing=False
             )
             records = (output_encoding.decode(selection.key, *each) for each in found)
-            return Page([each for each in records if each is not None], after)
+            return Page([each for each in records if each and _is_shown(each)], after)
 
         return Pages(read, selection.limit, _PAGE)
+
+    def output_of(self, attempt: RunningAttempt) -> OutputRecord | None:
+        """The record of one attempt, as `KeepsOutput.output_of` describes."""
+        named = text(attempt.key), output_encoding.attempt_argument(attempt)
+        found = self._connector.run(scripts.OUTPUT_OF, *named, writing=False)
+        return output_encoding.decode(attempt.key, *found) if found else None
+
+    def ask_for_output(self, attempt: RunningAttempt, *, now: int, until: int) -> bool:
+        """Ask for the output of an attempt, as `KeepsOutput.ask_for_output` describes."""
+        named = text(attempt.key), output_encoding.attempt_argument(attempt)
+        return bool(self._connector.run(scripts.ASK_OUTPUT, *named, now, until))
+
+    def asked_output(
+        self, attempts: Sequence[RunningAttempt], now: int
+    ) -> AbstractSet[RunningAttempt]:
+        """The attempts whose output is read, as `KeepsOutput.asked_output` describes."""
+        if not attempts:
+            return frozenset()
+        named = (
+            argument
+            for attempt in attempts
+            for argument in (text(attempt.key), output_encoding.attempt_argument(attempt))
+        )
+        found = self._connector.run(scripts.ASKED_OUTPUT, now, *named, writing=False)
+        return {attempts[place] for place in found}
 
     def trim_output(self, *, before: int, budget: int, limit: int) -> int:
         """Delete the oldest records, as `KeepsOutput.trim_output` describes.
@@ -79,3 +113,7 @@ class OutputStore(HistoryStore):
         """
         most = min(limit, _TRIMMED)
         return int(self._connector.run(scripts.TRIM_OUTPUT, before, budget, most))
+
+
+def _is_shown(record: OutputRecord) -> bool:
+    return bool(record.output) or not record.is_live

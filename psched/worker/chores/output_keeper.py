@@ -14,8 +14,10 @@ from psched.core.history.recording import Recorder
 from psched.core.output.protocol import KeepsOutput
 from psched.core.output.records import KEPT, OutputRecord
 from psched.core.store_protocol import Store
+from psched.worker.chores.live_output import LiveOutputWriter
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
+from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
 
@@ -62,6 +64,7 @@ class OutputKeeper:
         store: where the output is kept.
         gateway: sends the requests.
         settings: contain how much output is kept, and for how long.
+        tasks: the running tasks, whose output can be read meanwhile.
         number: the number of this worker.
         recorder: contains the store's clock.
         clock: measures when a request is due.
@@ -77,6 +80,7 @@ class OutputKeeper:
         gateway: StoreGateway,
         settings: Config,
         *,
+        tasks: TaskTable,
         number: int,
         recorder: Recorder,
         clock: Clock,
@@ -84,6 +88,11 @@ class OutputKeeper:
     ) -> None:
         self.lost = 0
         self._store = store if isinstance(store, KeepsOutput) else None
+        self._live = None
+        if self._store is not None:
+            self._live = LiveOutputWriter(
+                self._store, gateway, tasks, recorder=recorder, clock=clock
+            )
         self._gateway = gateway
         self._settings = settings
         self._recorder = recorder
@@ -104,7 +113,8 @@ class OutputKeeper:
     @property
     def wakes(self) -> float:
         """When to call `work` again, seconds of the monotonic clock; inf if no call is needed."""
-        return self._not_before if self._waiting else inf
+        live = self._live.wakes if self._live is not None and self._kept else inf
+        return min(self._not_before if self._waiting else inf, live)
 
     def add(self, task: RunningTask) -> None:
         """Keep the output of a task whose lease has ended, if it has printed something."""
@@ -131,13 +141,14 @@ class OutputKeeper:
     def work(self) -> None:
         """Send the requests that are due; call this after a claim was answered."""
         now = self._clock.monotonic()
-        if now < self._not_before:
-            return
-        try:
-            self._work(now)
-        except PschedError as error:
-            self._not_before = now + _PAUSE
-            _log.info("output is not kept for now: %s", error)
+        if now >= self._not_before:
+            try:
+                self._work(now)
+            except PschedError as error:
+                self._not_before = now + _PAUSE
+                _log.info("output is not kept for now: %s", error)
+        if self._live is not None and self._kept:
+            self._live.work()
 
     def leave(self) -> None:
         """Write the output that waits, as far as time allows; call this when no task is left."""

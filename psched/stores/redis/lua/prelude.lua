@@ -26,6 +26,8 @@
 --   {table}:printed:NUMBER a JSON object, a line feed and the output, see psched.stores.redis.
 --                          output_encoding; it expires
 --   {table}:output_info    a hash: the last number, and the sum of all sizes
+--   {table}:asked:SCHEDULED_TIME OWNER KEY   the time in milliseconds until which somebody reads the
+--                          output of this attempt, which is running; it expires then
 --
 -- The field `record` in a stream is a number, a space and a JSON object. The number is the time `ended`
 -- in milliseconds; it is 0 for a change, whose time is the first part of its id. An element of a key's
@@ -62,6 +64,8 @@ local function runs_key(key) return PREFIX..'runs:'..key end
 local function output_key(key) return PREFIX..'output:'..key end
 
 local function printed_key(number) return PREFIX..'printed:'..number end
+
+local function asked_key(key, attempt) return PREFIX..'asked:'..attempt..' '..key end
 
 local function worker_key(nonce) return PREFIX..'worker:'..nonce end
 
@@ -279,6 +283,39 @@ local function remove_numbered_output(number)
   for _, member in ipairs(redis.call('ZRANGE', OUTPUT, number, number, 'BYSCORE')) do
     remove_output(member)
   end
+end
+
+-- Returns the text and the number of the record of an attempt; nil if there is none. `attempt` is the
+-- scheduled time, a space and the owner.
+local function read_output(key, attempt)
+  local number = redis.call('ZSCORE', output_key(key), attempt)
+  local text = number and redis.call('GET', printed_key(number))
+  if text then return text, number end
+end
+
+-- Whether a text of output was written while the attempt ran.
+local function is_live(text) return text:match('^[^\n]*"is_live":true') ~= nil end
+
+-- Writes a record of output; one of the same attempt is replaced. `keep` is the number of seconds after
+-- which it is removed (0: never), `most_per_key` the most records of one key (0: no limit).
+local function write_output(keep, most_per_key, key, attempt, ended, size, text)
+  local index = output_key(key)
+  local replaced = redis.call('ZSCORE', index, attempt)
+  local number = integer(redis.call('HINCRBY', OUTPUT_INFO, 'last', 1))
+  if keep > 0 then
+    redis.call('SET', printed_key(number), text, 'EX', keep)
+  else
+    redis.call('SET', printed_key(number), text)
+  end
+  if replaced then remove_numbered_output(replaced) end
+  redis.call('ZADD', OUTPUT, number, number..' '..size..' '..ended..' '..key)
+  redis.call('HINCRBY', OUTPUT_INFO, 'size', size)
+  redis.call('ZADD', index, number, attempt)
+  if most_per_key > 0 then
+    local excess = redis.call('ZRANGE', index, 0, -most_per_key - 1, 'WITHSCORES')
+    for j = 2, #excess, 2 do remove_numbered_output(excess[j]) end
+  end
+  redis.call(unpack(keep > 0 and {'EXPIRE', index, keep} or {'PERSIST', index}))
 end
 
 -- Returns how many bytes all output may take: the budget, but at most a quarter of the memory that

@@ -9,14 +9,14 @@ from sqlalchemy import TextClause, text
 
 from psched.base.compression import compress, readable
 from psched.core.output.protocol import OutputSelection
-from psched.core.output.records import OutputRecord
+from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.stores.sql.dialects import Dialect
 
 Request = tuple[TextClause, dict[str, Any]]
 
 COLUMNS = tuple(field.name for field in fields(OutputRecord))
 
-_OTHERS = ("is_gzip", "size", "total")
+_OTHERS = ("is_gzip", "size", "total", "asked")
 """The columns that are no fields of a record."""
 
 _PLAIN = 1000
@@ -69,6 +69,29 @@ class OutputStatements:
             f" VALUES ({', '.join(f':{name}' for name in inserted)}) {ignore}"
         )
         condition = " AND ".join(f"{quote(name)} = :{name}{{0}}" for name in _ATTEMPT)
+        lease = condition.format("")
+        running = f"{lease} AND is_live = 1"
+        self.of_attempt = text(
+            f"SELECT {self._columns} FROM {self._table} WHERE {lease} AND output IS NOT NULL"
+        )
+        self.until = text(f"SELECT asked FROM {self._table} WHERE {running}")
+        self.ask_again = text(
+            f"UPDATE {self._table} SET asked = :until WHERE {running} AND asked < :until"
+        )
+        self.ask = text(
+            f"INSERT INTO {self._table} ({attempt}, attempt, ended, is_live, asked)"
+            f" VALUES ({', '.join(f':{name}' for name in _ATTEMPT)}, :attempt, :now, 1, :until)"
+            f" {ignore}"
+        )
+        self._asked = (
+            "",
+            f"SELECT {{0}} FROM {self._table} WHERE {condition} AND is_live = 1 AND asked > :now",
+            "",
+        )
+        self.write_live = text(
+            f"UPDATE {self._table} SET output = :output, is_gzip = :is_gzip, dropped = :dropped,"
+            f" ended = :ended WHERE {running}"
+        )
         self._find = ("", f"SELECT id FROM {self._table} WHERE {condition}", "")
         self._delete = (f"DELETE FROM {self._table} WHERE id IN (", ":id{0}", ")")
         self.oldest = text(f"SELECT id, ended, size FROM {self._table} ORDER BY id LIMIT :limit")
@@ -87,12 +110,12 @@ class OutputStatements:
 
     def find(self, records: Sequence[OutputRecord]) -> Request:
         """A request for the ids of the records that the table has of the same attempts."""
-        values = {
-            f"{name}{i}": getattr(record, name)
-            for i, record in enumerate(records)
-            for name in _ATTEMPT
-        }
-        return _many(self._find, len(records), " UNION ALL "), values
+        return _many(self._find, len(records), " UNION ALL "), _attempts(records)
+
+    def asked(self, attempts: Sequence[RunningAttempt], now: int) -> Request:
+        """A request for the places, in this sequence, of those whose output is read now."""
+        values = {**_attempts(attempts), "now": now}
+        return _many(self._asked, len(attempts), " UNION ALL "), values
 
     def delete(self, ids: Sequence[int]) -> Request:
         """A request that deletes records."""
@@ -106,6 +129,8 @@ class OutputStatements:
             # There are few of these, so they are sorted: the sum keeps the planner from reading
             # all records of the key in the order of the index of keys.
             conditions, order = [f"{self._key} = :key"], "id + 0 DESC"
+        # A running attempt has perhaps printed nothing, or its worker has not answered.
+        conditions.append("(is_live = 0 OR LENGTH(output) > 0)")
         for condition, name, value in (
             ("scheduled_time = :scheduled_time", "scheduled_time", selection.scheduled_time),
             ("attempt = :attempt", "attempt", selection.attempt),
@@ -124,6 +149,11 @@ def of_attempts(records: Sequence[OutputRecord]) -> list[OutputRecord]:
     """The last record of each attempt, in order."""
     last = {tuple(getattr(record, name) for name in _ATTEMPT): record for record in records}
     return [*last.values()]
+
+
+def _attempts(those: Sequence[OutputRecord | RunningAttempt]) -> dict[str, Any]:
+    """The values by which a statement finds attempts, each name with a number."""
+    return {f"{name}{i}": getattr(each, name) for i, each in enumerate(those) for name in _ATTEMPT}
 
 
 def stored(record: OutputRecord) -> dict[str, Any]:

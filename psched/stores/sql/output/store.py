@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 
 from sqlalchemy import Connection
 from typing_extensions import override
@@ -9,7 +11,7 @@ from typing_extensions import override
 from psched.base.clock import Clock
 from psched.base.errors import SchemaError
 from psched.core.output.protocol import OutputSelection
-from psched.core.output.records import OutputRecord
+from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.history.store import HistoryStore, Pages
@@ -20,7 +22,7 @@ _PAGE = 20
 """The most records that one query returns: few, because they can be large."""
 
 _BATCH = 100
-"""The most records that are written at a time."""
+"""The most records that are written at a time, and the most attempts that one query looks for."""
 
 _MARKED = 2000
 """Every so many records, one gets a total."""
@@ -93,6 +95,51 @@ class OutputStore(HistoryStore[S]):
             return [as_record(columns) for columns in self._query(*request)]
 
         return Pages(read, selection.limit, _PAGE)
+
+    def output_of(self, attempt: RunningAttempt) -> OutputRecord | None:
+        """The record of one attempt, as `KeepsOutput.output_of` describes."""
+        self._require_output()
+        found = self._query(self._output.of_attempt, asdict(attempt))
+        return as_record(found[0]) if found else None
+
+    @one_request
+    def ask_for_output(self, attempt: RunningAttempt, *, now: int, until: int) -> bool:
+        """Ask for the output of an attempt, as `KeepsOutput.ask_for_output` describes.
+
+        The row of the request is that of the output, which is empty until a worker writes it.
+        """
+        self._require_output()
+        values = {**asdict(attempt), "now": now, "until": until}
+        found = self._query(self._output.until, values)
+        # If another reader inserts the row meanwhile, it has asked for the output.
+        self._write(self._output.ask_again if found else self._output.ask, values)
+        return bool(found) and found[0][0] > now
+
+    @one_request
+    def asked_output(
+        self, attempts: Sequence[RunningAttempt], now: int
+    ) -> AbstractSet[RunningAttempt]:
+        """The attempts whose output is read, as `KeepsOutput.asked_output` describes."""
+        self._require_output()
+        asked = set[RunningAttempt]()
+        for start in range(0, len(attempts), _BATCH):
+            batch = attempts[start : start + _BATCH]
+            asked |= {batch[i] for (i,) in self._query(*self._output.asked(batch, now))}
+        return asked
+
+    @one_request
+    def write_live_output(self, records: Sequence[OutputRecord]) -> None:
+        """Write the output of running attempts, as `KeepsOutput.write_live_output` describes."""
+        self._require_output()
+        values = [stored(record) for record in records]
+
+        def write(connection: Connection) -> None:
+            for each in values:
+                self._connector.step()
+                raw_execute.count(connection, self._output.write_live, each)
+
+        if records:
+            self._connector.transact(write, patient=False)
 
     @one_request
     def trim_output(self, *, before: int, budget: int, limit: int) -> int:

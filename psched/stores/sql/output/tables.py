@@ -26,11 +26,13 @@ def output_table(name: str) -> Table:
         # The sum of the sizes of this record and of all before it, also of those that have been
         # deleted. Only every two thousandth record or so has it, the others -1.
         Column("total", seconds(), nullable=False, server_default=text("-1")),
-        # The column is the last one, because SQLite reads a row from its beginning.
+        # Until when somebody reads the output of the attempt while it runs.
+        Column("asked", seconds(), nullable=False, server_default=text("0")),
+        # NULL: the output was asked for, but its worker has not written it yet. The column is the
+        # last one, because SQLite reads a row from its beginning.
         Column(
             "output",
             LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb"),
-            nullable=False,
         ),
         Index(f"{name}_lease", "key", "scheduled_time", "owner", unique=True),
         Index(f"{name}_key", "key", "id"),

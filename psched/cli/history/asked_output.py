@@ -1,0 +1,260 @@
+"""Finds the output that the user of the command logs asks for."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from itertools import islice
+
+from psched.app import CLOCK, make_store
+from psched.base.errors import NotFoundError, NotSupportedError
+from psched.base.retry import retry_while_unavailable
+from psched.cli.history.command import prospect
+from psched.cli.history.live_elsewhere import SOON, LiveElsewhere, State
+from psched.cli.history.live_output import Live, find_live
+from psched.cli.time_format import format_exactly, format_span
+from psched.client.collection import ScheduleCollection
+from psched.config import Config
+from psched.core.definition import output_setting
+from psched.core.history.records import Outcome
+from psched.core.history.run import Run
+from psched.core.model import Row
+from psched.core.output.output import Output
+from psched.core.output.records import KEPT, RunningAttempt
+
+_TRIES = 6
+"""How often the masters of this host are asked for a task that they do not run."""
+
+PAUSE = 0.2
+"""Seconds between two looks for what will be stored soon."""
+
+_SENT = 7
+"""How often a request of somebody who reads running output is sent while the store is unavailable:
+for about 12 s."""
+
+_NEWEST = 10
+"""Among so many of the newest records is that of an attempt that was followed until now."""
+
+
+class AskedOutput:
+    """Finds the output that the user asks for.
+
+    Args:
+        schedules: the schedules.
+        settings: the settings of this command.
+        key: the key.
+        attempt: the number of the attempt; None means the newest one.
+        time: the scheduled time; None means the newest occurrence.
+        limit: how many attempts are wanted; None means one.
+        utc: whether times in messages are in UTC.
+    """
+
+    def __init__(
+        self,
+        schedules: ScheduleCollection,
+        settings: Config,
+        key: str,
+        *,
+        attempt: int | None,
+        time: int | datetime | None,
+        limit: int | None,
+        utc: bool,
+    ) -> None:
+        self._schedules = schedules
+        self._settings = settings
+        self._key = key
+        self._attempt = attempt
+        self._limit = limit
+        self._utc = utc
+        self._time = int(time.timestamp()) if isinstance(time, datetime) else time
+        self._problems: list[str] = []
+
+    def outputs(self) -> Iterator[Output]:
+        """What is stored, the newest first."""
+        return self._schedules.outputs(
+            self._key, time=self._time, attempt=self._attempt, limit=self._limit
+        )
+
+    def live(self) -> Live | None:
+        """The output of the running attempt; None if the attempt that is asked for does not run.
+
+        Raises:
+            NotFoundError: it runs, but what it prints cannot be read.
+        """
+        row = self._row()
+        for _ in range(_TRIES):
+            if row is None or not self._runs_now(row):
+                return None
+            live, masters, self._problems = find_live(self._settings, self._key)
+            if live is not None:
+                if not live.is_collected:
+                    raise NotFoundError(f"{self._named(row)}: {self._not_kept(row, None)}")
+                return live
+            if not masters:
+                break
+            # It runs on another host, or its end will be stored soon.
+            CLOCK.sleep(PAUSE)
+            row = self._row()
+        if row is None or not self._runs_now(row):
+            return None
+        return self._live_elsewhere(row)
+
+    def newest(self) -> Output:
+        """The stored output of the newest attempt.
+
+        Raises:
+            NotFoundError: there is none; the text says why.
+        """
+        row = self._row()
+        while True:
+            run = self.run()
+            output = next(self.outputs(), None)
+            if row is not None and self._runs_now(row):
+                if output is not None and output.record.owner == row.owner:
+                    return output
+                text = "is running, and has no stored output yet; psched logs -f shows it"
+                raise NotFoundError(f"{self._named(row)} {text}")
+            soon = run is not None and self._schedules.now() - run.ended <= SOON
+            if output is not None and (run is None or _identity(output) == _identity(run)):
+                # What was written while it ran is soon replaced, unless its worker was killed.
+                if not (soon and output.is_live and run and run.outcome != Outcome.LOST):
+                    return output
+            elif output is not None and run is not None and output.ended > run.ended:
+                return output  # the setting history omits the run
+            elif not soon:
+                raise NotFoundError(self._why_none(row, run, output))
+            CLOCK.sleep(PAUSE)
+
+    def run(self) -> Run | None:
+        """The record of the newest attempt; None if there is none."""
+        for run in self._runs():
+            if self._time in (None, run.scheduled_time) and self._attempt in (None, run.attempt):
+                return run
+        return None
+
+    def runs_of(self, outputs: Iterable[Output]) -> Mapping[Output, Run]:
+        """The records of the attempts that have printed these outputs; some may be missing."""
+        missing = {_identity(output): output for output in outputs if not self.is_running(output)}
+        found = dict[Output, Run]()
+        for run in self._runs() if missing else ():
+            if (output := missing.pop(_identity(run), None)) is not None:
+                found[output] = run
+            if not missing:
+                break
+        return found
+
+    def run_of(self, attempt: RunningAttempt) -> Run | None:
+        """The record of an attempt that was followed; None if it is not written yet."""
+        newest = islice(self._runs(), _NEWEST)
+        return next((run for run in newest if run.record.owner == attempt.owner), None)
+
+    def is_running(self, output: Output) -> bool:
+        """Whether an output is that of an attempt which is running now."""
+        if not output.is_live:
+            return False
+        row = self._row()
+        return row is not None and row.owner == output.record.owner and self._runs_now(row)
+
+    def _live_elsewhere(self, row: Row) -> Live:
+        """The output of an attempt that no master of this host runs, or none that can be asked.
+
+        Raises:
+            NotFoundError: it is not written to the store.
+        """
+        where = f"{self._named(row)} is running on another host"
+        if self._problems:
+            problems = "; ".join(self._problems)
+            where = f"{self._named(row)} is running, but its output cannot be read here: {problems}"
+        if (setting := output_setting(row, self._settings)) not in KEPT:
+            text = f"{where}; {_by_setting(setting)}"
+            if setting == "service":
+                text += "; psched logs shows it on the host that runs the task"
+            raise NotFoundError(text)
+        attempt = RunningAttempt(
+            key=row.key,
+            scheduled_time=row.next_time or 0,
+            owner=row.owner or "",
+            attempt=row.attempt,
+        )
+        return LiveElsewhere(
+            make_store(self._settings),
+            attempt,
+            send=partial(retry_while_unavailable, clock=CLOCK, tries=_SENT),
+            state=partial(self._state, attempt),
+            where=where,
+            clock=CLOCK,
+        )
+
+    def _state(self, attempt: RunningAttempt) -> State:
+        """What the store says about an attempt that has been running."""
+        row = self._row()
+        if row is not None and row.owner == attempt.owner:
+            has_lease = (row.next_run_time or 0) > self._schedules.now()
+            return State.RUNNING if has_lease else State.LOST
+        run = self.run_of(attempt)
+        return State.LOST if run and run.outcome == Outcome.LOST else State.ENDED
+
+    def _runs(self) -> Iterator[Run]:
+        """The attempts that are recorded, the newest first; none if there is no run history."""
+        with suppress(NotSupportedError):
+            yield from (run for run in self._schedules.runs(self._key) if run.outcome is not None)
+
+    def _runs_now(self, row: Row) -> bool:
+        """Whether an attempt is running, and is the one that the user asks for."""
+        if row.owner is None or (row.next_run_time or 0) <= self._schedules.now():
+            return False
+        return self._time in (None, row.next_time) and self._attempt in (None, row.attempt)
+
+    def _row(self) -> Row | None:
+        try:
+            return self._schedules.read(self._key).row
+        except NotFoundError:
+            return None
+
+    def _named(self, about: Row | Run | Output) -> str:
+        when = about.next_time if isinstance(about, Row) else about.scheduled_time
+        time = format_exactly(when or 0, local=not self._utc)
+        return f"{self._key}: attempt {about.attempt} of {time}"
+
+    def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
+        if run is None:
+            return self._why_no_run(row)
+        text = f"{self._named(run)}: {self._not_kept(row, run)}"
+        if other is not None:
+            time = format_exactly(other.scheduled_time, local=not self._utc)
+            text += f"; older output: --time {time} --attempt {other.attempt}"
+        return text
+
+    def _why_no_run(self, row: Row | None) -> str:
+        if self._time is not None or self._attempt is not None:
+            return f"{self._key}: no output of such an attempt is kept; see psched history"
+        if row is None:
+            return f"no schedule has the key {self._key!r}, and no output of one is kept"
+        if (setting := output_setting(row, self._settings)) not in KEPT:
+            return f"{self._key}: {_by_setting(setting)}"
+        if self._settings.history != "all":
+            return f"{self._key}: no output is kept"
+        return f"{self._key}: it has not run yet; {prospect(row, self._schedules.now())}"
+
+    def _not_kept(self, row: Row | None, run: Run | None) -> str:
+        """Why there is no output of an attempt."""
+        setting = self._settings.output
+        if row is not None:
+            setting = output_setting(row, self._settings)
+        elif run is not None:
+            setting = self._settings.types.get(run.type, {}).get("output", setting)
+        if setting not in KEPT:
+            return _by_setting(setting)
+        keep = self._settings.output_keep
+        if run is not None and keep and self._schedules.now() - run.ended > keep:
+            return f"its output was deleted, because output_keep is {format_span(int(keep))}"
+        return "it has printed nothing"
+
+
+def _by_setting(setting: str) -> str:
+    return f"its output is not kept, because the setting output is {setting}"
+
+
+def _identity(of: Output | Run) -> tuple[int, str | None]:
+    """What an attempt of a key has for itself, in its output and in its record."""
+    return of.record.scheduled_time, of.record.owner
