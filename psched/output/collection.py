@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
+from psched.base.log import Log
 from psched.output.collector import Collector, Inherited, is_empty
 from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
@@ -136,6 +137,7 @@ class OutputCollection:
     Args:
         clock: measures when an answer is overdue.
         secrets: texts that are masked in all output.
+        log: the log, which can be the file that standard output is; None if there is none.
 
     Attributes:
         spare: is called with the pid of each new collector, which belongs to no task.
@@ -144,12 +146,15 @@ class OutputCollection:
         whose: finds out whose output a pipe carries now.
     """
 
-    def __init__(self, *, clock: Clock, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, clock: Clock, secrets: Iterable[str] = (), log: Log | None = None
+    ) -> None:
         self.spare: Callable[[int], object] = lambda _pid: None
         self.before_fork: Callable[[], object] = lambda: None
         self.whose: Callable[[Pipe], Whose] = lambda _pipe: UNKNOWN
         self._clock = clock
         self._secrets = Secrets(secrets)
+        self._log = log
         self._channel: Channel | None = None
         # The pid of the collector; 0 if there is none, or it was reaped.
         self._pid = 0
@@ -328,8 +333,10 @@ class OutputCollection:
                 for pipe in self._pipes.values()
             ]
             self.before_fork()
-            live = partial(_live, theirs, self._secrets, self._clock, pipes)
+            live = partial(_live, theirs, self._secrets, self._clock, pipes, self._log)
             keep = [theirs.fileno(), *(pipe.reader for pipe in self._pipes.values())]
+            if self._log is not None:
+                keep += self._log.descriptors
             self._pid = launch(live, keep=keep)
         except (OSError, RuntimeError) as error:
             channel.close()
@@ -479,5 +486,8 @@ def _wait_for_end(child: int) -> None:
             os.close(descriptor)
 
 
-def _live(channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited]) -> int:
-    return Collector(channel, ServiceOutput(1), secrets, clock, pipes).run()
+def _live(
+    channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited], log: Log | None
+) -> int:
+    output = ServiceOutput(1) if log is None else ServiceOutput(1, log.follow)
+    return Collector(channel, output, secrets, clock, pipes).run()

@@ -5,6 +5,7 @@ import select
 import socket
 import stat
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 MOST_WAITING = 2**20
@@ -23,13 +24,18 @@ class ServiceOutput:
 
     Args:
         descriptor: the descriptor of standard output.
+        follow: is called before lines are written; it replaces the descriptor's file if standard
+            output is a log that was renamed.
 
     Attributes:
         dropped: how many lines were dropped since the last note about dropped lines.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(
+        self, descriptor: int, follow: Callable[[], object] = lambda: None
+    ) -> None:
         self._descriptor = descriptor
+        self._follow = follow
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self.dropped = 0
@@ -64,6 +70,8 @@ class ServiceOutput:
 
     def flush(self) -> None:
         """Write the waiting lines as far as standard output accepts them without waiting."""
+        if self._waiting:
+            self._follow()
         while self._waiting and self._accepts():
             lines = [self._waiting.popleft()]
             size = len(lines[0])

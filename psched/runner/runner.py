@@ -220,7 +220,8 @@ class Runner:
     def before_fork(self) -> None:
         """Prepare the fork server for a fork; it calls this before each one."""
         self._log.follow()
-        self._streams.save()
+        # They can be the log's file, which is replaced when the log is renamed.
+        self._log.followers.update(self._streams.save())
         self._log.leave_standard_streams()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:

@@ -21,10 +21,11 @@ class StandardStreams:
         self._pipe = -1
         self._place = PIPE
 
-    def save(self) -> None:
-        """Keep the service's streams, because runners replace them by a pipe."""
+    def save(self) -> tuple[int, int]:
+        """Keep the service's streams, because runners replace them by a pipe; return them."""
         if self._service == (1, 2):
             self._service = os.dup(1), os.dup(2)
+        return self._service
 
     def use(self, place: str) -> None:
         """Switch the streams of this process.

@@ -139,7 +139,7 @@ class WorkerBoot:
         """
         output = None
         if settings.captures_output:
-            output = OutputCollection(clock=CLOCK, secrets=settings.secrets)
+            output = OutputCollection(clock=CLOCK, secrets=settings.secrets, log=self.log)
         pool = make_runner_pool(
             settings,
             Router(dispatch, built_in_handlers(settings)).find,

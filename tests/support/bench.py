@@ -89,7 +89,9 @@ class Bench:
         given = {"url": "sqlite:///unused.db", "concurrency": 1, "output": "raw", **settings}
         self._settings = from_mapping(given)
         raw = self._settings.output == "raw"
-        self.output = None if raw else OutputCollection(clock=CLOCK, secrets=secrets)
+        self.output = None
+        if not raw:
+            self.output = OutputCollection(clock=CLOCK, secrets=secrets, log=self.log)
         self.pool = make_runner_pool(
             self._settings,
             handlers.get,

@@ -20,17 +20,17 @@ from psched.cli.history.output_text import OutputPrinter, heading, left_out
 from psched.cli.history.run_text import result
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.cli.output import one_line
 from psched.cli.time_format import format_exactly, format_span, format_took, parse_instant
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.definition import output_setting
+from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.records import KEPT
-
-"""The values of the setting ``output`` by which output is kept in the store."""
 
 _SOON = 3.0
 """Seconds after its end within which the output and the record of an attempt are stored."""
@@ -282,6 +282,8 @@ class _Asked:
             setting = self._settings.types.get(run.type, {}).get("output", setting)
         if setting not in KEPT:
             return _by_setting(setting)
+        if run is not None and run.outcome == Outcome.LOST and run.reason != SERVER_DIED:
+            return _lost(run, setting)
         keep = self._settings.output_keep
         if run is not None and keep and self._schedules.now() - run.ended > keep:
             return f"its output was deleted, because output_keep is {format_span(int(keep))}"
@@ -361,6 +363,14 @@ class _Shown:
 
 def _by_setting(setting: str) -> str:
     return f"its output is not kept, because the setting output is {setting}"
+
+
+def _lost(run: Run, setting: str) -> str:
+    text = f"its output is lost, because {one_line(run.reason) or 'nobody has seen its end'}"
+    if setting == "both":
+        where = "" if run.host is None else f" on {one_line(run.host)}"
+        text += f"; the lines that it had printed are in the output of the service{where}"
+    return text
 
 
 def _identity(of: Output | Run) -> tuple[int, str | None]:
