@@ -1,5 +1,4 @@
-"""How late tasks start: one a second on an idle machine, and beside a task that prints much; and a
-herd that is due at once."""
+"""How late tasks start: one a second, alone or beside one that prints much; a herd due at once."""
 
 import json
 import subprocess
@@ -77,9 +76,7 @@ def beside_a_flood(fleet: Fleet, seconds: int) -> Sample:
     return {**sample, "printed_per_second": float(printed.read_text())}
 
 
-def each_second(
-    fleet: Fleet, seconds: int, *, end: Callable[[], object] = lambda: None
-) -> Sample:
+def each_second(fleet: Fleet, seconds: int, *, end: Callable[[], object] = lambda: None) -> Sample:
     """Run a task in each second, beside a bare process that does nothing but sleep.
 
     Args:

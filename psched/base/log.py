@@ -22,7 +22,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +48,10 @@ _LONGEST_REMEMBERED = 500
 
 _LONGEST_WAIT = 0.1
 """Seconds that a line waits for a reader of the log. While the reader stands still, only the first
-line waits."""
+line waits. If the reader reads a little, the line waits again, half as long."""
+
+_SHORTEST_WAIT = 0.001
+"""A line waits no more when its next wait would be shorter than so many seconds."""
 
 _PIECE = select.PIPE_BUF
 """The most bytes of one write to a reader. A pipe accepts so many at once or none of them, so that
@@ -289,13 +291,12 @@ def _write_in_time(descriptor: int, text: bytes, wait: float, *, terminal: bool)
         OSError: nobody can read it any more.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU]) if terminal else None
-    until = time.monotonic() + wait
     try:
         while text:
             if written := _write_at_once(descriptor, text[:_PIECE]):
                 text = text[written:]
-            elif (left := until - time.monotonic()) > 0:
-                _wait_for_room(descriptor, left)
+            elif wait > _SHORTEST_WAIT and _wait_for_room(descriptor, wait):
+                wait /= 2
             else:
                 return False
         return True

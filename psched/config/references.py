@@ -86,9 +86,7 @@ def values(names: Iterable[str]) -> set[str]:
 
 
 def credentials() -> set[str]:
-    """The contents of the files that references of the form ``${CREDENTIALS_DIRECTORY}/NAME`` have
-    named in this process, or before it was forked.
-    """
+    """The contents of the files below ``CREDENTIALS_DIRECTORY`` that were read so far."""
     return {*_credentials}
 
 

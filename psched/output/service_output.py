@@ -7,6 +7,7 @@ import stat
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 MOST_WAITING = 2**20
 """The most bytes that wait until standard output accepts them. Further lines are dropped."""
@@ -14,6 +15,19 @@ MOST_WAITING = 2**20
 ONCE = select.PIPE_BUF
 """The most bytes of one write. Other processes' lines do not mix with a write of so few bytes. If
 poll(2) calls a pipe writable, the pipe accepts so many bytes."""
+
+
+class _Line(NamedTuple):
+    """Text that waits to be written.
+
+    Attributes:
+        text: one line, or the rest of several.
+        count: how many lines are missing if it is not written. A note about dropped lines counts
+            for all of them.
+    """
+
+    text: bytes
+    count: int
 
 
 class ServiceOutput:
@@ -31,12 +45,12 @@ class ServiceOutput:
         dropped: how many lines were dropped since the last note about dropped lines.
     """
 
-    def __init__(
-        self, descriptor: int, follow: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, descriptor: int, follow: Callable[[], object] = lambda: None) -> None:
         self._descriptor = descriptor
         self._follow = follow
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[_Line] = deque()
+        # Whether the last line that was written is incomplete.
+        self._in_line = False
         self._size = 0
         self.dropped = 0
         self._socket: socket.socket | None = None
@@ -63,40 +77,60 @@ class ServiceOutput:
         if self._size + len(line) > MOST_WAITING:
             self.dropped += 1
             return
-        if self.dropped:
-            self._append(b"psched: %d lines of output are left out here\n" % self.dropped)
-            self.dropped = 0
-        self._append(line)
+        self._note_dropped()
+        self._append(line, 1)
 
     def flush(self) -> None:
         """Write the waiting lines as far as standard output accepts them without waiting."""
-        if self._waiting:
-            self._follow()
+        if not self._waiting:
+            return
+        self._follow()
+        if self._write_waiting() and self.dropped and not self._waiting:
+            # Perhaps no line follows that could tell it.
+            self._note_dropped()
+            self._write_waiting()
+
+    def _write_waiting(self) -> bool:
+        """Write the waiting lines as far as possible; return whether the last write succeeded."""
+        written = 0
         while self._waiting and self._accepts():
             lines = [self._waiting.popleft()]
-            size = len(lines[0])
-            while self._waiting and size + len(self._waiting[0]) <= ONCE:
+            size = len(lines[0].text)
+            while self._waiting and size + len(self._waiting[0].text) <= ONCE:
                 lines.append(self._waiting.popleft())
-                size += len(lines[-1])
+                size += len(lines[-1].text)
             self._size -= size
-            piece = b"".join(lines)
+            piece = b"".join(line.text for line in lines)
             try:
                 written = self._send(piece[:ONCE])
             except BlockingIOError:
                 written = 0
             except OSError:
                 # Standard output is closed, or its disk is full.
-                self.dropped += len(lines)
+                self.dropped += sum(line.count for line in lines)
+                written = 0
                 continue
+            if written:
+                self._in_line = piece[written - 1 : written] != b"\n"
             if rest := piece[written:]:
-                self._waiting.appendleft(rest)
+                self._waiting.appendleft(_Line(rest, rest.count(b"\n")))
                 self._size += len(rest)
             if not written:
-                return
+                break
+        return written > 0
 
-    def _append(self, line: bytes) -> None:
-        self._waiting.append(line)
-        self._size += len(line)
+    def _note_dropped(self) -> None:
+        """Append a line that says how many were dropped, if some were."""
+        if self.dropped:
+            # After a full disk, the beginning of a line can be there without its end.
+            end = b"\n" if self._in_line and not self._waiting else b""
+            text = b"%spsched: %d lines of output are left out here\n" % (end, self.dropped)
+            self._append(text, self.dropped)
+            self.dropped = 0
+
+    def _append(self, text: bytes, count: int) -> None:
+        self._waiting.append(_Line(text, count))
+        self._size += len(text)
 
     def _accepts(self) -> bool:
         waiter = select.poll()

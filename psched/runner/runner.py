@@ -212,7 +212,7 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
-        self._streams = StandardStreams()
+        self._streams = StandardStreams(reused=tasks > 1)
         # If each task has a process of its own, the fork server reads what the process has used.
         # Measuring it here, too, would copy 30 memory pages.
         self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()

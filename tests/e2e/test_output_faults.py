@@ -145,7 +145,7 @@ def check_flood(service):
     [run] = service.runs.runs("flood")
     printed = run.notes[-1]["printed"]
     with service.schedules() as schedules:
-        output = wait_until(lambda: schedules["flood"].output(), what="its output")
+        output = wait_until(schedules["flood"].output, what="its output")
     assert output.text.endswith(f"line {printed - 1} of many\n")
     whole = sum(len(f"line {number} of many\n") for number in range(printed))
     assert (len(output.raw), output.dropped) == (65536, whole - 65536)
@@ -229,9 +229,7 @@ def test_a_full_disk_below_the_log_delays_no_task(service, tmp_path):
         service.add("flood", "flood")
         master = start_into(service, log)
         service.runs.wait("flood")
-        wait_until(
-            lambda: os.statvfs(disk).f_bavail == 0, timeout=3 * PATIENCE, what="a full disk"
-        )
+        wait_until(lambda: os.statvfs(disk).f_bavail == 0, timeout=3 * PATIENCE, what="a full disk")
 
         check_that_others_start(service)
 
@@ -275,7 +273,7 @@ def test_output_that_the_store_does_not_take_delays_no_task_and_is_told(service)
     assert "    the output of 1 attempts could not be written\n" in service.psched("status").stdout
     # In place of the output, a note is stored.
     with service.schedules() as schedules:
-        kept = wait_until(lambda: schedules["flood"].output(), what="a note")
+        kept = wait_until(schedules["flood"].output, what="a note")
         assert (kept.raw, kept.dropped) == (b"", None)
     shown = service.psched("logs", "flood")
     assert (shown.returncode, shown.stdout) == (0, "")

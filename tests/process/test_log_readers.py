@@ -2,19 +2,23 @@
 
 import fcntl
 import logging
+import multiprocessing
 import os
 import pty
 import re
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from psched.base import log
+from psched.base.clock import SystemClock
 from support.isolated import isolated
 from support.waiting import scaled, wait_until
+
+CLOCK = SystemClock()
+LOG = logging.getLogger("test")
 
 LINES = 3000
 LOGGED = "a line of some length, number %d of them, " + "." * 100
@@ -44,15 +48,15 @@ def standing(kind):
     os.dup2(writer, 2)
     log.start(None, "info", "writer")
     slowest = 0.0
-    begun = time.monotonic()
+    begun = CLOCK.monotonic()
     for number in range(LINES):
-        before = time.monotonic()
-        logging.info(LOGGED, number)
-        slowest = max(slowest, time.monotonic() - before)
-    took = time.monotonic() - begun
+        before = CLOCK.monotonic()
+        LOG.info(LOGGED, number)
+        slowest = max(slowest, CLOCK.monotonic() - before)
+    took = CLOCK.monotonic() - begun
     first = read_all(reader)
-    logging.info("somebody reads again")
-    logging.info("and goes on")
+    LOG.info("somebody reads again")
+    LOG.info("and goes on")
     return {
         "slowest": slowest,
         "took": took,
@@ -81,23 +85,26 @@ def test_a_reader_that_stands_still_makes_one_line_wait_and_is_told_what_is_miss
     assert "and goes on" in further
 
 
+def log_all():
+    for number in range(LINES):
+        LOG.info(LOGGED, number)
+
+
 def slow(kind):
     reader, writer = ends(kind)
     os.dup2(writer, 2)
     os.close(writer)
     log.start(None, "info", "writer")
     found = []
-    if (child := os.fork()) == 0:
-        for number in range(LINES):
-            logging.info(LOGGED, number)
-        os._exit(0)
+    child = multiprocessing.get_context("fork").Process(target=log_all)
+    child.start()
     os.close(2)
 
-    def read():
+    def has_ended():
         found.append(read_all(reader))
-        return os.waitpid(child, os.WNOHANG)[0]
+        return not child.is_alive()
 
-    wait_until(read, what="the end of the writer")
+    wait_until(has_ended, what="the end of the writer")
     found.append(read_all(reader))
     return "".join(found)
 
@@ -114,8 +121,8 @@ def long_line():
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 2**20)
     os.dup2(writer, 2)
     log.start(None, "info", "writer")
-    logging.info("x" * 200_000)
-    logging.info("next")
+    LOG.info("x" * 200_000)
+    LOG.info("next")
     return read_all(reader)
 
 
@@ -135,9 +142,9 @@ def foreign():
         os.open("/proc/self/fd/2", os.O_WRONLY | os.O_NONBLOCK)
         return "could be opened"
     for number in range(LINES):
-        logging.info(LOGGED, number)
+        LOG.info(LOGGED, number)
     text = read_all(reader)
-    logging.info("again")
+    LOG.info("again")
     return text + read_all(reader)
 
 
@@ -154,11 +161,11 @@ def gone():
     os.dup2(writer, 2)
     log.start(None, "info", "writer")
     os.close(reader)
-    before = time.monotonic()
+    before = CLOCK.monotonic()
     for number in range(100):
-        logging.info(LOGGED, number)
+        LOG.info(LOGGED, number)
     Path("done").touch()
-    return time.monotonic() - before
+    return CLOCK.monotonic() - before
 
 
 def test_a_reader_that_is_gone_is_not_waited_for():

@@ -36,6 +36,7 @@ JOBS = """
         routes = {**Before.routes, "says": says, "flood": Flood}
 """
 
+
 @pytest.fixture
 def journal(unit):
     """The unit, whose output goes to a journal; the pid of journald."""
@@ -50,7 +51,8 @@ def lines(unit, *options):
     return unit.machine.run("journalctl", "--no-pager", "-u", "psched", "-o", "cat", *options)
 
 
-def test_what_tasks_print_is_in_the_journal_with_their_keys(unit, journal):
+@pytest.mark.usefixtures("journal")
+def test_what_tasks_print_is_in_the_journal_with_their_keys(unit):
     unit.service.add("talks", "says")
     unit.start()
     unit.service.wait_for_finish("talks")

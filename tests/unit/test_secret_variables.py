@@ -52,7 +52,7 @@ def test_what_is_withheld_is_not_in_the_environment_and_still_understood(tmp_pat
         load(environ={"PSCHED_CONFIG": str(tmp_path / "psched.yml")})
 
 
-# --- secrets that must not occur in the output of tasks --------------------------------------------
+# --- secrets that must not occur in the output of tasks ------------------------------
 
 
 @pytest.mark.parametrize(
