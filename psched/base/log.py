@@ -98,7 +98,7 @@ class Log(logging.Handler):
         self.followers = {1, 2}
         self._has_reader = _has_reader(self._descriptor)
         self._reader_stands_still = False
-        self._left_out = 0
+        self._left_out = self._counted_by = 0
 
     @property
     def descriptors(self) -> list[int]:
@@ -138,6 +138,9 @@ class Log(logging.Handler):
         Raises:
             OSError: nobody can read it any more.
         """
+        if self._counted_by != os.getpid():
+            # What the process that has forked this one has left out, it tells itself.
+            self._counted_by, self._left_out = os.getpid(), 0
         if self._left_out:
             text = f"{self._left_out} lines of the log are left out here: its reader stands still"
             fields = {"name": _log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
@@ -315,11 +318,9 @@ def _write_at_once(descriptor: int, piece: bytes) -> int:
     """
     try:
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            end = socket.socket(fileno=descriptor)
-            try:
+            # A copy, because the object closes its descriptor, even if a signal interrupts this.
+            with socket.socket(fileno=os.dup(descriptor)) as end:
                 return end.send(piece, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            finally:
-                end.detach()
         try:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             own = os.open(f"/proc/self/fd/{descriptor}", flags)

@@ -22,12 +22,12 @@ class _Line(NamedTuple):
 
     Attributes:
         text: one line, or the rest of several.
-        count: how many lines are missing if it is not written. A note about dropped lines counts
+        lines: how many lines are missing if it is not written. A note about dropped lines counts
             for all of them.
     """
 
     text: bytes
-    count: int
+    lines: int
 
 
 class ServiceOutput:
@@ -107,7 +107,7 @@ class ServiceOutput:
                 written = 0
             except OSError:
                 # Standard output is closed, or its disk is full.
-                self.dropped += sum(line.count for line in lines)
+                self.dropped += sum(line.lines for line in lines)
                 written = 0
                 continue
             if written:
@@ -128,8 +128,8 @@ class ServiceOutput:
             self._append(text, self.dropped)
             self.dropped = 0
 
-    def _append(self, text: bytes, count: int) -> None:
-        self._waiting.append(_Line(text, count))
+    def _append(self, text: bytes, lines: int) -> None:
+        self._waiting.append(_Line(text, lines))
         self._size += len(text)
 
     def _accepts(self) -> bool:

@@ -480,8 +480,10 @@ def test_a_restart_while_a_task_prints_loses_no_line(service, number):
         master.wait_for_generation(generation)
         before = len(numbers(master.text))
         wait_until(lambda n=before: len(numbers(master.text)) > n, what="further lines")
-    # One for each worker, and the one that reads the task.
-    assert len(left_collectors(master)) == len(master.workers()) == 2
+    # That of the new worker, and the one that reads the task.
+    wait_until(
+        lambda: len(left_collectors(master)) == len(master.workers()) == 2, what="two workers"
+    )
     service.open_gate("gate")
     service.wait_for_finish("counts")
     wait_until(lambda: len(left_collectors(master)) == 1, what="the end of the old collector")

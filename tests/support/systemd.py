@@ -175,14 +175,20 @@ class Machine:
         """The control group of a unit, as the tests see it."""
         return self._group / "system.slice" / unit
 
+    def journal(self) -> contextlib.AbstractContextManager[int]:
+        """A context manager that runs a journal in the machine; it returns the process's pid.
+
+        Raises:
+            MissingServerError: a package is missing.
+        """
+        program = Path(_systemd()).with_name("systemd-journald")
+        return self._journal(find_binary(str(program), "systemd"))
+
     @contextlib.contextmanager
-    def journal(self) -> Iterator[int]:
-        """Run a journal in the machine; yield the pid of its process."""
+    def _journal(self, program: str) -> Iterator[int]:
         settings = self.root / "etc/systemd/journald.conf"
         settings.write_text(JOURNAL)
         socket = Path(f"/proc/{self._init}/root/run/systemd/journal/stdout")
-        program = str(Path(_systemd()).with_name("systemd-journald"))
-        find_binary(program, "systemd")
         self.run("sh", "-c", f"setsid {program} </dev/null >/dev/null 2>&1 &")
 
         def found() -> list[int]:
