@@ -170,3 +170,24 @@ def gone():
 
 def test_a_reader_that_is_gone_is_not_waited_for():
     assert isolated(gone) < scaled(1)
+
+
+def forked():
+    reader, writer = ends("pipe")
+    os.dup2(writer, 2)
+    log.start(None, "info", "writer")
+    log_all()
+    child = multiprocessing.get_context("fork").Process(target=LOG.info, args=("a child",))
+    read_all(reader)
+    child.start()
+    child.join()
+    of_child = read_all(reader)
+    LOG.info("the parent")
+    return of_child, read_all(reader)
+
+
+def test_a_forked_process_does_not_count_the_lines_of_the_other():
+    of_child, of_parent = isolated(forked)
+    assert "a child" in of_child
+    assert "left out" not in of_child
+    assert "left out" in of_parent
