@@ -11,6 +11,7 @@ from psched.application import Dispatch as BaseDispatch
 FOLDER = Path(__file__).parent
 STARTS = str(FOLDER / "starts")
 GATE = FOLDER / "gate"
+PRINTED = FOLDER / "printed"
 
 
 def noop(task: Any) -> None:  # noqa: ANN401  # a task, as users write it
@@ -35,7 +36,23 @@ def hold(task: Any) -> None:  # noqa: ANN401
         time.sleep(0.05)
 
 
+def flood(_task: Any) -> None:  # noqa: ANN401
+    """Print 10,000 lines per second until the gate is open; note how many per second they were."""
+    begun, printed = time.monotonic(), 0
+    while not GATE.exists():
+        due = int((time.monotonic() - begun) * 10_000)
+        os.write(1, b"one of very many lines that this task prints\n" * min(due - printed, 90))
+        printed += min(due - printed, 90)
+        time.sleep(0.005)
+    PRINTED.write_text(str(printed / (time.monotonic() - begun)))
+
+
 class Dispatch(BaseDispatch):
     """What runs what."""
 
-    routes = {"noop": noop, "say": say, "hold": hold}  # noqa: RUF012  # as users write it
+    routes = {  # noqa: RUF012  # as users write it
+        "noop": noop,
+        "say": say,
+        "hold": hold,
+        "flood": flood,
+    }

@@ -1,14 +1,16 @@
-"""How late tasks start: one a second on an idle machine, and a herd that is due at once."""
+"""How late tasks start: one a second, alone or beside one that prints much; a herd due at once."""
 
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import harness
 from fleet import Fleet, Start
 from harness import BENCH, CORES, LATER, Measured, Sample
+from support.waiting import wait_until
 
 AHEAD = 3
 """Seconds before a herd is due at which idle workers can see it coming: twice poll_interval."""
@@ -34,9 +36,16 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
     how = {"processors": given.workers, "concurrency": given.concurrency}
     with (
         Fleet(folder, url, table="seconds") as seconds,
+        Fleet(folder, url, table="beside", concurrency=2, output="both") as beside,
         Fleet(folder, url, table="herd", **how) as herd,
     ):
-        late = harness.rounds(given.rounds, {"tasks": lambda: each_second(seconds, given.seconds)})
+        late = harness.rounds(
+            given.rounds,
+            {
+                "tasks": lambda: each_second(seconds, given.seconds),
+                "beside": lambda: beside_a_flood(beside, given.seconds),
+            },
+        )
         herds = harness.rounds(
             given.rounds,
             {
@@ -46,12 +55,35 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
         )
     return {
         "each_second": harness.medians(late["tasks"]),
+        "beside_a_flood": harness.medians(late["beside"]),
         "herd": {count: harness.medians(samples) for count, samples in herds.items()},
     }
 
 
-def each_second(fleet: Fleet, seconds: int) -> Sample:
-    """Run a task in each second, beside a bare process that does nothing but sleep."""
+def beside_a_flood(fleet: Fleet, seconds: int) -> Sample:
+    """The same beside a task of the same worker that prints 10,000 lines per second."""
+    printed = fleet.folder / "printed"
+    for old in printed, fleet.gate:
+        old.unlink(missing_ok=True)
+    fleet.push([fleet.name("flood")], "flood")
+
+    def end() -> None:
+        assert not printed.exists(), "it has ended before the others"
+        fleet.gate.touch()
+        wait_until(lambda: printed.exists() and printed.read_text(), what="the end of the flood")
+
+    sample = each_second(fleet, seconds, end=end)
+    return {**sample, "printed_per_second": float(printed.read_text())}
+
+
+def each_second(fleet: Fleet, seconds: int, *, end: Callable[[], object] = lambda: None) -> Sample:
+    """Run a task in each second, beside a bare process that does nothing but sleep.
+
+    Args:
+        fleet: runs the tasks.
+        seconds: how many.
+        end: is called when all were started.
+    """
     command = [Measured.python, str(BENCH / "floors.py"), "sleep", str(seconds), ""]
     pipe = subprocess.PIPE
     key = fleet.name("tick")
@@ -68,6 +100,7 @@ def each_second(fleet: Fleet, seconds: int) -> Sample:
             starts = fleet.wait_for_starts(seconds)
             schedules[key].delete()
         bare_late = json.loads(bare.stdout.readline())["late"]
+    end()
     fleet.stop()
     starts = fleet.starts()
     instants = [start.scheduled_time for start in starts]

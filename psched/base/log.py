@@ -8,12 +8,17 @@ that no payload can forge a line.
 Tasks can write to the log's folder. A task that replaces the log file can neither block the log nor
 redirect it by a link: psched removes a FIFO, a socket or a symbolic link, and creates a new file.
 psched follows a link only if root owns it.
+
+If the log is a pipe, a socket or a terminal, its reader can stand still. Then lines are left out,
+and counted, because a process that waited for the reader would start no task and extend no lease.
 """
 
 import faulthandler
 import logging
 import os
+import select
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -41,6 +46,17 @@ _REMEMBERED = 10
 _LONGEST_REMEMBERED = 500
 """The largest number of characters of a text in `Log.recent`; the rest is cut off."""
 
+_LONGEST_WAIT = 0.1
+"""Seconds that a line waits for a reader of the log. While the reader stands still, only the first
+line waits. If the reader reads a little, the line waits again, half as long."""
+
+_SHORTEST_WAIT = 0.001
+"""A line waits no more when its next wait would be shorter than so many seconds."""
+
+_PIECE = select.PIPE_BUF
+"""The most bytes of one write to a reader. A pipe accepts so many at once or none of them, so that
+lines of several processes do not mix."""
+
 _tasks = logging.getLogger("psched.task")
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -60,6 +76,7 @@ class Log(logging.Handler):
         is_on_terminal: whether the lines are written to a terminal.
         copies_to: a descriptor to which each line is written as well, as text after `COPIED`; None
             if there is none. A task's captured output contains its log lines in this way.
+        followers: descriptors that are switched with the log, if they are the same file.
 
     Raises:
         OSError: the file cannot be opened.
@@ -78,6 +95,10 @@ class Log(logging.Handler):
         self.subject = ""
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
         self.copies_to: int | None = None
+        self.followers = {1, 2}
+        self._has_reader = _has_reader(self._descriptor)
+        self._reader_stands_still = False
+        self._left_out = self._counted_by = 0
 
     @property
     def descriptors(self) -> list[int]:
@@ -104,12 +125,30 @@ class Log(logging.Handler):
             return
         self.follow()
         with suppress(OSError):
-            if self.is_on_terminal:
-                _write_to_terminal(self._descriptor, line)
+            if self._has_reader:
+                self._write_to_reader(line)
             else:
                 os.write(self._descriptor, line)
         if self.copies_to is not None:
             self._copy(record, self.copies_to)
+
+    def _write_to_reader(self, line: bytes) -> None:
+        """Write a line to a pipe, a socket or a terminal; leave it out if the reader stands still.
+
+        Raises:
+            OSError: nobody can read it any more.
+        """
+        if self._counted_by != os.getpid():
+            # What the process that has forked this one has left out, it tells itself.
+            self._counted_by, self._left_out = os.getpid(), 0
+        if self._left_out:
+            text = f"{self._left_out} lines of the log are left out here: its reader stands still"
+            fields = {"name": _log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
+            line = self.format(logging.makeLogRecord({**fields, "msg": text})).encode() + line
+        wait = 0.0 if self._reader_stands_still else _LONGEST_WAIT
+        whole = _write_in_time(self._descriptor, line, wait, terminal=self.is_on_terminal)
+        self._reader_stands_still = not whole
+        self._left_out = 0 if whole else self._left_out + 1
 
     def _copy(self, record: logging.LogRecord, descriptor: int) -> None:
         """Write a message, as text, to a further descriptor."""
@@ -176,10 +215,10 @@ class Log(logging.Handler):
 
     def _switch_to(self, fresh: int) -> None:
         old = os.fstat(self._descriptor)
-        for standard in (1, 2):
+        for follower in self.followers:
             with suppress(OSError):
-                if os.path.samestat(os.fstat(standard), old):
-                    os.dup2(fresh, standard)
+                if os.path.samestat(os.fstat(follower), old):
+                    os.dup2(fresh, follower, inheritable=os.get_inheritable(follower))
         os.dup2(fresh, self._descriptor, inheritable=False)
         os.close(fresh)
 
@@ -206,6 +245,7 @@ class Log(logging.Handler):
                 return
         self._in_journal = name is None and is_journal(fresh)
         self.is_on_terminal = os.isatty(fresh)
+        self._has_reader = _has_reader(fresh)
         if name is not None and self._path is not None:
             self._switch_to(fresh)
             self._path = name
@@ -231,17 +271,76 @@ class Log(logging.Handler):
         faulthandler.enable(self._descriptor)
 
 
-def _write_to_terminal(descriptor: int, line: bytes) -> None:
-    """Write to a terminal, even from the background after ``stty tostop``.
-
-    The terminal would send TTOU to the writer. psched handles TTOU, so Python would repeat the
-    write without end. While TTOU is blocked, the terminal sends none and accepts the write.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+def _has_reader(descriptor: int) -> bool:
+    """Whether a descriptor is a pipe, a socket or a terminal, whose reader can stand still."""
     try:
-        os.write(descriptor, line)
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+def _write_in_time(descriptor: int, text: bytes, wait: float, *, terminal: bool) -> bool:
+    """Write to a pipe, a socket or a terminal, but wait only a limited time for its reader.
+
+    A terminal would send TTOU to a process in the background after ``stty tostop``. psched handles
+    TTOU, so Python would repeat the write without end. While TTOU is blocked, the terminal sends
+    none and accepts the write.
+
+    Returns:
+        Whether all was written. If a part was written, the rest is lost.
+
+    Raises:
+        OSError: nobody can read it any more.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU]) if terminal else None
+    try:
+        while text:
+            if written := _write_at_once(descriptor, text[:_PIECE]):
+                text = text[written:]
+            elif wait > _SHORTEST_WAIT and _wait_for_room(descriptor, wait):
+                wait /= 2
+            else:
+                return False
+        return True
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _write_at_once(descriptor: int, piece: bytes) -> int:
+    """Write as much as is accepted at once; return how many bytes that is.
+
+    The descriptor stays in blocking mode, because other processes that have it would see a change.
+
+    Raises:
+        OSError: nobody can read it any more.
+    """
+    try:
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            # A copy, because the object closes its descriptor, even if a signal interrupts this.
+            with socket.socket(fileno=os.dup(descriptor)) as end:
+                return end.send(piece, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        try:
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        except OSError:
+            # It belongs to another user, or no descriptor is left. This can wait after all, if
+            # another process writes at the same moment.
+            return os.write(descriptor, piece) if _wait_for_room(descriptor, 0) else 0
+        try:
+            return os.write(own, piece)
+        finally:
+            os.close(own)
+    except BlockingIOError:
+        return 0
+
+
+def _wait_for_room(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor can be written to; return whether it can."""
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLOUT)
+    return bool(waiter.poll(seconds * 1000))
 
 
 def start(path: Path | None, level: str, process: str) -> Log:

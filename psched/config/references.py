@@ -64,6 +64,10 @@ _withheld: dict[str, str] = {}
 """The environment variables that `withhold` has removed: their values by their names."""
 
 
+_credentials: set[str] = set()
+"""The contents of the files below ``CREDENTIALS_DIRECTORY`` that this process has read."""
+
+
 def withhold(names: Iterable[str]) -> None:
     """Remove variables from this process's environment, so that no program inherits them from it.
 
@@ -79,6 +83,11 @@ def values(names: Iterable[str]) -> set[str]:
     """The values of environment variables; those that are not set are left out."""
     found = (_withheld.get(name, os.environ.get(name)) for name in names)
     return {value for value in found if value is not None}
+
+
+def credentials() -> set[str]:
+    """The contents of the files below ``CREDENTIALS_DIRECTORY`` that were read so far."""
+    return {*_credentials}
 
 
 def masked(text: str) -> str:
@@ -143,10 +152,12 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 def _credential(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8").removesuffix("\n")
+        content = file.read_text(encoding="utf-8").removesuffix("\n")
     except OSError as error:
         raise InvalidValueError(
             f"refers to {file}, which cannot be read: {error.strerror}"
         ) from None
     except UnicodeDecodeError:
         raise InvalidValueError(f"refers to {file}, which is not UTF-8 text") from None
+    _credentials.add(content)
+    return content

@@ -41,6 +41,7 @@ from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Context
 from psched.config.rules import automatic_processors
+from psched.config.secret_options import secrets_among
 from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
 from psched.config.tls import VERIFY, Tls, tls_of
 
@@ -375,9 +376,13 @@ class Config:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """The passwords, and the values of `withheld`, which must not occur in tasks' output."""
+        """What must not occur in tasks' output.
+
+        These are the passwords, the values of `withheld`, the credentials that systemd has passed,
+        and the options of a store class of your own that are secret by their names.
+        """
         found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
-        return frozenset(found - {""})
+        return frozenset((found | references.credentials() | secrets_among(self.store)) - {""})
 
     @property
     def captures_output(self) -> bool:

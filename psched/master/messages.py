@@ -106,6 +106,7 @@ FROM_WORKER = Shapes(
             "report": extended(
                 record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100)),
                 lost_records=whole(),
+                lost_outputs=whole(),
             )
         },
         # Answers to "follow", and the output of a running task that its reader has not seen yet.
@@ -167,6 +168,7 @@ STATUS = Shapes(
                     ),
                     **_LOAD,
                     lost_records=whole(),
+                    lost_outputs=whole(),
                 ),
                 10_000,
             ),

@@ -6,14 +6,21 @@ import select
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log
+from psched.output.captured import (
+    LOST_OUTPUT,
+    NO_OUTPUT,
+    UNKNOWN,
+    CapturedOutput,
+    LiveOutput,
+    Whose,
+)
 from psched.output.collector import Collector, Inherited, is_empty
 from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
@@ -51,57 +58,6 @@ _CAPACITY = 2**20
 """More bytes than a pipe contains."""
 
 
-class Whose(NamedTuple):
-    """Whose output a pipe carries, and what is to be done with it.
-
-    Attributes:
-        name: stands before each line in the service's output.
-        keep: how many bytes of its end are kept.
-        forward: whether its lines are written to the service's output.
-    """
-
-    name: str
-    keep: int
-    forward: bool
-
-
-UNKNOWN = Whose("runner", 0, forward=True)
-"""The output of a runner that runs no task."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedOutput:
-    """The output of one attempt.
-
-    Attributes:
-        tail: its last bytes; empty if the attempt has printed nothing, or if it is lost.
-        dropped: the number of bytes before the tail; None if output was lost.
-    """
-
-    tail: bytes
-    dropped: int | None
-
-
-NO_OUTPUT = CapturedOutput(b"", 0)
-LOST_OUTPUT = CapturedOutput(b"", None)
-
-
-class LiveOutput(NamedTuple):
-    """Some output of a running attempt, for one reader.
-
-    Attributes:
-        reader: the reader's number.
-        output: the next bytes; empty if nothing was printed when the reader began.
-        dropped: how many bytes were left out before them; None if output was lost.
-        waiting: how many bytes wait to be sent after them.
-    """
-
-    reader: int
-    output: bytes
-    dropped: int | None
-    waiting: int
-
-
 class OutputCollection:
     """Collects the output of a worker's runners, by a collector process.
 
@@ -111,8 +67,7 @@ class OutputCollection:
     Args:
         clock: measures when an answer is overdue.
         secrets: texts that are masked in all output.
-        log: this process's log; the collector writes to the same file, if that is the service's
-            standard output, also after the file was renamed.
+        log: the log, which can be the file that standard output is; None if there is none.
 
     Attributes:
         spare: is called with the pid of each new collector, which belongs to no task.
@@ -330,9 +285,10 @@ class OutputCollection:
                 for pipe in self._pipes.values()
             ]
             self.before_fork()
-            live = partial(_live, theirs, self._log, self._secrets, self._clock, pipes)
+            live = partial(_live, theirs, self._secrets, self._clock, pipes, self._log)
             keep = [theirs.fileno(), *(pipe.reader for pipe in self._pipes.values())]
-            keep += [] if self._log is None else self._log.descriptors
+            if self._log is not None:
+                keep += self._log.descriptors
             self._pid = launch(live, keep=keep)
         except (OSError, RuntimeError) as error:
             channel.close()
@@ -496,11 +452,7 @@ def _wait_for_end(child: int) -> None:
 
 
 def _live(
-    channel: Channel,
-    log: Log | None,
-    secrets: Secrets,
-    clock: Clock,
-    pipes: Sequence[Inherited],
+    channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited], log: Log | None
 ) -> int:
-    output = ServiceOutput(1, follow=None if log is None else log.follow)
+    output = ServiceOutput(1) if log is None else ServiceOutput(1, log.follow)
     return Collector(channel, output, secrets, clock, pipes).run()

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from psched.base.log_lines import is_journal
 
@@ -19,6 +20,19 @@ ONCE = select.PIPE_BUF
 poll(2) calls a pipe writable, the pipe accepts so many bytes."""
 
 
+class _Line(NamedTuple):
+    """Text that waits to be written.
+
+    Attributes:
+        text: one line, or the rest of several.
+        lines: how many lines are missing if it is not written. A note about dropped lines counts
+            for all of them.
+    """
+
+    text: bytes
+    lines: int
+
+
 class ServiceOutput:
     """The service's standard output, to which other processes write, too.
 
@@ -27,18 +41,20 @@ class ServiceOutput:
 
     Args:
         descriptor: the descriptor of standard output.
-        follow: is called before lines are written; if standard output is a log file that was
-            renamed, it opens the new one under the same descriptor.
+        follow: is called before lines are written; it replaces the descriptor's file if standard
+            output is a log that was renamed.
 
     Attributes:
         dropped: how many lines were dropped since the last note about dropped lines.
     """
 
-    def __init__(self, descriptor: int, follow: Callable[[], object] | None = None) -> None:
+    def __init__(self, descriptor: int, follow: Callable[[], object] = lambda: None) -> None:
         self._descriptor = descriptor
         self._follow = follow
         self._in_journal = is_journal(descriptor)
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[_Line] = deque()
+        # Whether the last line that was written is incomplete.
+        self._in_line = False
         self._size = 0
         self.dropped = 0
         self._socket: socket.socket | None = None
@@ -74,40 +90,60 @@ class ServiceOutput:
         if self._size + len(line) > MOST_WAITING:
             self.dropped += 1
             return
-        if self.dropped:
-            self._append(b"psched: %d lines of output are left out here\n" % self.dropped)
-            self.dropped = 0
-        self._append(line)
+        self._note_dropped()
+        self._append(line, 1)
 
     def flush(self) -> None:
         """Write the waiting lines as far as standard output accepts them without waiting."""
-        if self._waiting and self._follow is not None:
-            self._follow()
+        if not self._waiting:
+            return
+        self._follow()
+        if self._write_waiting() and self.dropped and not self._waiting:
+            # Perhaps no line follows that could tell it.
+            self._note_dropped()
+            self._write_waiting()
+
+    def _write_waiting(self) -> bool:
+        """Write the waiting lines as far as possible; return whether the last write succeeded."""
+        written = 0
         while self._waiting and self._accepts():
             lines = [self._waiting.popleft()]
-            size = len(lines[0])
-            while self._waiting and size + len(self._waiting[0]) <= ONCE:
+            size = len(lines[0].text)
+            while self._waiting and size + len(self._waiting[0].text) <= ONCE:
                 lines.append(self._waiting.popleft())
-                size += len(lines[-1])
+                size += len(lines[-1].text)
             self._size -= size
-            piece = b"".join(lines)
+            piece = b"".join(line.text for line in lines)
             try:
                 written = self._send(piece[:ONCE])
             except BlockingIOError:
                 written = 0
             except OSError:
                 # Standard output is closed, or its disk is full.
-                self.dropped += len(lines)
+                self.dropped += sum(line.lines for line in lines)
+                written = 0
                 continue
+            if written:
+                self._in_line = piece[written - 1 : written] != b"\n"
             if rest := piece[written:]:
-                self._waiting.appendleft(rest)
+                self._waiting.appendleft(_Line(rest, rest.count(b"\n")))
                 self._size += len(rest)
             if not written:
-                return
+                break
+        return written > 0
 
-    def _append(self, line: bytes) -> None:
-        self._waiting.append(line)
-        self._size += len(line)
+    def _note_dropped(self) -> None:
+        """Append a line that says how many were dropped, if some were."""
+        if self.dropped:
+            # After a full disk, the beginning of a line can be there without its end.
+            end = b"\n" if self._in_line and not self._waiting else b""
+            text = b"%spsched: %d lines of output are left out here\n" % (end, self.dropped)
+            self._append(text, self.dropped)
+            self.dropped = 0
+
+    def _append(self, text: bytes, lines: int) -> None:
+        self._waiting.append(_Line(text, lines))
+        self._size += len(text)
 
     def _accepts(self) -> bool:
         waiter = select.poll()

@@ -212,7 +212,7 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
-        self._streams = StandardStreams()
+        self._streams = StandardStreams(reused=tasks > 1)
         # If each task has a process of its own, the fork server reads what the process has used.
         # Measuring it here, too, would copy 30 memory pages.
         self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()
@@ -220,7 +220,8 @@ class Runner:
     def before_fork(self) -> None:
         """Prepare the fork server for a fork; it calls this before each one."""
         self._log.follow()
-        self._streams.save()
+        # They can be the log's file, which is replaced when the log is renamed.
+        self._log.followers.update(self._streams.save())
         self._log.leave_standard_streams()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:

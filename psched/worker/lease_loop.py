@@ -160,6 +160,11 @@ class LeaseLoop:
         """How many records of the run history could not be written so far."""
         return self._history.lost_records
 
+    @property
+    def lost_outputs(self) -> int:
+        """Of how many attempts the output could not be written so far."""
+        return self._output.lost
+
     def leave(self) -> None:
         """Note in the store that this worker ends; call this when no lease is left.
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from psched.core import attempts
 from psched.core.definition import Definition
-from psched.core.history.records import Attempt, Outcome
+from psched.core.history.records import SERVER_DIED, Attempt, Outcome
 from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.output.records import KEPT, RunningAttempt
 from psched.core.settling import Ending
-from psched.output.collection import NO_OUTPUT, CapturedOutput
+from psched.output.captured import NO_OUTPUT, CapturedOutput
 from psched.process.kill_ladder import KillLadder
 from psched.runner.end_report import EndReport
 from psched.runner.runner_child import RunnerChild
@@ -172,7 +172,7 @@ class RunningTask(Lease):
         """Note that the runner died with its fork server; no effect if the run ended before."""
         if not self.over:
             self.lost_server = True
-            self.run_over("its fork server died", now, EndReport.of_exit(self.runner.exit))
+            self.run_over(SERVER_DIED, now, EndReport.of_exit(self.runner.exit))
 
     def tree_gone(self, output: CapturedOutput = NO_OUTPUT) -> None:
         """Note that no process belongs to the task any more, and what it has printed."""

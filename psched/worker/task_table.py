@@ -13,13 +13,8 @@ from psched.base.texts import brief
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
-from psched.output.collection import (
-    UNKNOWN,
-    CapturedOutput,
-    LiveOutput,
-    OutputCollection,
-    Whose,
-)
+from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Whose
+from psched.output.collection import OutputCollection
 from psched.output.pipe import Pipe
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport

@@ -308,11 +308,15 @@ class Worker:
             self._link.send({"looked": True})
 
     def _status(self) -> dict[str, Any]:
-        """This worker's tasks and recent errors, for ``psched status``."""
+        """This worker's tasks, recent errors and losses, for ``psched status``."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         tasks = [task.report(mono, boot) for task in self._tasks]
-        lost = self._lease_loop.lost_records
-        return {"tasks": tasks, "errors": [*self._log.recent], "lost_records": lost}
+        return {
+            "tasks": tasks,
+            "errors": [*self._log.recent],
+            "lost_records": self._lease_loop.lost_records,
+            "lost_outputs": self._lease_loop.lost_outputs,
+        }
 
 
 def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:

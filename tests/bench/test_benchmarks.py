@@ -56,6 +56,13 @@ FOUND = {
             "above_bare_ms_p99": float,
             "tasks": 2,
         },
+        "beside_a_flood": {
+            **LATENESS,
+            "above_bare_ms_p50": float,
+            "above_bare_ms_p99": float,
+            "tasks": 2,
+            "printed_per_second": float,
+        },
         "herd": {
             "40": {
                 **RATE,

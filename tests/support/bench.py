@@ -88,8 +88,9 @@ class Bench:
         # Most tests look at what tasks print themselves.
         given = {"url": "sqlite:///unused.db", "concurrency": 1, "output": "raw", **settings}
         self._settings = from_mapping(given)
-        raw = self._settings.output == "raw"
-        self.output = None if raw else OutputCollection(clock=CLOCK, secrets=secrets)
+        self.output = None
+        if self._settings.captures_output:
+            self.output = OutputCollection(clock=CLOCK, secrets=secrets, log=self.log)
         self.pool = make_runner_pool(
             self._settings,
             handlers.get,

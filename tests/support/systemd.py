@@ -2,8 +2,9 @@
 
 systemd runs as process 1 of private namespaces: its processes, mounts, control groups and names are
 apart from those of the machine that it runs on, whose programs it shares. It sees an ``/etc``,
-``/opt`` and ``/var`` of its own, which the tests see as folders. There is no D-Bus and no journal:
-systemctl talks to systemd directly, and output that a journal would store goes to files.
+``/opt`` and ``/var`` of its own, which the tests see as folders. There is no D-Bus: systemctl talks
+to systemd directly. There is no journal either, unless a test starts one: output that a journal
+would store goes to files.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,10 @@ import yaml
 
 import psched
 from support.owned_process import OwnedProcess
-from support.processes import children, title
+from support.processes import children, kill, title
 from support.servers import MissingServerError, find_binary
 from support.service import Service
-from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
+from support.waiting import HANG_TIMEOUT, PATIENCE, wait_for_end, wait_until
 
 FILES = Path(__file__).resolve().parents[2] / "systemd"
 """The files that the repository ships."""
@@ -97,6 +99,16 @@ ExecStopPost=/bin/echo ended: ${SERVICE_RESULT}
 """A drop-in for quick restarts and readable output; it changes nothing that is tested."""
 
 
+JOURNAL = """\
+[Journal]
+Storage=volatile
+ReadKMsg=no
+Audit=no
+RateLimitIntervalSec=0
+"""
+"""The settings of a journal: it reads nothing of the machine that runs the tests."""
+
+
 class ForbiddenError(Exception):
     """This machine does not let us boot a systemd; the text says why."""
 
@@ -162,6 +174,36 @@ class Machine:
     def group(self, unit: str) -> Path:
         """The control group of a unit, as the tests see it."""
         return self._group / "system.slice" / unit
+
+    def journal(self) -> contextlib.AbstractContextManager[int]:
+        """A context manager that runs a journal in the machine; it returns the process's pid.
+
+        Raises:
+            MissingServerError: a package is missing.
+        """
+        program = Path(_systemd()).with_name("systemd-journald")
+        return self._journal(find_binary(str(program), "systemd"))
+
+    @contextlib.contextmanager
+    def _journal(self, program: str) -> Iterator[int]:
+        settings = self.root / "etc/systemd/journald.conf"
+        settings.write_text(JOURNAL)
+        socket = Path(f"/proc/{self._init}/root/run/systemd/journal/stdout")
+        self.run("sh", "-c", f"setsid {program} </dev/null >/dev/null 2>&1 &")
+
+        def found() -> list[int]:
+            pids = [pid for pid in children(self._init) if "systemd-journald" in title(pid)]
+            return pids if socket.exists() else []
+
+        try:
+            yield wait_until(found, what="a journal")[0]
+        finally:
+            for pid in children(self._init):
+                if "systemd-journald" in title(pid):
+                    kill(pid)
+                    wait_for_end(pid)
+            self.run("rm", "-rf", "/run/systemd/journal", "/run/log/journal")
+            settings.unlink()
 
     # --- furniture -------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import pytest
 
 from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
 from psched.core.output.records import RunningAttempt
-from psched.output.collection import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
+from psched.output.captured import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
 from psched.testing import ManualClock
 from psched.worker.chores import live_output
 from psched.worker.chores.live_output import INTERVAL, LiveOutputWriter

@@ -17,7 +17,7 @@ from psched.base.errors import (
 )
 from psched.config import from_mapping
 from psched.core.model import Row
-from psched.output.collection import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
+from psched.output.captured import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
 from psched.testing import ManualClock
 from psched.worker.chores import output_keeper
 from psched.worker.chores.output_keeper import MOST_WAITING, OutputKeeper
@@ -301,7 +301,8 @@ def test_one_record_that_is_refused_does_not_keep_the_others(store, clock, error
     for number in range(10):
         keeper.add(printed(bytes(2000 if number == 4 else 10), key=f"k{number}"))
     work_for(keeper, clock, 200)
-    assert {each.key for each in store.written} == {f"k{n}" for n in range(10)} - {"k4"}
+    written = {each.key: (each.output, each.dropped) for each in store.written}
+    assert written == {f"k{n}": (bytes(10), 0) for n in range(10)} | {"k4": (b"", None)}
     assert keeper.lost == 1
     assert keeper.wakes == float("inf")
     assert "the output of tasks is lost: too large" in caplog.text
@@ -317,10 +318,24 @@ def test_what_waits_is_bounded(store, clock, caplog):
     assert "the output of tasks is lost: too much of it waits to be written" in caplog.text
     store.failure = None
     work_for(keeper, clock, 1)
-    assert len(store.written) == 2 * most - keeper.lost
-    keeper.add(printed())
+    keeper.add(printed(b"later"))
+    work_for(keeper, clock, 30)
+    # What is lost is noted.
+    assert [each.dropped for each in store.written].count(None) == keeper.lost
+    assert len(store.written) == 2 * most + 1
+    assert store.written[-1].output == b"later"
+
+
+def test_a_store_that_refuses_everything_is_not_asked_for_ever(store, clock):
+    keeper = make(store, clock)
     keeper.work()
-    assert len(store.written) == 2 * most - keeper.lost + 1
+    store.failure = StoreError("no right")
+    keeper.add(printed())
+    keeper.add(printed(LOST_OUTPUT))
+    work_for(keeper, clock, 200)
+    assert keeper.wakes == float("inf")
+    assert keeper.lost == 1
+    assert len(store.requests) <= 4
 
 
 def test_records_without_output_are_bounded_too(store, clock):
@@ -328,6 +343,7 @@ def test_records_without_output_are_bounded_too(store, clock):
     for _ in range(50_000):
         keeper.add(printed(LOST_OUTPUT))
     assert keeper.lost > 50_000 - MOST_WAITING / 500
+    assert keeper._size <= MOST_WAITING + output_keeper._MOST_NOTES
 
 
 # --- the end of the worker -----------------------------------------------------------------------

@@ -122,6 +122,8 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {worker['store_away']}"
     if lost := worker.get("lost_records", 0):
         yield f"    {lost} records of the run history could not be written"
+    if lost := worker.get("lost_outputs", 0):
+        yield f"    the output of {lost} attempts could not be written"
     for task in tasks:
         progress = "" if task["progress"] is None else f", {Progress(**task['progress'])}"
         yield (

@@ -12,11 +12,12 @@ from psched.base.retry import retry_while_unavailable
 from psched.cli.history.command import prospect
 from psched.cli.history.live_elsewhere import SOON, LiveElsewhere, State
 from psched.cli.history.live_output import Live, find_live
+from psched.cli.output import one_line
 from psched.cli.time_format import format_exactly, format_span
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.definition import output_setting
-from psched.core.history.records import Outcome
+from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.output.output import Output
@@ -245,6 +246,8 @@ class AskedOutput:
             setting = self._settings.types.get(run.type, {}).get("output", setting)
         if setting not in KEPT:
             return _by_setting(setting)
+        if run is not None and run.outcome == Outcome.LOST and run.reason != SERVER_DIED:
+            return _lost(run, setting)
         keep = self._settings.output_keep
         if run is not None and keep and self._schedules.now() - run.ended > keep:
             return f"its output was deleted, because output_keep is {format_span(int(keep))}"
@@ -253,6 +256,14 @@ class AskedOutput:
 
 def _by_setting(setting: str) -> str:
     return f"its output is not kept, because the setting output is {setting}"
+
+
+def _lost(run: Run, setting: str) -> str:
+    text = f"its output is lost, because {one_line(run.reason) or 'nobody has seen its end'}"
+    if setting == "both":
+        where = "" if run.host is None else f" on {one_line(run.host)}"
+        text += f"; the lines that it had printed are in the output of the service{where}"
+    return text
 
 
 def _identity(of: Output | Run) -> tuple[int, str | None]:

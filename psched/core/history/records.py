@@ -81,6 +81,9 @@ MOST_COUNTED = 30
 The number is small, because a worker counts them, and each costs a question to the trigger, which
 takes up to 0.2 ms. After an outage, a worker can have to count those of thousands of schedules."""
 
+SERVER_DIED = "its fork server died"
+"""The reason of a `Outcome.LOST` attempt whose worker has lived on, and knows what it printed."""
+
 LONGEST_ERROR = 8192
 """The most characters of an error with its traceback that a record keeps."""
 

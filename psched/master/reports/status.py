@@ -285,10 +285,13 @@ def _load_of(workers: Workers) -> Load:
     return total(worker.load for worker in workers if not worker.draining)
 
 
-def _lost_records(worker: WorkerChild) -> Mapping[str, int]:
-    """How many records of the run history the worker could not write; empty if there are none."""
-    lost = worker.report.get("lost_records", 0)
-    return {"lost_records": lost} if lost else {}
+def _losses(worker: WorkerChild) -> Mapping[str, int]:
+    """How many records of the run history, and how many attempts' output, it could not write.
+
+    A number is left out if it is 0.
+    """
+    lost = {name: worker.report.get(name, 0) for name in ("lost_records", "lost_outputs")}
+    return {name: number for name, number in lost.items() if number}
 
 
 def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
@@ -303,7 +306,7 @@ def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
         "silent_for": now - worker.heard,
         "store_away": worker.store_fault,
         **worker.load._asdict(),
-        **_lost_records(worker),
+        **_losses(worker),
         "tasks": [
             {
                 **task,

@@ -10,7 +10,7 @@ from psched.base.errors import PschedError
 from psched.core.history.recording import Recorder
 from psched.core.output.protocol import KeepsOutput
 from psched.core.output.records import OutputRecord, RunningAttempt
-from psched.output.collection import CapturedOutput
+from psched.output.captured import CapturedOutput
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable

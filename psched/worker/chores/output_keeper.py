@@ -3,6 +3,7 @@
 import logging
 import random
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -23,6 +24,9 @@ _log = logging.getLogger("psched.worker")
 
 MOST_WAITING = 2**23
 """The most bytes of output that wait to be written. Further output is dropped, and counted."""
+
+_MOST_NOTES = 2**21
+"""The most bytes of records which wait beyond `MOST_WAITING`, and note that output was dropped."""
 
 _RECORD = 500
 """About the bytes that a waiting record takes besides its output."""
@@ -134,7 +138,9 @@ class OutputKeeper:
         )
         if self._size + _size(record) > MOST_WAITING:
             self._lose("too much of it waits to be written")
-            return
+            record = _note_of_loss(record)
+            if self._size + _size(record) > MOST_WAITING + _MOST_NOTES:
+                return
         self._size += _size(record)
         self._waiting.append(record)
 
@@ -232,8 +238,12 @@ class OutputKeeper:
         self._failures += 1
         if not isinstance(error, TransientStoreError) or self._failures >= _MOST_FAILURES:
             self._failures = 0
+            record = self._waiting[0]
             self._forget(1)
-            self._lose(error)
+            if not _is_note_of_loss(record):
+                self._lose(error)
+                self._waiting.appendleft(_note_of_loss(record))
+                self._size += _RECORD
 
     def _lose(self, error: PschedError | str) -> None:
         """Note that the output of an attempt is lost."""
@@ -252,6 +262,15 @@ class OutputKeeper:
         trim = partial(store.trim_output, before=before, budget=budget or 2**62, limit=_TRIM_LIMIT)
         if self._gateway.request_aside(trim) >= _TRIM_LIMIT:
             self._next_trim = now + _NEXT_TRIM * self._rng.uniform(0.5, 1)
+
+
+def _note_of_loss(record: OutputRecord) -> OutputRecord:
+    """What is written in place of output that cannot be written, so that nobody misses the loss."""
+    return replace(record, output=b"", dropped=None)
+
+
+def _is_note_of_loss(record: OutputRecord) -> bool:
+    return not record.output and record.dropped is None
 
 
 def _size(record: OutputRecord) -> int:
