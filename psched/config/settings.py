@@ -228,7 +228,7 @@ class Config:
     output_keep: Annotated[int, Number(whole=True)] = 604_800
     """Age in seconds at which the output of attempts is deleted; 0 means no limit."""
 
-    output_budget: Annotated[int, Number(whole=True, unit="bytes", most=2**50)] = 1_073_741_824
+    output_budget: Annotated[int, Number(whole=True, unit="bytes", most=2**50)] = 268_435_456
     """Number of bytes that the output of all attempts may take in the store; the oldest is deleted.
     0 means no limit."""
 
