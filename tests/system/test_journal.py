@@ -65,12 +65,12 @@ def test_what_tasks_print_is_in_the_journal_with_their_keys(unit):
     unit.start()
     unit.service.wait_for_finish("talks")
 
-    said = wait_until(
-        lambda: lines(unit) if "a program says" in lines(unit) else "", what="the lines"
-    )
-    assert re.search("^.* talks: said by talks$", said, re.MULTILINE)
-    assert re.search("^.* talks: a program says$", said, re.MULTILINE)
-    assert re.search(r"worker 0 \[talks.* finished", said)
+    for line in (
+        "^talks: said by talks$",
+        "^talks: a program says$",
+        r"worker 0 \[talks.* finished",
+    ):
+        wait_until(lambda line=line: re.search(line, lines(unit), re.MULTILINE), what=line)
     unit.machine.systemctl("stop", "psched")
 
 
