@@ -18,6 +18,9 @@ Duration = float | str | timedelta
 DURATIONS = "30s, 5m, 1h, 30d"
 """Examples of durations, which messages show."""
 
+RATES = "10/s, 30/m, 100/h"
+"""Examples of rates, which messages show."""
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of durations, in seconds."""
 
@@ -46,6 +49,18 @@ def as_bytes(value: object) -> object:
     The units are powers of 1024. A result that is a whole number is an int.
     """
     return _converted(value, _BYTES)
+
+
+def as_rate(value: object) -> float | None:
+    """Convert a rate such as ``10/s``, ``30/m`` or ``100/h`` to a number per second.
+
+    Returns:
+        The rate, which is positive; None if the value is no rate.
+    """
+    count, _, unit = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not re.fullmatch(r"[0-9]{1,9}", count) or int(count) == 0 or unit not in _SECONDS:
+        return None
+    return int(count) / _SECONDS[unit]
 
 
 def format_duration(seconds: float) -> str:

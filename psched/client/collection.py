@@ -20,6 +20,7 @@ from psched.client.push_arguments import (
     lacks_type,
     refuse_data_as_type,
 )
+from psched.client.selected import SelectedSchedules, wanted_of
 from psched.client.waiting import wait_for_end
 from psched.client.writer import Writer, read_row
 from psched.config import Config
@@ -453,6 +454,32 @@ class ScheduleCollection(CollectionHistory):
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
         self._writer.requeue(key, run_at)
+
+    def select(
+        self,
+        *keys: str,
+        status: str | Iterable[str] | None = None,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        label: str | Iterable[str] | None = None,
+        reason: str | None = None,
+    ) -> SelectedSchedules:
+        """Select schedules, to requeue, cancel or delete all of them.
+
+        A schedule is selected if it fulfils all conditions; without any, every schedule is.
+
+        Args:
+            keys: keys or patterns, in which ``*`` stands for any characters and ``?`` for one.
+            status: one or several values of `ScheduleMetadata.status`; None means every status.
+            type: one or several types; None means every type.
+            label: one or several labels; None means every schedule, with or without a label.
+            reason: a pattern for the text that says why the schedule does not run, such as
+                ``"*timeout*"``. Capital and small letters are equal.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+        """
+        wanted = wanted_of(keys, status, type, label, reason)
+        return SelectedSchedules(self, self._writer, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from psched.base.errors import (
     InvalidError,
     NotFoundError,
     NotSupportedError,
+    ScheduleError,
     StoreError,
 )
 from psched.base.retry import Send
@@ -43,6 +44,16 @@ _NAMED = 5
 
 _CAN_CONTINUE = frozenset({QUARANTINED, PAUSED})
 """A row with one of these statuses keeps its ``next_time`` if it is requeued without a time."""
+
+CAN_BE_REQUEUED = ENDED | _CAN_CONTINUE
+"""The statuses of rows that can be requeued."""
+
+Condition = Callable[[Row], bool]
+"""Whether a row, as it is stored now, is still to be changed."""
+
+
+class ChangedMeanwhileError(ScheduleError):
+    """A row does not fulfil the `Condition` any more, so it was not changed."""
 
 
 class Writer:
@@ -106,16 +117,22 @@ class Writer:
         if audited:
             self._auditor.record("add", [(None, row) for row in rows])
 
-    def delete(self, key: str) -> bool:
-        """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`."""
+    def delete(self, key: str, only_if: Condition | None = None) -> bool:
+        """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
         lost = LostAnswers[Row | None]()
         seen: Row | None = None
 
         def request() -> bool:
             nonlocal seen
             try:
-                if self._auditor.is_able:
+                if self._auditor.is_able or only_if is not None:
                     seen = self._store.get(stored_key(key)) or seen
+                if seen is not None and not lost:
+                    _require(only_if, seen)
                 return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:
@@ -179,11 +196,16 @@ class Writer:
                 return applied
         return lost.send(None, lambda: store.replace_many(changes))
 
-    def requeue(self, key: str, run_at: When | None) -> None:
-        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
+    def requeue(self, key: str, run_at: When | None, only_if: Condition | None = None) -> None:
+        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
 
         def change(seen: Row) -> Row:
-            if seen.status not in {*ENDED, *_CAN_CONTINUE}:
+            _require(only_if, seen)
+            if seen.status not in CAN_BE_REQUEUED:
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = floor(self._store.now())
             if run_at is None and seen.status in _CAN_CONTINUE:
@@ -198,9 +220,13 @@ class Writer:
             "requeue", key, change, lambda row, _seen, written: was_requeued(row, written)
         )
 
-    def cancel(self, key: str) -> bool:
-        """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`."""
-        return self._end("cancel", key, CANCELLED, CANCELLING)
+    def cancel(self, key: str, only_if: Condition | None = None) -> bool:
+        """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
+        return self._end("cancel", key, CANCELLED, CANCELLING, only_if)
 
     def force_finish(self, key: str) -> bool:
         """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`."""
@@ -244,7 +270,14 @@ class Writer:
             continue  # begin again, because the row was claimed, settled or changed meanwhile
         self._auditor.record(action, done)
 
-    def _end(self, action: str, key: str, status: str, mark: str) -> bool:
+    def _end(
+        self,
+        action: str,
+        key: str,
+        status: str,
+        mark: str,
+        only_if: Condition | None = None,
+    ) -> bool:
         """End a schedule, so that it has no next run.
 
         If its row is leased, the row is only marked; the worker that holds the lease then stops the
@@ -255,6 +288,7 @@ class Writer:
             key: the schedule's key.
             status: the status of the schedule when it has ended.
             mark: the status that marks a leased row.
+            only_if: see `Condition`; None if the row is changed in any case.
 
         Returns:
             True if the schedule has ended or its row was deleted; False if the row was marked.
@@ -276,6 +310,7 @@ class Writer:
             if seen.status == mark or (lost and seen.status == status):
                 done.extend([lost.last] if lost else [])
                 return seen.status == status
+            _require(only_if, seen)
             if seen.status in ENDED:
                 raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
             new = self._ended(seen, status, mark)
@@ -315,6 +350,11 @@ class Writer:
             reason=None,
             retain_until=None if keep else ceil(self._store.now()) + retention,
         )
+
+
+def _require(condition: Condition | None, seen: Row) -> None:
+    if condition is not None and not condition(seen):
+        raise ChangedMeanwhileError(f"{seen.key!r} was changed meanwhile: it is {seen.state}")
 
 
 def read_row(store: Store, key: str) -> Row:

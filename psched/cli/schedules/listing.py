@@ -1,12 +1,9 @@
 """The command list."""
 
-import heapq
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace as changed
-from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any
 
 import click
 
@@ -31,11 +28,9 @@ from psched.cli.schedules.row_object import row_object
 from psched.cli.schedules.status import DUE, shown_status
 from psched.cli.text_table import print_table
 from psched.client.collection import ScheduleCollection
+from psched.client.finding import find
 from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, RUNNING, STATUSES, WAITING, Row
-from psched.core.schedule import ListOrder, Schedules
-from psched.core.schedule_metadata import ScheduleMetadata
-from psched.core.selection import selection_of
 
 _STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
@@ -144,8 +139,7 @@ def list_(
             "label": labels or None,
             "due": due,
         }
-        order: ListOrder = "key" if sort == "key" else "next"
-        rows = _find(schedules, keys, conditions, order)
+        rows = find(schedules, keys, conditions, "key" if sort == "key" else "next")
         rows = (row for row in rows if not shown or shown_status(row, now) in shown)
         if sort in {"status", "type"}:
             keeps_data = as_json or legacy or "DATA" in (columns or ())
@@ -197,39 +191,6 @@ def _last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
     except NotSupportedError:
         return None
     return schedules.last_runs
-
-
-def _find(
-    schedules: Schedules, patterns: Sequence[str], conditions: dict[str, Any], order: ListOrder
-) -> Iterator[Row]:
-    """Read the rows that fulfil the conditions, and whose keys match one of the patterns, if any.
-
-    Rows are read by the beginnings of the patterns, which the database finds through an index.
-    """
-    beginnings = {_before_wildcard(pattern) for pattern in patterns or ("",)}
-    globs = [pattern.replace("[", "[[]") for pattern in patterns]  # a bracket is no wildcard
-    # A beginning is dropped if it is longer than another one that its keys have as well.
-    prefixes = [p for p in beginnings if not any(p != q and p.startswith(q) for q in beginnings)]
-    found = [schedules.list(**conditions, prefix=prefix, order=order) for prefix in prefixes]
-    if selection_of(status=conditions["status"], order=order).sorted_by_key:
-        merged = heapq.merge(*found, key=_key_of)
-    else:
-        merged = heapq.merge(*found, key=_time_of)
-    rows = (metadata.row for metadata in merged)
-    return (row for row in rows if not globs or any(fnmatchcase(row.key, glob) for glob in globs))
-
-
-def _before_wildcard(pattern: str) -> str:
-    return pattern[: min((pattern.find(c) for c in "*?" if c in pattern), default=len(pattern))]
-
-
-def _key_of(metadata: ScheduleMetadata) -> str:
-    return metadata.key
-
-
-def _time_of(metadata: ScheduleMetadata) -> tuple[bool, int, str]:
-    time = metadata.next_run_time
-    return time is None, time or 0, metadata.key
 
 
 def _sorted_by(sort: str, rows: Iterable[Row], now: float, *, keeps_data: bool) -> Iterator[Row]:

@@ -1,0 +1,256 @@
+"""Which schedules a command changes, and the question that it asks before it changes several."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from psched.app import CLOCK
+from psched.base.errors import InvalidError, ScheduleError
+from psched.base.quantities import RATES, format_duration
+from psched.cli.completion import complete_key
+from psched.client.collection import ScheduleCollection
+from psched.client.finding import is_pattern
+from psched.client.selected import ManyChanged, Pace, SelectedSchedules
+from psched.core.selection import STATES
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_EXAMPLES = 3
+"""The most keys that the question names."""
+
+_NONE = "no schedule matches"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What a command does with each schedule.
+
+    Attributes:
+        name: the infinitive, such as ``cancel``.
+        done: the participle, such as ``cancelled``.
+        change_one: changes the schedule with a key; returns False if its worker will do it.
+        change_many: the same for a selection.
+    """
+
+    name: str
+    done: str
+    change_one: Callable[[ScheduleCollection, str], bool | None]
+    change_many: Callable[..., ManyChanged]
+
+    def result(self, is_done: bool | None) -> str:  # noqa: FBT001  # what `change_one` has returned
+        """What became of a schedule."""
+        return f"will be {self.done} when its task has stopped" if is_done is False else self.done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The schedules that a user has chosen by arguments and options, see `choosing`."""
+
+    keys: Sequence[str]
+    states: Sequence[str]
+    types: Sequence[str]
+    labels: Sequence[str]
+    reason: str | None
+    every: bool
+    rate: str | None
+    dry_run: bool
+    yes: bool
+
+    def check(self) -> None:
+        """Refuse options that choose nothing, or contradict each other.
+
+        Raises:
+            click.UsageError: the text says what to change.
+        """
+        if self.every and (self.keys or self._has_conditions):
+            raise click.UsageError("--all chooses every schedule; leave out KEYS and conditions")
+        if not (self.every or self.keys or self._has_conditions):
+            raise click.UsageError(
+                "name KEYS, or choose by --status, --type, --label, --reason or --all"
+            )
+
+    @property
+    def _has_conditions(self) -> bool:
+        return bool(self.states or self.types or self.labels or self.reason is not None)
+
+    @property
+    def names_each(self) -> bool:
+        """Whether each schedule is named by its key."""
+        return not (self.every or self._has_conditions or any(map(is_pattern, self.keys)))
+
+    def select(self, schedules: ScheduleCollection) -> SelectedSchedules:
+        """The selection that corresponds to the arguments and options."""
+        return schedules.select(
+            *self.keys,
+            status=self.states or None,
+            type=self.types or None,
+            label=self.labels or None,
+            reason=self.reason,
+        )
+
+
+def choosing(command: Command) -> Command:
+    """Add the arguments and options to a command from which `Chosen` is made."""
+    for add in reversed(
+        (
+            click.argument("keys", nargs=-1, shell_complete=complete_key),
+            click.option(
+                "--status",
+                "states",
+                type=click.Choice(sorted(STATES)),
+                metavar="STATUS",
+                multiple=True,
+                help="Those with this status; may be repeated. One of"
+                f" {', '.join(sorted(STATES))}.",
+            ),
+            click.option(
+                "--type", "types", metavar="TYPE", multiple=True, help="Those of this type."
+            ),
+            click.option(
+                "--label", "labels", metavar="LABEL", multiple=True, help="Those with this label."
+            ),
+            click.option(
+                "--reason",
+                metavar="PATTERN",
+                help="Those whose REASON in psched list matches, such as '*timeout*'; capital and"
+                " small letters are equal.",
+            ),
+            click.option("--all", "every", is_flag=True, help="Every schedule."),
+            click.option(
+                "--rate", metavar="N/UNIT", help=f"At most so many changes per time: {RATES}."
+            ),
+            click.option("--dry-run", is_flag=True, help="Show what would be done."),
+            click.option(
+                "-y", "--yes", is_flag=True, help="Do not ask before several are changed."
+            ),
+        )
+    ):
+        command = add(command)
+    return command
+
+
+def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> None:
+    """Change the chosen schedules, and print each result.
+
+    The program exits with status 1 if a schedule could not be changed, or if the user says no.
+    """
+    if chosen.names_each and not chosen.dry_run:
+        keys = [*dict.fromkeys(chosen.keys)]
+        _ask(keys, chosen, verb)
+        _change_each(schedules, keys, chosen, verb)
+        return
+    shown = _Shown(verb)
+    try:
+        result = verb.change_many(
+            chosen.select(schedules),
+            rate=chosen.rate,
+            report=shown.show,
+            dry_run=chosen.dry_run,
+            confirm=lambda keys: _ask(keys, chosen, verb),
+        )
+    except KeyboardInterrupt:
+        text = f"stopped after {shown.count}; the same command goes on with the others"
+        click.echo(f"\n{text}", err=True)
+        raise click.Abort from None
+    if chosen.dry_run:
+        _show_dry_run(schedules, result.changed, chosen, verb)
+    else:
+        click.echo(_closing(result, verb))
+    if result.failed:
+        sys.exit(1)
+
+
+class _Shown:
+    """Prints what became of each schedule.
+
+    Attributes:
+        count: the number of schedules so far.
+    """
+
+    def __init__(self, verb: Verb) -> None:
+        self.count = 0
+        self._verb = verb
+
+    def show(self, key: str, outcome: bool | ScheduleError | InvalidError) -> None:  # noqa: FBT001
+        """Print what became of a schedule."""
+        self.count += 1
+        if isinstance(outcome, ScheduleError):
+            click.echo(f"{key}: skipped: {outcome}", err=True)
+        elif isinstance(outcome, InvalidError):
+            click.echo(f"Error: {key}: {outcome}", err=True)
+        else:
+            click.echo(f"{key}: {self._verb.result(outcome)}")
+
+
+def _change_each(
+    schedules: ScheduleCollection, keys: Sequence[str], chosen: Chosen, verb: Verb
+) -> None:
+    pace, failed = Pace(chosen.rate, CLOCK), False
+    for key in keys:
+        pace.wait()
+        try:
+            click.echo(f"{key}: {verb.result(verb.change_one(schedules, key))}")
+        except (InvalidError, ScheduleError) as error:
+            failed = True
+            click.echo(f"Error: {error}", err=True)
+    if failed:
+        sys.exit(1)
+
+
+def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
+    """Ask the user on a terminal before several schedules are changed; return True.
+
+    Raises:
+        click.ClickException: the user says no.
+    """
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if len(keys) > 1 and is_terminal and not chosen.yes:
+        examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
+        if not click.confirm(f"{verb.name} {len(keys)} schedules ({examples})?", err=True):
+            raise click.ClickException("nothing was changed")
+    return True
+
+
+def _show_dry_run(
+    schedules: ScheduleCollection, keys: Sequence[str], chosen: Chosen, verb: Verb
+) -> None:
+    """Show what the command would do.
+
+    The program exits with status 1 if a schedule is named that would not be changed.
+    """
+    for key in keys:
+        click.echo(f"{key}: would be {verb.done}")
+    others = {*chosen.keys} - {*keys} if chosen.names_each else set[str]()
+    for key in sorted(others):
+        found = schedules.read_many([key]).get(key)
+        why = "there is no such schedule" if found is None else f"it is {found.status}"
+        click.echo(f"{key}: would not be {verb.done}: {why}", err=True)
+    click.echo(_preview(keys, chosen, verb))
+    if others:
+        sys.exit(1)
+
+
+def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb) -> str:
+    if not keys:
+        return _NONE
+    pause = Pace(chosen.rate, CLOCK).pause
+    took = f", in {format_duration((len(keys) - 1) * pause)}" if pause else ""
+    return f"{_count(len(keys))} would be {verb.done}{took}"
+
+
+def _closing(result: ManyChanged, verb: Verb) -> str:
+    if not (result.changed or result.skipped or result.failed):
+        return _NONE
+    parts = [f"{_count(len(result.changed))} {verb.done}"]
+    if result.skipped:
+        parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
+    if result.failed:
+        parts.append(f"{len(result.failed)} not {verb.done}, because of errors")
+    return "; ".join(parts)
+
+
+def _count(number: int) -> str:
+    return f"{number} schedule" if number == 1 else f"{number} schedules"

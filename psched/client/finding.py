@@ -1,0 +1,65 @@
+"""Finds schedules by patterns of their keys, and by the text that says why they do not run."""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from psched.core.model import Row
+from psched.core.schedule import ListOrder, Schedules
+from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.selection import selection_of
+
+_WILDCARDS = "*?"
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text contains a wildcard: ``*`` for any characters, or ``?`` for one."""
+    return any(wildcard in text for wildcard in _WILDCARDS)
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern as a whole."""
+    return fnmatchcase(text, pattern.replace("[", "[[]"))  # a bracket is no wildcard
+
+
+def find(
+    schedules: Schedules,
+    patterns: Sequence[str],
+    conditions: Mapping[str, Any],
+    order: ListOrder = "next",
+) -> Iterator[Row]:
+    """Read the rows that fulfil the conditions, and whose keys match one of the patterns, if any.
+
+    Rows are read by the beginnings of the patterns, which the database finds through an index.
+
+    Args:
+        schedules: the schedules.
+        patterns: keys or patterns.
+        conditions: arguments of `psched.ScheduleCollection.list`.
+        order: that of the rows, see `psched.ScheduleCollection.list`.
+    """
+    beginnings = {_before_wildcard(pattern) for pattern in patterns or ("",)}
+    # A beginning is dropped if it is longer than another one that its keys have as well.
+    prefixes = [p for p in beginnings if not any(p != q and p.startswith(q) for q in beginnings)]
+    found = [schedules.list(**conditions, prefix=prefix, order=order) for prefix in prefixes]
+    if selection_of(status=conditions["status"], order=order).sorted_by_key:
+        merged = heapq.merge(*found, key=_key_of)
+    else:
+        merged = heapq.merge(*found, key=_time_of)
+    rows = (metadata.row for metadata in merged)
+    return (row for row in rows if not patterns or any(matches(row.key, each) for each in patterns))
+
+
+def _before_wildcard(pattern: str) -> str:
+    ends = (pattern.find(wildcard) for wildcard in _WILDCARDS if wildcard in pattern)
+    return pattern[: min(ends, default=len(pattern))]
+
+
+def _key_of(metadata: ScheduleMetadata) -> str:
+    return metadata.key
+
+
+def _time_of(metadata: ScheduleMetadata) -> tuple[bool, int, str]:
+    time = metadata.next_run_time
+    return time is None, time or 0, metadata.key

@@ -1,0 +1,266 @@
+"""Changes many schedules: those that a selection finds, one after the other."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from math import inf
+from typing import NamedTuple
+
+from psched.base.clock import Clock
+from psched.base.errors import InvalidError, ScheduleError
+from psched.base.quantities import RATES, as_rate
+from psched.client.finding import find, matches
+from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
+from psched.core.declare import When
+from psched.core.model import CANCELLED, ENDED, FINISHED, Row
+from psched.core.schedule import Schedules
+from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.selection import STATES, chosen_texts, selection_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The conditions of a selection; each one that is empty or None is fulfilled by every row.
+
+    Attributes:
+        patterns: keys or patterns, one of which the key must match.
+        statuses: values of `Row.state`.
+        types: the types.
+        labels: the labels.
+        reason: a pattern for the column ``reason``, in which capital and small letters are equal.
+    """
+
+    patterns: Sequence[str] = ()
+    statuses: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    reason: str | None = None
+
+    def among(
+        self, statuses: frozenset[str], what: str, unless_named: AbstractSet[str] = frozenset()
+    ) -> "Wanted":
+        """Return these conditions, limited to rows that have one of some statuses.
+
+        Args:
+            statuses: the statuses.
+            what: says what is done with rows that have these statuses, for the error.
+            unless_named: those of the statuses that are left out if the conditions name none.
+
+        Raises:
+            InvalidError: a status is wanted that is none of these.
+        """
+        if others := self.statuses - statuses:
+            known = ", ".join(sorted(statuses))
+            raise InvalidError("status", f"{min(others)!r} cannot be {what}; choose from {known}")
+        return changed(self, statuses=self.statuses or statuses - unless_named)
+
+    def has(self, row: Row) -> bool:
+        """Whether a row fulfils the conditions that may change: those on status and reason."""
+        return (not self.statuses or row.state in self.statuses) and self._has_reason(row)
+
+    def _has_reason(self, row: Row) -> bool:
+        return self.reason is None or matches((row.reason or "").lower(), self.reason.lower())
+
+    def rows(self, schedules: Schedules) -> Iterator[Row]:
+        """Read the rows that fulfil all conditions, sorted by key."""
+        conditions = {
+            "status": self.statuses or None,
+            "type": self.types or None,
+            "label": self.labels or None,
+        }
+        return filter(self._has_reason, find(schedules, self.patterns, conditions, order="key"))
+
+
+def wanted_of(
+    keys: Sequence[str],
+    status: str | Iterable[str] | None,
+    type_: str | Iterable[str] | None,
+    label: str | Iterable[str] | None,
+    reason: str | None,
+) -> Wanted:
+    """Check the arguments of `psched.ScheduleCollection.select`.
+
+    Raises:
+        InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+    """
+    selection = selection_of(status, type_, label)
+    chosen_texts("keys", keys or None)
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidError("reason", f"must be a text, not {reason!r}")
+    return Wanted(
+        patterns=keys,
+        statuses=selection.statuses,
+        types=selection.types,
+        labels=selection.labels,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ManyChanged:
+    """What became of selected schedules.
+
+    Attributes:
+        changed: the keys of those that were changed.
+        skipped: why others were not changed, by key: somebody else has changed or deleted them
+            after the selection was read.
+        failed: why others could not be changed, by key: they are invalid.
+    """
+
+    changed: Sequence[str] = field(default_factory=list)
+    skipped: dict[str, ScheduleError] = field(default_factory=dict)
+    failed: dict[str, InvalidError] = field(default_factory=dict)
+
+
+Report = Callable[[str, bool | ScheduleError | InvalidError], object]
+"""Is called after each change, with the key and what `Schedule.cancel` or `Schedule.delete` has
+returned, or the error."""
+
+Confirm = Callable[[Sequence[str]], bool]
+"""Is called with the keys of all selected schedules before the first change. If it returns False,
+nothing is changed."""
+
+
+class SelectedSchedules:
+    """The schedules that `psched.ScheduleCollection.select` has selected.
+
+    Iteration reads them, sorted by key. Each of the other methods reads the keys, and then changes
+    one schedule after the other. It skips a schedule that does not fulfil the conditions any more
+    when its turn has come. So a call that was interrupted can be repeated: it goes on with the
+    schedules that were not changed.
+
+    Args:
+        schedules: reads the schedules.
+        writer: changes them.
+        wanted: the conditions.
+        clock: measures the rate.
+    """
+
+    def __init__(self, schedules: Schedules, writer: Writer, wanted: Wanted, clock: Clock) -> None:
+        self._schedules = schedules
+        self._writer = writer
+        self._wanted = wanted
+        self._clock = clock
+
+    def __iter__(self) -> Iterator[ScheduleMetadata]:
+        return map(ScheduleMetadata, self._wanted.rows(self._schedules))
+
+    def requeue(
+        self,
+        run_at: When | None = None,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Let those that have failed or expired, or were quarantined or paused, run again.
+
+        Those that have finished or were cancelled run again only if their status is a condition.
+
+        Args:
+            run_at: the earliest start; None means now.
+            rate: the most changes in a time, such as ``"10/s"``, ``"30/m"`` or ``"100/h"``; None
+                means no limit.
+            dry_run: True to change nothing, and return what would be changed.
+            report: is called after each change.
+            confirm: is called before the first change.
+
+        Raises:
+            InvalidError: ``rate`` is invalid, or a status was selected that cannot be requeued.
+        """
+        wanted = self._wanted.among(CAN_BE_REQUEUED, "requeued", unless_named={FINISHED, CANCELLED})
+
+        def requeue(key: str, only_if: Condition) -> bool:
+            self._writer.requeue(key, run_at, only_if)
+            return True
+
+        return self._change(wanted, requeue, _Manner(rate, dry_run, report, confirm))
+
+    def cancel(
+        self,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Cancel those that have not ended. The arguments and errors are those of `requeue`."""
+        wanted = self._wanted.among(STATES - ENDED, "cancelled")
+        cancel = self._writer.cancel
+        return self._change(wanted, cancel, _Manner(rate, dry_run, report, confirm))
+
+    def delete(
+        self,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Delete them. The arguments and errors are those of `requeue`."""
+        delete = self._writer.delete
+        return self._change(self._wanted, delete, _Manner(rate, dry_run, report, confirm))
+
+    def _change(
+        self, wanted: Wanted, change: Callable[[str, Condition], bool], manner: "_Manner"
+    ) -> ManyChanged:
+        pace = Pace(manner.rate, self._clock)
+        # All keys are read first, because the changes would change what is read next.
+        keys = [row.key for row in wanted.rows(self._schedules)]
+        if manner.dry_run:
+            return ManyChanged(keys)
+        if manner.confirm is not None and not manner.confirm(keys):
+            return ManyChanged()
+        done = list[str]()
+        result = ManyChanged(done)
+        for key in keys:
+            pace.wait()
+            outcome: bool | ScheduleError | InvalidError
+            try:
+                outcome = change(key, wanted.has)
+                done.append(key)
+            except ScheduleError as error:
+                outcome = result.skipped[key] = error
+            except InvalidError as error:
+                outcome = result.failed[key] = error
+            if manner.report is not None:
+                manner.report(key, outcome)
+        return result
+
+
+class _Manner(NamedTuple):
+    """How selected schedules are changed; see `SelectedSchedules.requeue`."""
+
+    rate: str | None
+    dry_run: bool
+    report: Report | None
+    confirm: Confirm | None
+
+
+class Pace:
+    """Limits how many changes are made in a time.
+
+    Args:
+        rate: the most changes in a time, such as ``"10/s"``; None means no limit.
+        clock: measures the time, and sleeps.
+
+    Raises:
+        InvalidError: the rate is invalid.
+    """
+
+    def __init__(self, rate: str | None, clock: Clock) -> None:
+        per_second = inf if rate is None else as_rate(rate)
+        if per_second is None:
+            raise InvalidError("rate", f"must be a number per time ({RATES}), not {rate!r}")
+        self.pause = 1 / per_second
+        self._clock = clock
+        self._next = -inf
+
+    def wait(self) -> None:
+        """Wait until the next change may be made."""
+        now = self._clock.monotonic()
+        if self._next > now:
+            self._clock.sleep(self._next - now)
+        self._next = max(self._next, now) + self.pause

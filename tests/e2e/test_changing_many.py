@@ -1,0 +1,152 @@
+"""Commands that change several schedules: patterns, conditions, questions, previews."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import support
+from support.waiting import wait_until
+
+SCRIPT = Path(support.__file__).with_name("on_terminal.py")
+LATER = 4_000_000_000
+
+
+@pytest.fixture
+def service(service):
+    """Four tasks of type mail, of which two have failed, and a schedule."""
+    with service.schedules() as schedules:
+        schedules.push_many(
+            {"key": f"mail-{n}", "type": "mail", "run_at": LATER, "label": "team"} for n in range(4)
+        )
+        schedules.add("report", "report", cron="@daily", next_time=LATER)
+    with service.sql() as database:
+        failed = (
+            "UPDATE psched SET status = 'failed', next_run_time = NULL, reason = ? WHERE id = ?"
+        )
+        database.execute(failed, ["gave up after 3 attempts: TimeoutError: no answer", "mail-1"])
+        database.execute(failed, ["gave up after 3 attempts: ValueError: no", "mail-2"])
+    return service
+
+
+def states(service):
+    listed = service.psched("list", "--json").stdout.splitlines()
+    return {each["key"]: each["status"] for each in map(json.loads, listed)}
+
+
+def test_what_has_failed_for_a_reason_is_requeued_at_a_rate(service):
+    chosen = ["requeue", "--failed", "--reason", "*timeout*"]
+    preview = service.psched(*chosen, "--dry-run")
+    assert preview.stdout == "mail-1: would be requeued\n1 schedule would be requeued\n"
+    assert states(service)["mail-1"] == "failed"
+
+    done = service.psched(*chosen, "--rate", "10/s", "--at", str(LATER), "-m", "the server is back")
+
+    assert (done.returncode, done.stdout) == (0, "mail-1: requeued\n1 schedule requeued\n")
+    assert states(service) == {
+        "mail-0": "waiting", "mail-1": "waiting", "mail-2": "failed", "mail-3": "waiting",
+        "report": "waiting",
+    }  # fmt: skip
+    [audited] = service.psched("audit", "mail-1", "--json").stdout.splitlines()
+    assert json.loads(audited)["note"] == "the server is back"
+    again = service.psched(*chosen)
+    assert (again.returncode, again.stdout) == (0, "no schedule matches\n")
+
+
+def test_a_pattern_chooses_what_can_be_changed(service):
+    shown = service.psched("cancel", "mail-*", "--dry-run", "--rate", "2/s")
+    assert shown.stdout.splitlines() == [
+        "mail-0: would be cancelled",
+        "mail-3: would be cancelled",
+        "2 schedules would be cancelled, in 500 ms",
+    ]
+    done = service.psched("cancel", "mail-*")
+    assert done.stdout == "mail-0: cancelled\nmail-3: cancelled\n2 schedules cancelled\n"
+    deleted = service.psched("delete", "--label", "team", "--status", "failed")
+    assert deleted.stdout == "mail-1: deleted\nmail-2: deleted\n2 schedules deleted\n"
+    everything = service.psched("delete", "--all")
+    assert everything.stdout.splitlines()[-1] == "3 schedules deleted"
+    assert states(service) == {}
+
+
+def test_a_preview_of_named_schedules_says_which_would_not_be_changed(service):
+    shown = service.psched("requeue", "mail-1", "mail-0", "none", "--dry-run")
+    assert shown.returncode == 1
+    assert shown.stdout == "mail-1: would be requeued\n1 schedule would be requeued\n"
+    assert shown.stderr.splitlines() == [
+        "mail-0: would not be requeued: it is waiting",
+        "none: would not be requeued: there is no such schedule",
+    ]
+    assert states(service)["mail-1"] == "failed"
+
+
+def test_each_named_schedule_is_tried(service):
+    done = service.psched("delete", "none", "mail-0", "mail-0")
+    assert (done.returncode, done.stdout) == (1, "mail-0: deleted\n")
+    assert done.stderr == "Error: no schedule has the key 'none'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cancel"], "name KEYS, or choose by"),
+        (["delete", "--all", "mail-1"], "--all chooses every schedule"),
+        (["cancel", "--all", "--type", "mail"], "--all chooses every schedule"),
+        (["requeue", "--status", "waiting"], "'waiting' cannot be requeued; choose from cancelled"),
+        (["cancel", "--type", "mail", "--rate", "5"], "rate: must be a number per time"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(service, arguments, said):
+    before = states(service)
+    done = service.psched(*arguments)
+    assert done.returncode in {1, 2}
+    assert said in done.stderr
+    assert states(service) == before
+
+
+def test_what_was_not_done_before_an_interruption_is_done_by_the_same_command(service):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(200))
+    arguments = ["cancel", "k*", "--rate", "20/s"]
+    service.env["PYTHONUNBUFFERED"] = "1"
+    command = service.start(*service.psched_command, *arguments, log="cancelled", generation=0)
+    wait_until(lambda: command.text.count(": cancelled") >= 2, what="some changes")
+    command.send(signal.SIGINT)
+    assert command.wait() == 1
+    done = command.text.count(": cancelled")
+    assert f"stopped after {done}; the same command goes on with the others" in command.text
+    assert done < 200
+
+    rest = service.psched("cancel", "k*")
+    assert rest.stdout.splitlines()[-1] == f"{200 - done} schedules cancelled"
+
+
+# --- on a terminal -------------------------------------------------------------------
+
+
+def on_terminal(service, *arguments):
+    """Start a command on a terminal of its own."""
+    words = [sys.executable, "-I", "-S", SCRIPT, service.folder / "keys", *service.psched_command]
+    return service.start(*words, *arguments, log="seen", generation=0)
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+def test_on_a_terminal_it_asks_before_it_changes_several(service, answer, status):
+    terminal = on_terminal(service, "cancel", "mail-*")
+    wait_until(lambda: "[y/N]" in terminal.text, what="the question")
+    assert "cancel 2 schedules (mail-0, mail-3)? [y/N]" in terminal.text
+    (service.folder / "keys").write_text(f"{answer}\n")
+    assert terminal.wait() == status
+    assert ("nothing was changed" in terminal.text) == (status == 1)
+    changed = {key for key, state in states(service).items() if state == "cancelled"}
+    assert changed == ({"mail-0", "mail-3"} if status == 0 else set())
+
+
+@pytest.mark.parametrize("arguments", [["mail-0"], ["mail-*", "--yes"], ["mail-0", "mail-3", "-y"]])
+def test_it_does_not_ask_without_need(service, arguments):
+    terminal = on_terminal(service, "cancel", *arguments)
+    assert terminal.wait() == 0
+    assert "[y/N]" not in terminal.text
+    assert states(service)["mail-0"] == "cancelled"
