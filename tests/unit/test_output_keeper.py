@@ -182,11 +182,48 @@ def test_output_that_is_not_to_be_kept_is_not_kept(store, clock, setting, output
 
 def test_many_records_are_written_a_batch_at_a_time(store, clock):
     keeper = make(store, clock)
-    for number in range(50):
+    for number in range(250):
         keeper.add(printed(key=f"k{number}"))
     work_for(keeper, clock, 1)
-    assert [each.key for each in store.written] == [f"k{number}" for number in range(50)]
-    assert store.requests == [20, 20, 10]
+    assert [each.key for each in store.written] == [f"k{number}" for number in range(250)]
+    assert store.requests == [100, 100, 50]
+
+
+def test_a_busy_worker_gathers_records_a_quiet_one_writes_at_once(store, clock):
+    keeper = make(store, clock)
+    for key in ("first", "second"):
+        keeper.add(printed(key=key))
+        keeper.work()
+    assert [each.key for each in store.written] == ["first"]
+    assert keeper.wakes == pytest.approx(clock.monotonic() + 0.2)
+    keeper.add(printed(key="third"))
+    clock.advance(0.19)
+    keeper.work()
+    assert store.requests == [1]
+    clock.advance(0.02)
+    keeper.work()
+    assert store.requests == [1, 2]
+    assert keeper.wakes == float("inf")
+    clock.advance(1)
+    keeper.add(printed(key="later"))
+    keeper.work()
+    assert store.requests == [1, 2, 1]
+    # Enough for a whole request do not wait.
+    for number in range(100):
+        keeper.add(printed(key=f"k{number}"))
+    keeper.work()
+    assert store.requests == [1, 2, 1, 100]
+
+
+def test_a_worker_that_ends_does_not_gather(store, clock):
+    keeper = make(store, clock)
+    keeper.add(printed(key="first"))
+    keeper.work()
+    for number in range(150):
+        keeper.add(printed(key=f"k{number}"))
+    keeper.leave()
+    assert store.requests == [1, 100, 50]
+    assert keeper.lost == 0
 
 
 def test_a_request_is_not_much_larger_than_a_mebibyte(store, clock):

@@ -31,7 +31,12 @@ _MOST_NOTES = 2**21
 _RECORD = 500
 """About the bytes that a waiting record takes besides its output."""
 
-_BATCH = 20
+_GATHER = 0.2
+"""Seconds between two requests that write records, unless enough of them wait for a full request.
+A transaction costs the database as much as many records, so that busy workers write fewer of them.
+"""
+
+_BATCH = 100
 """The most records that one request writes.
 
 After a failure it is 1, and it is doubled again when records were written.
@@ -111,14 +116,22 @@ class OutputKeeper:
         self._size = 0
         self._most = _BATCH
         self._failures = 0
-        self._not_before = 0.0
+        self._not_before = self._next_write = 0.0
         self._next_trim = 0.0
 
     @property
     def wakes(self) -> float:
         """When to call `work` again, seconds of the monotonic clock; inf if no call is needed."""
         live = self._live.wakes if self._live is not None and self._kept else inf
-        return min(self._not_before if self._waiting else inf, live)
+        return min(max(self._not_before, self._write_at), live)
+
+    @property
+    def _write_at(self) -> float:
+        """When to write records, seconds of the monotonic clock; inf if none waits."""
+        if not self._waiting:
+            return inf
+        is_full = len(self._waiting) >= self._most or self._size >= _BATCH_BYTES
+        return 0.0 if is_full else self._next_write
 
     def add(self, task: RunningTask) -> None:
         """Keep the output of a task whose lease has ended, if it has printed something."""
@@ -162,6 +175,7 @@ class OutputKeeper:
         self._not_before = 0.0
         while self._waiting and self._clock.monotonic() <= give_up_at:
             before = len(self._waiting)
+            self._next_write = 0.0
             self.work()
             if len(self._waiting) == before:
                 break
@@ -202,9 +216,9 @@ class OutputKeeper:
 
         The rest is written later, because the worker claims nothing meanwhile.
         """
-        batch = self._batch()
-        if not batch:
+        if now < self._write_at:
             return
+        batch = self._batch()
         try:
             self._gateway.request_aside(partial(store.write_output, batch))
         except SchemaError:
@@ -214,6 +228,7 @@ class OutputKeeper:
         except PschedError as error:
             self._failed(len(batch), error)
             raise
+        self._next_write = now + _GATHER
         self._forget(len(batch))
         self._lost.passed()
         self._failures = 0
