@@ -236,8 +236,9 @@ class Schedule:
 class Schedules(Protocol):
     """The schedules of one store. `psched.open` returns such an object, and handlers get one.
 
-    `psched.ScheduleCollection` implements this protocol and documents the methods. Its method
-    `poll` is not in the protocol, because only programs without workers need `poll`.
+    `psched.ScheduleCollection` implements this protocol and documents the methods. The protocol
+    contains neither `poll`, which only programs without workers need, nor `select`, which changes
+    many schedules for people.
     """
 
     def __getitem__(self, key: str) -> Schedule: ...

@@ -72,7 +72,8 @@ def test_a_path_works_first_and_alone(module):
 
 
 def test_what_a_handler_gets_has_all_that_a_collection_can_do():
-    """The exceptions are leasing without a worker, the older name of `add`, and parts of apply."""
+    """The exceptions are leasing without a worker, the older name of `add`, parts of apply, and
+    changes to many schedules."""
 
     def public(cls):
         functions = inspect.getmembers(cls, inspect.isfunction)
@@ -81,6 +82,7 @@ def test_what_a_handler_gets_has_all_that_a_collection_can_do():
     assert public(ScheduleCollection) - public(Schedules) == {
         "add_rows",
         "poll",
+        "select",
         "submit",
         "try_to_modify",
     }
