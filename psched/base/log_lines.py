@@ -13,10 +13,9 @@ from functools import lru_cache
 
 from psched.base.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 
-COPIED = b"\x1e"
-"""Stands before each line of `Log.copies_to`, to tell that the line is in the log, too.
-
-ASCII calls this character the record separator."""
+COPIED = b"\x1epsched\x1e"
+"""Stands before each line of `Log.copies_to`, to tell that the line is in the log, too. The
+collector removes it. Other programs print the character 0x1e alone, see RFC 7464."""
 
 FORMATS = ("text", "json")
 """The values of the setting ``log_format``."""

@@ -462,23 +462,23 @@ class ScheduleCollection(CollectionHistory):
         type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
         label: str | Iterable[str] | None = None,
         reason: str | None = None,
+        every: bool = False,
     ) -> SelectedSchedules:
-        """Select schedules, to requeue, cancel or delete all of them.
-
-        A schedule is selected if it fulfils all conditions; without any, every schedule is.
+        """Select the schedules that fulfil all conditions, to requeue or cancel them.
 
         Args:
             keys: keys or patterns, in which ``*`` stands for any characters and ``?`` for one.
             status: one or several values of `ScheduleMetadata.status`; None means every status.
             type: one or several types; None means every type.
             label: one or several labels; None means every schedule, with or without a label.
-            reason: a pattern for the text that says why the schedule does not run, such as
-                ``"*timeout*"``. Capital and small letters are equal.
+            reason: a part of the text that says why the schedule does not run, such as
+                ``"timeout"``, or a pattern. Capital and small letters are equal.
+            every: True to select every schedule, without any other condition.
 
         Raises:
-            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            InvalidError: a value is invalid, or there is no condition.
         """
-        wanted = wanted_of(keys, status, type, label, reason)
+        wanted = wanted_of(keys, status, type, label, reason, every=every)
         return SelectedSchedules(self, self._writer, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------

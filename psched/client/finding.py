@@ -1,4 +1,4 @@
-"""Finds schedules by patterns of their keys, and by the text that says why they do not run."""
+"""Finds schedules by keys, and by patterns of keys."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence

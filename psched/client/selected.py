@@ -8,15 +8,23 @@ from math import inf
 from typing import NamedTuple
 
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, ScheduleError
+from psched.base.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    ScheduleError,
+)
 from psched.base.quantities import RATES, as_rate
-from psched.client.finding import find, matches
-from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
+from psched.client.finding import find, is_pattern, matches
+from psched.client.writer import CAN_BE_REQUEUED, ChangedMeanwhileError, Condition, Writer
+from psched.core.columns import annotation
 from psched.core.declare import When
 from psched.core.model import CANCELLED, ENDED, FINISHED, Row
 from psched.core.schedule import Schedules
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES, chosen_texts, selection_of
+from psched.core.shorthands import instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +32,15 @@ class Wanted:
     """The conditions of a selection; each one that is empty or None is fulfilled by every row.
 
     Attributes:
-        patterns: keys or patterns, one of which the key must match.
+        keys: keys or patterns, one of which the key must match.
         statuses: values of `Row.state`.
         types: the types.
         labels: the labels.
-        reason: a pattern for the column ``reason``, in which capital and small letters are equal.
+        reason: a pattern for the column ``reason``, in which capital and small letters are equal;
+            without a wildcard, a part of the text.
     """
 
-    patterns: Sequence[str] = ()
+    keys: Sequence[str] = ()
     statuses: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
@@ -56,20 +65,34 @@ class Wanted:
         return changed(self, statuses=self.statuses or statuses - unless_named)
 
     def has(self, row: Row) -> bool:
-        """Whether a row fulfils the conditions that may change: those on status and reason."""
-        return (not self.statuses or row.state in self.statuses) and self._has_reason(row)
-
-    def _has_reason(self, row: Row) -> bool:
-        return self.reason is None or matches((row.reason or "").lower(), self.reason.lower())
+        """Whether a row fulfils the conditions; its key is not compared."""
+        return (
+            (not self.statuses or row.state in self.statuses)
+            and (not self.types or row.type in self.types)
+            and (not self.labels or annotation(row, "label") in self.labels)
+            and (self.reason is None or _contains(row.reason or "", self.reason))
+        )
 
     def rows(self, schedules: Schedules) -> Iterator[Row]:
-        """Read the rows that fulfil all conditions, sorted by key."""
+        """Read the rows that fulfil all conditions."""
+        named = schedules.read_many(self.keys) if self.keys else {}
+        yield from filter(self.has, (named[key].row for key in self.keys if key in named))
+        # A key can contain an asterisk. If it exists, it is no pattern.
+        patterns = [key for key in self.keys if key not in named and is_pattern(key)]
+        if self.keys and not patterns:
+            return
         conditions = {
             "status": self.statuses or None,
             "type": self.types or None,
             "label": self.labels or None,
         }
-        return filter(self._has_reason, find(schedules, self.patterns, conditions, order="key"))
+        found = find(schedules, patterns, conditions, order="key")
+        yield from (row for row in found if row.key not in named and self.has(row))
+
+
+def _contains(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern, or contains it if it has no wildcard."""
+    return matches(text.lower(), (pattern if is_pattern(pattern) else f"*{pattern}*").lower())
 
 
 def wanted_of(
@@ -78,6 +101,8 @@ def wanted_of(
     type_: str | Iterable[str] | None,
     label: str | Iterable[str] | None,
     reason: str | None,
+    *,
+    every: bool,
 ) -> Wanted:
     """Check the arguments of `psched.ScheduleCollection.select`.
 
@@ -86,10 +111,13 @@ def wanted_of(
     """
     selection = selection_of(status, type_, label)
     chosen_texts("keys", keys or None)
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidError("reason", f"must be a text, not {reason!r}")
+    chosen_texts("reason", reason)
+    if reason == "":
+        raise InvalidError("reason", "must not be empty")
+    if not (every or keys or not selection.selects_all or reason):
+        raise InvalidError("keys", "name keys or a condition, or pass every=True")
     return Wanted(
-        patterns=keys,
+        keys=[*dict.fromkeys(keys)],
         statuses=selection.statuses,
         types=selection.types,
         labels=selection.labels,
@@ -102,20 +130,30 @@ class ManyChanged:
     """What became of selected schedules.
 
     Attributes:
-        changed: the keys of those that were changed.
+        changed: the keys of those that were changed; with ``dry_run``, that would be.
+        marked: those of them whose task runs; its worker stops the task, and then changes them.
         skipped: why others were not changed, by key: somebody else has changed or deleted them
             after the selection was read.
         failed: why others could not be changed, by key: they are invalid.
     """
 
-    changed: Sequence[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    marked: set[str] = field(default_factory=set)
     skipped: dict[str, ScheduleError] = field(default_factory=dict)
     failed: dict[str, InvalidError] = field(default_factory=dict)
 
 
+_CHANGED_MEANWHILE = (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    ChangedMeanwhileError,
+    NotFoundError,
+)
+"""The errors about a schedule that somebody has changed since the selection was read."""
+
 Report = Callable[[str, bool | ScheduleError | InvalidError], object]
-"""Is called after each change, with the key and what `Schedule.cancel` or `Schedule.delete` has
-returned, or the error."""
+"""Is called after each change, with the key, and with what `Schedule.cancel` has returned or with
+the error."""
 
 Confirm = Callable[[Sequence[str]], bool]
 """Is called with the keys of all selected schedules before the first change. If it returns False,
@@ -125,10 +163,10 @@ nothing is changed."""
 class SelectedSchedules:
     """The schedules that `psched.ScheduleCollection.select` has selected.
 
-    Iteration reads them, sorted by key. Each of the other methods reads the keys, and then changes
-    one schedule after the other. It skips a schedule that does not fulfil the conditions any more
-    when its turn has come. So a call that was interrupted can be repeated: it goes on with the
-    schedules that were not changed.
+    Iteration reads them: first those that were named by their keys, then the others, sorted by key.
+    Each of the other methods reads the keys, and then changes one schedule after the other. It
+    skips a schedule that does not fulfil the conditions any more when its turn has come. A call
+    that was interrupted can be repeated: it changes the schedules that fulfil the conditions then.
 
     Args:
         schedules: reads the schedules.
@@ -168,8 +206,11 @@ class SelectedSchedules:
             confirm: is called before the first change.
 
         Raises:
-            InvalidError: ``rate`` is invalid, or a status was selected that cannot be requeued.
+            InvalidError: ``run_at`` or ``rate`` is invalid, or a status was selected that cannot be
+                requeued.
         """
+        if run_at is not None:
+            run_at = instant("run_at", run_at)
         wanted = self._wanted.among(CAN_BE_REQUEUED, "requeued", unless_named={FINISHED, CANCELLED})
 
         def requeue(key: str, only_if: Condition) -> bool:
@@ -191,18 +232,6 @@ class SelectedSchedules:
         cancel = self._writer.cancel
         return self._change(wanted, cancel, _Manner(rate, dry_run, report, confirm))
 
-    def delete(
-        self,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
-        """Delete them. The arguments and errors are those of `requeue`."""
-        delete = self._writer.delete
-        return self._change(self._wanted, delete, _Manner(rate, dry_run, report, confirm))
-
     def _change(
         self, wanted: Wanted, change: Callable[[str, Condition], bool], manner: "_Manner"
     ) -> ManyChanged:
@@ -211,17 +240,18 @@ class SelectedSchedules:
         keys = [row.key for row in wanted.rows(self._schedules)]
         if manner.dry_run:
             return ManyChanged(keys)
+        result = ManyChanged()
         if manner.confirm is not None and not manner.confirm(keys):
-            return ManyChanged()
-        done = list[str]()
-        result = ManyChanged(done)
+            return result
         for key in keys:
             pace.wait()
             outcome: bool | ScheduleError | InvalidError
             try:
                 outcome = change(key, wanted.has)
-                done.append(key)
-            except ScheduleError as error:
+                result.changed.append(key)
+                if not outcome:
+                    result.marked.add(key)
+            except _CHANGED_MEANWHILE as error:
                 outcome = result.skipped[key] = error
             except InvalidError as error:
                 outcome = result.failed[key] = error

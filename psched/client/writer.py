@@ -117,22 +117,16 @@ class Writer:
         if audited:
             self._auditor.record("add", [(None, row) for row in rows])
 
-    def delete(self, key: str, only_if: Condition | None = None) -> bool:
-        """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+    def delete(self, key: str) -> bool:
+        """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`."""
         lost = LostAnswers[Row | None]()
         seen: Row | None = None
 
         def request() -> bool:
             nonlocal seen
             try:
-                if self._auditor.is_able or only_if is not None:
+                if self._auditor.is_able:
                     seen = self._store.get(stored_key(key)) or seen
-                if seen is not None and not lost:
-                    _require(only_if, seen)
                 return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from psched.output.messages import LONGEST_TAIL
+
 
 class Whose(NamedTuple):
     """Whose output a pipe carries, and what is to be done with it.
@@ -18,8 +20,12 @@ class Whose(NamedTuple):
     forward: bool
 
 
-UNKNOWN = Whose("runner", 0, forward=True)
-"""The output of a runner that runs no task."""
+UNKNOWN = Whose("runner", LONGEST_TAIL, forward=True)
+"""The output of a runner that runs no task.
+
+It is kept, as a part of the next task's output: the collector can read the first output of that
+task before it is told of the task.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log
+from psched.base.log_lines import COPIED
 from psched.output.captured import (
     LOST_OUTPUT,
     NO_OUTPUT,
@@ -38,6 +39,10 @@ _PATIENCE = 1.0
 answer within the same time again, it counts as hanging: it is killed, and another one is started.
 The second wait is for a service whose processes were all stopped for a while."""
 
+_LONGEST_PATIENCE = 10.0
+"""The seconds after which a collector counts as hanging if it does not give one of the answers,
+even if it gives others."""
+
 _CHECK = 5.0
 """Seconds between two checks whether the collector still reads the pipes of running tasks."""
 
@@ -56,6 +61,18 @@ pipes."""
 
 _CAPACITY = 2**20
 """More bytes than a pipe contains."""
+
+
+class _Question(NamedTuple):
+    """What the collector was asked, and has not answered; seconds of the monotonic clock.
+
+    Attributes:
+        overdue: when the answer is overdue.
+        begun: when the question was asked.
+    """
+
+    overdue: float
+    begun: float
 
 
 class OutputCollection:
@@ -83,7 +100,7 @@ class OutputCollection:
         self.before_fork: Callable[[], object] = lambda: None
         self.whose: Callable[[Pipe], Whose] = lambda _pipe: UNKNOWN
         self._clock = clock
-        self._secrets = Secrets(secrets)
+        self._secrets = Secrets(secrets, [COPIED])
         self._log = log
         self._channel: Channel | None = None
         # The pid of the collector; 0 if there is none, or it was reaped.
@@ -94,7 +111,7 @@ class OutputCollection:
         self._pipes: dict[int, Pipe] = {}
         self._in_use: dict[int, Pipe] = {}
         self._forgotten: list[Pipe] = []
-        self._asked: dict[int, float] = {}
+        self._asked: dict[int, _Question] = {}
         self._doubted = self._is_deaf = False
         self._answers: dict[int, CapturedOutput] = {}
         # The pipes for which `peek` has asked, and those for which the collector has answered.
@@ -119,7 +136,7 @@ class OutputCollection:
         return min(
             self._start_at if self._channel is None else inf,
             self._check_at if self._in_use else inf,
-            *self._asked.values(),
+            *(question.overdue for question in self._asked.values()),
             inf,
         )
 
@@ -198,12 +215,14 @@ class OutputCollection:
             self._restart(self._channel.fault or "it has ended")
         elif self._is_deaf:
             self._restart("it receives no messages")
-        elif now >= min(self._asked.values(), default=inf):
-            if self._doubted:
+        elif now >= min((question.overdue for question in self._asked.values()), default=inf):
+            begun = min(question.begun for question in self._asked.values())
+            if self._doubted or now >= begun + _LONGEST_PATIENCE:
                 self._restart("it does not answer")
             else:
                 self._doubted = True
-                self._asked = dict.fromkeys(self._asked, now + _PATIENCE)
+                for number, question in self._asked.items():
+                    self._asked[number] = question._replace(overdue=now + _PATIENCE)
         elif now >= self._check_at and self._in_use:
             self._check_at = now + _CHECK
             if not self._asked and not all(is_empty(each.reader) for each in self._in_use.values()):
@@ -276,7 +295,11 @@ class OutputCollection:
         for pipe in self._forgotten:
             pipe.close()
         self._forgotten.clear()
-        channel, theirs = Channel.pair(FROM_COLLECTOR, TO_COLLECTOR)
+        try:
+            channel, theirs = Channel.pair(FROM_COLLECTOR, TO_COLLECTOR)
+        except OSError as error:  # no descriptor is left
+            self._deaths.failed(f"cannot start another one: {error}")
+            return
         try:
             channel.never_wait()
             # A new collector inherits the pipes, because messages need descriptors, too.
@@ -308,7 +331,9 @@ class OutputCollection:
             return
         if self._pid:
             tree.send(self._pid, signal.SIGKILL)
-        # Its last messages say which pipes it has read.
+        # Its last messages say which pipes it has read. They can still be received if the channel
+        # was closed because a message could not be sent.
+        channel.closed = channel.fault is not None
         until = self._clock.monotonic() + _DYING
         while not channel.closed and (left := until - self._clock.monotonic()) > 0:
             if (received := channel.receive(wait=left)) is not None:
@@ -334,7 +359,7 @@ class OutputCollection:
             while chunk := os.read(pipe.reader, _CAPACITY):
                 chunks.append(chunk)
         masking = Masking(self._secrets)
-        text = masking.feed(b"".join(chunks)) + masking.rest()
+        text = (masking.feed(b"".join(chunks)) + masking.rest()).replace(COPIED, b"")
         dropped = max(0, len(text) - self.whose(pipe).keep)
         output = CapturedOutput(text[dropped:], None if pipe.lost else dropped)
         for reader in [each for each, read in self._readers.items() if read is pipe]:
@@ -424,7 +449,8 @@ class OutputCollection:
         }
 
     def _ask(self, number: int, message: dict[str, Any]) -> None:
-        self._asked[number] = self._clock.monotonic() + _PATIENCE
+        now = self._clock.monotonic()
+        self._asked[number] = _Question(now + _PATIENCE, now)
         self._say(message)
 
     def _say(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:

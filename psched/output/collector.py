@@ -112,9 +112,10 @@ class _Pipe:
         self._add(self._masking.feed(chunk))
 
     def _add(self, shown: bytes) -> None:
-        self.tail.add(shown)
+        kept = shown.replace(COPIED, b"")
+        self.tail.add(kept)
         for reader in self.readers.values():
-            reader.add(shown)
+            reader.add(kept)
         if not self.named:
             room = _MOST_UNNAMED - len(self._line)
             self.dropped += shown.count(b"\n", max(room, 0))
@@ -392,8 +393,16 @@ class Collector:
                 self._channel.send(message, [] if file is None else [file])
             except BlockingIOError:
                 return
-            except OSError:  # the worker has ended, or there is no memory left
-                pass
+            except ConnectionError:
+                pass  # the worker has ended
+            except OSError:
+                if file is None:
+                    raise  # there is no memory left; the worker starts another collector
+                # Too many descriptors are on their way. Without the file, the worker notes that the
+                # output is lost.
+                self._unsent[0] = message, None
+                os.close(file)
+                continue
             self._unsent.popleft()
             if file is not None:
                 os.close(file)

@@ -15,14 +15,21 @@ class Secrets:
 
     Args:
         texts: the secrets; those that are shorter than `SHORTEST` bytes are ignored.
+        whole: texts that are not replaced, but never divided between two pieces of output.
     """
 
-    def __init__(self, texts: Iterable[str] = ()) -> None:
+    def __init__(self, texts: Iterable[str] = (), whole: Iterable[bytes] = ()) -> None:
         found = {text.encode(errors="surrogateescape") for text in texts}
+        self._whole = frozenset(whole)
+        wanted = {each for each in found if len(each) >= SHORTEST} | self._whole
         # The longest is searched first, because a secret can begin with another one.
-        self.all = sorted((each for each in found if len(each) >= SHORTEST), key=len, reverse=True)
+        self.all = sorted(wanted, key=len, reverse=True)
         self.longest = len(self.all[0]) if self.all else 0
         self.pattern = re.compile(b"|".join(map(re.escape, self.all)))
+
+    def shown(self, found: re.Match[bytes]) -> bytes:
+        """What is shown instead of a text that was found."""
+        return found[0] if found[0] in self._whole else _MASK
 
     def occur_in(self, text: bytes) -> bool:
         """Whether a text contains a secret."""
@@ -72,7 +79,7 @@ class Masking:
             for match in self._secrets.pattern.finditer(text):
                 if match.start() >= until:
                     break
-                shown += text[start : match.start()], _MASK
+                shown += text[start : match.start()], self._secrets.shown(match)
                 start = match.end()
                 if start > until:
                     until = self._secrets.held_back(text, start)
@@ -83,4 +90,4 @@ class Masking:
     def rest(self) -> bytes:
         """Return what was held back, because nothing follows."""
         rest, self._held = self._held, b""
-        return self._secrets.pattern.sub(_MASK, rest) if self._secrets.all else rest
+        return self._secrets.pattern.sub(self._secrets.shown, rest) if self._secrets.all else rest

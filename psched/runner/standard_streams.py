@@ -54,6 +54,8 @@ class StandardStreams:
         elif place == RAW:
             self._switch(*self._service)
         else:
+            # A task, or a program that it has started, can have set the mode of the pipe itself.
+            os.set_blocking(self._pipe, True)  # it takes no keywords
             self._switch(self._pipe, self._pipe)
         self._place = place
 

@@ -28,7 +28,7 @@ class TestSelecting:
     @pytest.mark.parametrize(
         ("keys", "conditions", "found"),
         [
-            ((), {}, ["mail-0", "mail-1", "mail-2", "mail-3", "report[1]"]),
+            ((), {"every": True}, ["mail-0", "mail-1", "mail-2", "mail-3", "report[1]"]),
             (("mail-*",), {}, ["mail-0", "mail-1", "mail-2", "mail-3"]),
             (("mail-?",), {"type": "report"}, []),
             (("report[1]",), {}, ["report[1]"]),
@@ -37,6 +37,8 @@ class TestSelecting:
             ((), {"status": "failed"}, []),
             ((), {"reason": "*"}, ["mail-0", "mail-1", "mail-2", "mail-3", "report[1]"]),
             ((), {"reason": "?*"}, []),
+            (("mail-3", "none", "mail-1", "mail-3"), {}, ["mail-3", "mail-1"]),
+            (("mail-3", "*[1]"), {"status": "waiting"}, ["mail-3", "report[1]"]),
         ],
     )
     def test_all_conditions_must_be_fulfilled(self, tasks, keys, conditions, found):
@@ -44,7 +46,13 @@ class TestSelecting:
 
     @pytest.mark.parametrize(
         ("field", "conditions"),
-        [("status", {"status": "lost"}), ("type", {"type": []}), ("reason", {"reason": 5})],
+        [
+            ("status", {"status": "lost"}),
+            ("type", {"type": []}),
+            ("reason", {"reason": 5}),
+            ("reason", {"reason": ""}),
+            ("keys", {}),
+        ],
     )
     def test_invalid_conditions_are_refused(self, schedules, field, conditions):
         with pytest.raises(InvalidError) as raised:
@@ -56,13 +64,15 @@ class TestSelecting:
             sql("UPDATE {table} SET status = 'failed', reason = :r WHERE id = :k", r=reason, k=key)
         [found] = tasks.select(status="failed", reason="*timeout*")
         assert (found.key, found.reason) == ("mail-0", "gave up: TimeoutError: 5 s")
+        assert [each.key for each in tasks.select(reason="timeouterror: 5")] == ["mail-0"]
+        assert [each.key for each in tasks.select(reason="timeout?")] == []
         done = tasks.select(reason="*TIMEOUT*").requeue(LATER)
         assert [*done.changed] == ["mail-0"]
         assert states(tasks)["mail-1"] == "failed"
 
 
 class TestChanging:
-    def test_cancelled_requeued_and_deleted(self, tasks):
+    def test_cancelled_and_requeued(self, tasks):
         told = []
         done = tasks.select("mail-*").cancel(report=lambda *each: told.append(each))
         assert [*done.changed] == ["mail-0", "mail-1", "mail-2", "mail-3"]
@@ -75,17 +85,14 @@ class TestChanging:
         assert [*again.changed] == [*done.changed]
         assert {*states(tasks).values()} == {"waiting"}
 
-        assert len(tasks.select(label="team").delete().changed) == 4
-        assert states(tasks) == {"report[1]": "waiting"}
-
     def test_nothing_is_changed_by_a_dry_run_or_without_consent(self, tasks):
         asked = []
-        assert len(tasks.select().cancel(dry_run=True).changed) == 5
-        refused = tasks.select("mail-*").delete(confirm=asked.append)
+        assert len(tasks.select(every=True).cancel(dry_run=True).changed) == 5
+        refused = tasks.select("mail-*").cancel(confirm=asked.append)
         assert (refused.changed, asked) == ([], [["mail-0", "mail-1", "mail-2", "mail-3"]])
         assert {*states(tasks).values()} == {"waiting"}
 
-    @pytest.mark.parametrize("verb", ["cancel", "delete", "requeue"])
+    @pytest.mark.parametrize("verb", ["cancel", "requeue"])
     def test_what_was_changed_or_deleted_meanwhile_is_skipped(self, tasks, verb):
         tasks.select("mail-*").cancel()
         wanted = {"status": "cancelled"}
@@ -112,10 +119,38 @@ class TestChanging:
         schedules.push("k")
         task = schedules.poll()
         told = []
-        schedules.select("k", status="running").cancel(report=lambda *each: told.append(each))
+        selected = schedules.select("k", status="running")
+        done = selected.cancel(report=lambda *each: told.append(each))
+        assert (done.changed, done.marked) == (["k"], {"k"})
         assert told == [("k", False)]
         assert states(schedules) == {"k": "cancelling"}
         task.finish()
+
+    @pytest.mark.parametrize(
+        ("condition", "change"),
+        [({"type": "mail"}, {"type": "other"}), ({"label": "team"}, {"label": "another"})],
+    )
+    def test_one_that_means_something_else_meanwhile_is_skipped(self, tasks, condition, change):
+        def meddle(_keys):
+            tasks["mail-2"].modify(**change)
+            return True
+
+        done = tasks.select(**condition).cancel(confirm=meddle)
+        assert (len(done.changed), [*done.skipped]) == (3, ["mail-2"])
+        assert states(tasks)["mail-2"] == "waiting"
+
+    def test_a_key_that_contains_an_asterisk_is_no_pattern_if_it_exists(self, tasks):
+        tasks.push("mail-*", "mail", run_at=LATER)
+        assert tasks.select("mail-*").cancel().changed == ["mail-*"]
+        tasks["mail-*"].delete()
+        assert len(tasks.select("mail-*").cancel().changed) == 4
+
+    def test_the_time_is_checked_before_anything_is_changed(self, tasks):
+        tasks.select("mail-*").cancel()
+        with pytest.raises(InvalidError) as raised:
+            tasks.select("mail-*", status="cancelled").requeue("soon")
+        assert raised.value.field == "run_at"
+        assert states(tasks)["mail-0"] == "cancelled"
 
     def test_an_invalid_one_does_not_stop_the_others(self, schedules, sql):
         for key in ("a", "b"):
@@ -146,5 +181,5 @@ class TestChanging:
     @pytest.mark.parametrize("rate", ["", "5", "0/s", "-1/s", "1/x", "1.5/s", "10/s ", 5])
     def test_an_invalid_rate_changes_nothing(self, tasks, rate):
         with pytest.raises(InvalidError, match="rate: must be a number per time"):
-            tasks.select().cancel(rate=rate)
+            tasks.select(every=True).cancel(rate=rate)
         assert {*states(tasks).values()} == {"waiting"}

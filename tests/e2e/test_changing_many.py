@@ -1,7 +1,10 @@
 """Commands that change several schedules: patterns, conditions, questions, previews."""
 
 import json
+import re
+import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,11 +67,19 @@ def test_a_pattern_chooses_what_can_be_changed(service):
     ]
     done = service.psched("cancel", "mail-*")
     assert done.stdout == "mail-0: cancelled\nmail-3: cancelled\n2 schedules cancelled\n"
-    deleted = service.psched("delete", "--label", "team", "--status", "failed")
-    assert deleted.stdout == "mail-1: deleted\nmail-2: deleted\n2 schedules deleted\n"
-    everything = service.psched("delete", "--all")
-    assert everything.stdout.splitlines()[-1] == "3 schedules deleted"
-    assert states(service) == {}
+    failed = service.psched("requeue", "--label", "team", "--at", str(LATER))
+    assert failed.stdout == "mail-1: requeued\nmail-2: requeued\n2 schedules requeued\n"
+    everything = service.psched("cancel", "--all")
+    assert everything.stdout.splitlines()[-1] == "3 schedules cancelled"
+    assert {*states(service).values()} == {"cancelled"}
+
+
+def test_an_existing_key_is_no_pattern(service):
+    with service.schedules() as schedules:
+        schedules.push("mail-*", "mail", run_at=LATER)
+    done = service.psched("cancel", "mail-*")
+    assert done.stdout == "mail-*: cancelled\n"
+    assert states(service)["mail-0"] == "waiting"
 
 
 def test_a_preview_of_named_schedules_says_which_would_not_be_changed(service):
@@ -83,8 +94,8 @@ def test_a_preview_of_named_schedules_says_which_would_not_be_changed(service):
 
 
 def test_each_named_schedule_is_tried(service):
-    done = service.psched("delete", "none", "mail-0", "mail-0")
-    assert (done.returncode, done.stdout) == (1, "mail-0: deleted\n")
+    done = service.psched("cancel", "none", "mail-0", "mail-0")
+    assert (done.returncode, done.stdout) == (1, "mail-0: cancelled\n")
     assert done.stderr == "Error: no schedule has the key 'none'\n"
 
 
@@ -92,10 +103,11 @@ def test_each_named_schedule_is_tried(service):
     ("arguments", "said"),
     [
         (["cancel"], "name KEYS, or choose by"),
-        (["delete", "--all", "mail-1"], "--all chooses every schedule"),
+        (["requeue", "--all", "mail-1"], "--all chooses every schedule"),
         (["cancel", "--all", "--type", "mail"], "--all chooses every schedule"),
         (["requeue", "--status", "waiting"], "'waiting' cannot be requeued; choose from cancelled"),
         (["cancel", "--type", "mail", "--rate", "5"], "rate: must be a number per time"),
+        (["cancel", "--reason", ""], "reason: must not be empty"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(service, arguments, said):
@@ -121,6 +133,19 @@ def test_what_was_not_done_before_an_interruption_is_done_by_the_same_command(se
 
     rest = service.psched("cancel", "k*")
     assert rest.stdout.splitlines()[-1] == f"{200 - done} schedules cancelled"
+
+
+def test_a_closed_pipe_stops_it_and_says_so(service):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(50))
+    service.env["PYTHONUNBUFFERED"] = "1"
+    command = f"{shlex.join(map(str, service.psched_command))} cancel 'k*' --rate 20/s | head -1"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=service.folder, env=service.env,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "k000: cancelled\n"
+    assert re.search(r"stopped after \d+; the same command goes on", done.stderr), done.stderr
 
 
 # --- on a terminal -------------------------------------------------------------------

@@ -156,15 +156,26 @@ def logged():
 
 def test_captured_output_contains_the_log_lines_of_the_task():
     text, log, forwarded = isolated(logged)
-    # `str.splitlines` would split at the mark, too.
-    printed, *copies, _ = text.split("\n")
+    printed, *copies = text.splitlines()
     assert printed == "printed"
-    assert copies[0].startswith("\x1e")
     assert "logged" in copies[0]
     assert any("a reason" in line for line in copies)
     # They are in the log, so they are not forwarded.
     assert "a reason" in log
     assert forwarded == ["logs: printed"]
+
+
+def separated():
+    bench = make(output="both")
+    # RFC 7464: each JSON text begins with this character.
+    told = run(bench, "write", text="\x1e{}\n\x1e[]\npart\x1e1\n")
+    return told, [line.partition(" ")[2] for line in Path("service").read_text().split("\n")[:3]]
+
+
+def test_a_record_separator_is_no_mark():
+    [_, text, _], forwarded = isolated(separated)
+    assert text == "\x1e{}\n\x1e[]\npart\x1e1\n"
+    assert forwarded == ["write: \x1e{}", "write: \x1e[]", "write: part\x1e1"]
 
 
 def limited():

@@ -1,12 +1,10 @@
 """Writes what tasks have printed to the terminal."""
 
 import codecs
-import re
 import sys
 
 import click
 
-from psched.base.log_lines import COPIED
 from psched.base.texts import visible
 from psched.cli.history.run_text import result
 from psched.cli.output import one_line
@@ -19,8 +17,6 @@ from psched.core.output.output import Output
 _LONGEST_LINE = 2**16
 """If values are hidden, an incomplete line is held back, because a value ends with its line. A line
 of so many characters is shown nevertheless."""
-
-_MARK = re.compile(b"^" + re.escape(COPIED), re.MULTILINE)
 
 
 def heading(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
@@ -66,7 +62,6 @@ class OutputPrinter:
         self._redaction = redaction
         self._raw = raw
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._line_begins = True
         self._held = ""
         self._in_line = False
 
@@ -74,11 +69,6 @@ class OutputPrinter:
         """Write the next bytes."""
         if not piece:
             return
-        # A mark is only one at the beginning of a line, which can be in the piece before.
-        before = b"" if self._line_begins else b"x"
-        piece = _MARK.sub(b"", before + piece)[len(before) :]
-        if piece:
-            self._line_begins = piece.endswith(b"\n")
         if self._raw:
             sys.stdout.flush()
             sys.stdout.buffer.write(piece)

@@ -7,6 +7,7 @@ import click
 
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
+from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
@@ -16,7 +17,6 @@ from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
 
 _CANCEL = Verb("cancel", "cancelled", ScheduleCollection.cancel, SelectedSchedules.cancel)
-_DELETE = Verb("delete", "deleted", ScheduleCollection.delete, SelectedSchedules.delete)
 
 
 @click.command()
@@ -29,7 +29,7 @@ def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> No
     """Cancel tasks or schedules: they never run again.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
-    With conditions, only those are cancelled that fulfil all of them, and that have not ended.
+    Patterns and conditions choose only those that have not ended, and that match all of them.
 
     If a task is running, its worker stops the task. A task that finishes before it is stopped gets
     the status finished, not cancelled.
@@ -60,15 +60,14 @@ def requeue(
     """Run again what ended, was quarantined or is paused.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
-    With patterns or conditions, only those run again that match all of them; what is finished or
-    cancelled does so only with --status. For example, this runs all tasks again that have failed
+    Patterns and conditions choose only those that match all of them. Finished and cancelled tasks
+    are left out unless --status names them. For example, this runs all tasks again that have failed
     with a timeout, ten per second:
 
-        psched requeue --failed --reason '*timeout*' --rate 10/s
+        psched requeue --failed --reason timeout --rate 10/s
 
-    If the command is interrupted, run it again: it goes on with the others. Attempts are counted
-    from 1 again. A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset,
-    it is in the configured timezone.
+    Attempts are counted from 1 again. A TIME is Unix seconds or ISO 8601, such as
+    2026-01-31T09:00; without an offset, it is in the configured timezone.
     """
     given["states"] = (*given["states"], *(["failed"] if failed else []))
     chosen = Chosen(**given)
@@ -85,20 +84,19 @@ def requeue(
 
 
 @click.command()
-@choosing
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
 @changes.message
 @options.database
 @click.pass_obj
 @report_errors
-def delete(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
+def delete(location: ConfigLocation, keys: tuple[str, ...], message: str | None) -> None:
     """Delete schedules or tasks.
 
-    KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
-    With conditions, only those are deleted that fulfil all of them.
-
-    If a task is running, its worker stops the task, and then deletes the row.
+    If a task is running, its worker stops the task, and then deletes the row. The command ends at
+    the first KEY that does not exist.
     """
-    chosen = Chosen(**given)
-    chosen.check()
     with open_to_change(settings_to_write(location), message) as schedules:
-        change_chosen(schedules, chosen, _DELETE)
+        for key in keys:
+            is_deleted = schedules[key].delete()
+            result = "deleted" if is_deleted else "will be deleted when its task has stopped"
+            click.echo(f"{key}: {result}")

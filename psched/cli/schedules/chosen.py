@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from psched.app import CLOCK
-from psched.base.errors import InvalidError, ScheduleError
+from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.cli.completion import complete_key
 from psched.client.collection import ScheduleCollection
@@ -76,10 +76,12 @@ class Chosen:
     def _has_conditions(self) -> bool:
         return bool(self.states or self.types or self.labels or self.reason is not None)
 
-    @property
-    def names_each(self) -> bool:
-        """Whether each schedule is named by its key."""
-        return not (self.every or self._has_conditions or any(map(is_pattern, self.keys)))
+    def names_each(self, schedules: ScheduleCollection) -> bool:
+        """Whether each schedule is named by its key, and none by a pattern or a condition."""
+        patterns = [key for key in self.keys if is_pattern(key)]
+        if self.every or self._has_conditions:
+            return False
+        return not patterns or len(schedules.read_many(patterns)) == len({*patterns})
 
     def select(self, schedules: ScheduleCollection) -> SelectedSchedules:
         """The selection that corresponds to the arguments and options."""
@@ -89,6 +91,7 @@ class Chosen:
             type=self.types or None,
             label=self.labels or None,
             reason=self.reason,
+            every=self.every,
         )
 
 
@@ -114,17 +117,21 @@ def choosing(command: Command) -> Command:
             ),
             click.option(
                 "--reason",
-                metavar="PATTERN",
-                help="Those whose REASON in psched list matches, such as '*timeout*'; capital and"
-                " small letters are equal.",
+                metavar="TEXT",
+                help="Those whose REASON in psched list contains this text, or matches this"
+                " pattern; capital and small letters are equal.",
             ),
-            click.option("--all", "every", is_flag=True, help="Every schedule."),
+            click.option("--all", "every", is_flag=True, help="No condition."),
             click.option(
                 "--rate", metavar="N/UNIT", help=f"At most so many changes per time: {RATES}."
             ),
             click.option("--dry-run", is_flag=True, help="Show what would be done."),
             click.option(
-                "-y", "--yes", is_flag=True, help="Do not ask before several are changed."
+                "-y",
+                "--yes",
+                is_flag=True,
+                help="Do not ask before several are changed. Without a terminal, psched never"
+                " asks.",
             ),
         )
     ):
@@ -137,7 +144,8 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
 
     The program exits with status 1 if a schedule could not be changed, or if the user says no.
     """
-    if chosen.names_each and not chosen.dry_run:
+    names_each = chosen.names_each(schedules)
+    if names_each and not chosen.dry_run:
         keys = [*dict.fromkeys(chosen.keys)]
         _ask(keys, chosen, verb)
         _change_each(schedules, keys, chosen, verb)
@@ -151,12 +159,15 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             dry_run=chosen.dry_run,
             confirm=lambda keys: _ask(keys, chosen, verb),
         )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
+        # The others stay as they are, if nobody can see what becomes of them, too.
         text = f"stopped after {shown.count}; the same command goes on with the others"
-        click.echo(f"\n{text}", err=True)
-        raise click.Abort from None
+        click.echo(text, err=True)
+        if isinstance(stopped, KeyboardInterrupt):
+            raise click.Abort from None
+        raise
     if chosen.dry_run:
-        _show_dry_run(schedules, result.changed, chosen, verb)
+        _show_dry_run(schedules, result.changed, chosen, verb, names_each=names_each)
     else:
         click.echo(_closing(result, verb))
     if result.failed:
@@ -215,7 +226,12 @@ def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
 
 
 def _show_dry_run(
-    schedules: ScheduleCollection, keys: Sequence[str], chosen: Chosen, verb: Verb
+    schedules: ScheduleCollection,
+    keys: Sequence[str],
+    chosen: Chosen,
+    verb: Verb,
+    *,
+    names_each: bool,
 ) -> None:
     """Show what the command would do.
 
@@ -223,7 +239,7 @@ def _show_dry_run(
     """
     for key in keys:
         click.echo(f"{key}: would be {verb.done}")
-    others = {*chosen.keys} - {*keys} if chosen.names_each else set[str]()
+    others = {*chosen.keys} - {*keys} if names_each else set[str]()
     for key in sorted(others):
         found = schedules.read_many([key]).get(key)
         why = "there is no such schedule" if found is None else f"it is {found.status}"
@@ -245,6 +261,8 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
     if not (result.changed or result.skipped or result.failed):
         return _NONE
     parts = [f"{_count(len(result.changed))} {verb.done}"]
+    if result.marked:
+        parts[0] += f", {len(result.marked)} of them when the task has stopped"
     if result.skipped:
         parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
     if result.failed:

@@ -1,12 +1,8 @@
 """What one attempt has printed, in the API for programs."""
 
-import re
 from dataclasses import dataclass
 
-from psched.base.log_lines import COPIED
 from psched.core.output.records import OutputRecord
-
-_MARK = re.compile(b"^" + re.escape(COPIED), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +51,9 @@ class Output:
     @property
     def raw(self) -> bytes:
         """The bytes that were printed."""
-        return unmarked(self.record.output)
+        return self.record.output
 
     @property
     def text(self) -> str:
         """The bytes as UTF-8 text. What is not UTF-8 is replaced by U+FFFD."""
         return self.raw.decode(errors="replace")
-
-
-def unmarked(output: bytes) -> bytes:
-    """Captured output without the marks `COPIED` before lines of the log."""
-    return _MARK.sub(b"", output)

@@ -61,8 +61,8 @@ class OutputStatements:
         }
         inserted = [name for name in read if name != "id"] + ["size"]
         attempt = ", ".join(map(quote, _ATTEMPT))
-        # A row that exists already is left alone: it is there only if this request is repeated
-        # while the server still works on the first one.
+        # A row that exists already is left alone: this request is repeated while the server still
+        # works on the first one, or a reader has just asked for the output.
         ignore = dialect.ignore_duplicate.format(attempt, quote("id"))
         self.insert = text(
             f"INSERT INTO {self._table} ({', '.join(map(quote, inserted))})"
@@ -93,6 +93,11 @@ class OutputStatements:
             f" ended = :ended WHERE {running}"
         )
         self._find = ("", f"SELECT id FROM {self._table} WHERE {condition}", "")
+        self._find_live = (
+            "",
+            f"SELECT id FROM {self._table} WHERE {condition} AND is_live = 1",
+            "",
+        )
         self._delete = (f"DELETE FROM {self._table} WHERE id IN (", ":id{0}", ")")
         self.oldest = text(f"SELECT id, ended, size FROM {self._table} ORDER BY id LIMIT :limit")
         self.delete_range = text(
@@ -111,6 +116,10 @@ class OutputStatements:
     def find(self, records: Sequence[OutputRecord]) -> Request:
         """A request for the ids of the records that the table has of the same attempts."""
         return _many(self._find, len(records), " UNION ALL "), _attempts(records)
+
+    def find_live(self, records: Sequence[OutputRecord]) -> Request:
+        """The same for those of running attempts."""
+        return _many(self._find_live, len(records), " UNION ALL "), _attempts(records)
 
     def asked(self, attempts: Sequence[RunningAttempt], now: int) -> Request:
         """A request for the places, in this sequence, of those whose output is read now."""

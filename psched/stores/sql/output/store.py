@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import Connection
 from typing_extensions import override
@@ -15,7 +16,13 @@ from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.history.store import HistoryStore, Pages
-from psched.stores.sql.output.statements import OutputStatements, as_record, of_attempts, stored
+from psched.stores.sql.output.statements import (
+    OutputStatements,
+    Request,
+    as_record,
+    of_attempts,
+    stored,
+)
 from psched.stores.sql.table_store import S, one_request
 
 _PAGE = 20
@@ -74,17 +81,27 @@ class OutputStore(HistoryStore[S]):
         def write(connection: Connection) -> None:
             for start in range(0, len(latest), _BATCH):
                 batch, bound = latest[start : start + _BATCH], values[start : start + _BATCH]
+                self._replace(connection, self._output.find(batch), bound)
+                # A reader can have inserted a request in the meantime. Now it cannot.
+                ended = [record for record in batch if not record.is_live]
+                requests = self._output.find_live(ended) if ended else None
                 self._connector.step()
-                found = raw_execute.rows(connection, *self._output.find(batch))
-                if found:
-                    self._connector.step()
-                    ids = [id_ for (id_,) in found]
-                    raw_execute.count(connection, *self._output.delete(ids))
-                self._connector.step()
-                raw_execute.repeat(connection, self._output.insert, bound)
+                if requests and raw_execute.rows(connection, *requests):
+                    self._replace(connection, requests, bound)
 
         if records:
             self._connector.transact(write, patient=False)
+
+    def _replace(
+        self, connection: Connection, find: Request, values: Sequence[dict[str, Any]]
+    ) -> None:
+        """Delete the rows that a statement finds, and insert rows that do not exist."""
+        self._connector.step()
+        if found := raw_execute.rows(connection, *find):
+            self._connector.step()
+            raw_execute.count(connection, *self._output.delete([id_ for (id_,) in found]))
+        self._connector.step()
+        raw_execute.repeat(connection, self._output.insert, values)
 
     def outputs(self, selection: OutputSelection) -> Iterator[OutputRecord]:
         """The records of a selection, as `KeepsOutput.outputs` describes."""
