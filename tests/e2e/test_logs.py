@@ -162,6 +162,32 @@ def test_a_running_task_is_followed_until_it_ends(service, following):
     assert master.stop() == 0
 
 
+def test_following_a_task_that_is_due_waits_for_its_start(service, following):
+    assert service.psched("push", "t", "prints", json.dumps(gated("gate"))).returncode == 0
+
+    reader = following(service, "-f", "t", runs=False)
+    reader.wait_for("t: due, waits for a worker\n")
+    service.start()
+    reader.wait_for("attempt 1 of")
+    service.open_gate("gate")
+
+    assert reader.wait() == 0
+    assert "gate is open\n" in reader.text
+    assert "attempt 1: finished" in reader.text
+    assert "due" not in service.psched("logs", "t", "-f").stderr
+
+
+def test_a_task_that_ends_at_once_is_shown_to_who_waits_for_its_start(service, following):
+    service.psched("push", "t", "prints", '{"text": "short\\n"}')
+    reader = following(service, "-f", "t", runs=False)
+    reader.wait_for("due")
+
+    service.start()
+
+    assert reader.wait() == 0
+    assert "short\n" in reader.text
+
+
 def test_a_silent_task_is_followed_until_it_ends(service, following):
     service.add("s1", "prints", data={"gates": [["a", ""]]})
     service.start()

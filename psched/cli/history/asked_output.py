@@ -1,6 +1,6 @@
 """Finds the output that the user of the command logs asks for."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,7 @@ from psched.config import Config
 from psched.core.definition import output_setting
 from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
-from psched.core.model import Row
+from psched.core.model import WAITING, Row
 from psched.core.output.output import Output
 from psched.core.output.records import KEPT, RunningAttempt
 
@@ -28,6 +28,12 @@ _TRIES = 6
 
 PAUSE = 0.2
 """Seconds between two looks for what will be stored soon."""
+
+START_WAIT = 60.0
+"""Seconds for which somebody who follows a task that is due waits for its start."""
+
+_DUE_SOON = 5.0
+"""A task that is due within so many seconds counts as due for somebody who follows it."""
 
 _SENT = 7
 """How often a request of somebody who reads running output is sent while the store is unavailable:
@@ -99,6 +105,24 @@ class AskedOutput:
         if row is None or not self._runs_now(row):
             return None
         return self._live_elsewhere(row)
+
+    def wait_for_start(self, say: Callable[[str], None]) -> None:
+        """Wait until the attempt that is due begins, if it is asked for.
+
+        Args:
+            say: is called with one line if this has to wait.
+        """
+        row = self._row()
+        if row is None or self._attempt is not None or not self._is_due(row):
+            return
+        say(f"{self._key}: due, waits for a worker")
+        # The attempt can also end between two looks. Then the fence has grown.
+        fence, until = row.fence, CLOCK.monotonic() + START_WAIT
+        while row is not None and row.fence == fence and self._is_due(row):
+            if CLOCK.monotonic() >= until:
+                return
+            CLOCK.sleep(PAUSE)
+            row = self._row()
 
     def newest(self) -> Output:
         """The stored output of the newest attempt.
@@ -205,6 +229,13 @@ class AskedOutput:
         if row.owner is None or (row.next_run_time or 0) <= self._schedules.now():
             return False
         return self._time in (None, row.next_time) and self._attempt in (None, row.attempt)
+
+    def _is_due(self, row: Row) -> bool:
+        """Whether an attempt that the user asks for can begin now or very soon."""
+        if row.owner is not None or row.status != WAITING or row.next_run_time is None:
+            return False
+        is_asked_for = self._time in (None, row.next_time)
+        return is_asked_for and row.next_run_time <= self._schedules.now() + _DUE_SOON
 
     def _row(self) -> Row | None:
         try:

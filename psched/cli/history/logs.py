@@ -1,6 +1,7 @@
 """The command logs."""
 
 import json
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -66,6 +67,9 @@ def logs(
     printed so far; with -f, what it prints until it ends. If it runs on another host, the output
     comes through the store, a few seconds later.
 
+    If the task is due, -f waits up to 60 s for its start. The exit status of -f is 0 also if the
+    attempt fails.
+
     A line on standard error says which attempt it is. Control characters are shown as escapes,
     except with --raw. If there is no output, the exit status is 1, and a line says why.
 
@@ -92,6 +96,8 @@ def logs(
         if limit is not None:
             shown.outputs(asked, [*islice(asked.outputs(), limit)][::-1] or [asked.newest()])
             return
+        if follow:
+            asked.wait_for_start(partial(click.echo, err=True))
         live = asked.live()
         if live is None:
             shown.outputs(asked, [asked.newest()])
