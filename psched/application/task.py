@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Protocol
 
 from psched.base import payload
@@ -233,14 +234,17 @@ class Task:
         that the handler has forked can call it, too. In a program that polls, it has no effect.
 
         Args:
-            percent: a number from 0 to 100; None if it is not known.
+            percent: a number from 0 to 100; None if it is not known. A number outside counts as the
+                nearer end, because sums of rounded steps can exceed 100 a little.
             text: what is done, in a few words; the first 100 characters are shown.
 
         Raises:
-            InvalidError: an argument has another type, or the percent is out of range.
+            InvalidError: an argument has another type, or the percent is NaN or infinite.
         """
-        if percent is not None and not _is_number(percent, 100):
-            raise InvalidError("percent", f"must be a number from 0 to 100, not {percent!r}")
+        if percent is not None:
+            if not _is_number(percent, inf, least=-inf) or percent in (inf, -inf):
+                raise InvalidError("percent", f"must be a number from 0 to 100, not {percent!r}")
+            percent = min(max(percent, 0), 100)
         if not isinstance(text, str):
             raise InvalidError("text", f"must be a text, not {type(text).__name__}")
         self._holder.progress(percent, text)
@@ -270,10 +274,10 @@ class Task:
             raise AlreadyFinishedError(f"{self.occurrence} has been settled already")
 
 
-def _is_number(value: object, most: float) -> bool:
+def _is_number(value: object, most: float, least: float = 0) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return 0 <= value <= most  # This is False for NaN, so NaN is refused.
+    return least <= value <= most  # This is False for NaN, so NaN is refused.
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
