@@ -107,7 +107,7 @@ class Task:
         self.token = Token(assignment["owner"], assignment["fence"])
         self._holder = holder
         self._settled = False
-        self._result: Any = None
+        self._result: str | None = None
 
     def __repr__(self) -> str:
         # Leave the payload out, because this text is logged and the payload can contain secrets.
@@ -156,7 +156,7 @@ class Task:
         """The result of this attempt, which the run history keeps; None if there is none.
 
         Assign any value that JSON can represent; None removes the result. The value is copied when
-        it is assigned, so that later changes of a list or a dict have no effect. The last value
+        it is assigned and when it is read, so changes of a list or a dict have no effect. The last value
         that was assigned before the task ended is kept, also if the task then fails. It is lost if
         the task's process is killed. `psched.Run.result` reads it.
 
@@ -166,13 +166,14 @@ class Task:
             InvalidError: JSON cannot represent the value, or needs more than 64 KiB for it.
             AlreadyFinishedError: a program that polls has settled the task already.
         """
-        return self._result
+        # Each reader gets a copy: a change of it must not look like a change of what is kept.
+        return None if self._result is None else json.loads(self._result)
 
     @result.setter
     def result(self, value: Any) -> None:  # noqa: ANN401
         text = None if value is None else encode_result(value)
         self._holder.keep_result(text)
-        self._result = None if text is None else json.loads(text)
+        self._result = text
 
     @property
     def settled(self) -> bool:
