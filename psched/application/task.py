@@ -156,9 +156,9 @@ class Task:
         """The result of this attempt, which the run history keeps; None if there is none.
 
         Assign any value that JSON can represent; None removes the result. The value is copied when
-        it is assigned and when it is read, so changes of a list or a dict have no effect. The last value
-        that was assigned before the task ended is kept, also if the task then fails. It is lost if
-        the task's process is killed. `psched.Run.result` reads it.
+        it is assigned and when it is read, so changes of a list or a dict have no effect. The last
+        value that was assigned before the task ended is kept, also if the task then fails. It is
+        lost if the task's process is killed. `psched.Run.result` reads it.
 
         In a program that polls, assign the result before `finish`, `retry` or `release`.
 
