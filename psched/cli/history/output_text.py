@@ -79,6 +79,8 @@ class OutputPrinter:
         piece = _MARK.sub(b"", before + piece)[len(before) :]
         if piece:
             self._line_begins = piece.endswith(b"\n")
+        if sys.stdout is None:
+            return  # standard output is closed
         if self._raw:
             sys.stdout.flush()
             sys.stdout.buffer.write(piece)
