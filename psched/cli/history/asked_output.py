@@ -10,7 +10,7 @@ from psched.app import CLOCK, make_store
 from psched.base.errors import NotFoundError, NotSupportedError
 from psched.base.retry import retry_while_unavailable
 from psched.cli.history.command import prospect
-from psched.cli.history.live_elsewhere import SOON, LiveElsewhere, State
+from psched.cli.history.live_elsewhere import PAUSE, SOON, LiveElsewhere, State
 from psched.cli.history.live_output import Live, find_live
 from psched.cli.output import one_line
 from psched.cli.time_format import format_exactly, format_span
@@ -25,9 +25,6 @@ from psched.core.output.records import KEPT, RunningAttempt
 
 _TRIES = 6
 """How often the masters of this host are asked for a task that they do not run."""
-
-PAUSE = 0.2
-"""Seconds between two looks for what will be stored soon."""
 
 START_WAIT = 60.0
 """Seconds for which somebody who follows a task that is due waits for its start."""
@@ -137,7 +134,7 @@ class AskedOutput:
             if row is not None and self._runs_now(row):
                 if output is not None and output.record.owner == row.owner:
                     return output
-                text = "is running, and has no stored output yet; psched logs -f shows it"
+                text = f"is running, and has no stored output yet; psched logs {self._key} shows it"
                 raise NotFoundError(f"{self._named(row)} {text}")
             soon = run is not None and self._schedules.now() - run.ended <= SOON
             if output is not None and (run is None or _identity(output) == _identity(run)):
@@ -248,6 +245,13 @@ class AskedOutput:
         time = format_exactly(when or 0, local=not self._utc)
         return f"{self._key}: attempt {about.attempt} of {time}"
 
+    def _asked(self) -> str:
+        """What the options select, if there are any."""
+        attempt = "the occurrence" if self._attempt is None else f"attempt {self._attempt}"
+        if self._time is None:
+            return attempt
+        return f"{attempt} of {format_exactly(self._time, local=not self._utc)}"
+
     def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
         if run is None:
             return self._why_no_run(row)
@@ -259,7 +263,8 @@ class AskedOutput:
 
     def _why_no_run(self, row: Row | None) -> str:
         if self._time is not None or self._attempt is not None:
-            return f"{self._key}: no output of such an attempt is kept; see psched history"
+            history = f"psched history {self._key} shows the attempts"
+            return f"{self._key}: no output of {self._asked()} is kept; {history}"
         if row is None:
             return f"no schedule has the key {self._key!r}, and no output of one is kept"
         if (setting := output_setting(row, self._settings)) not in KEPT:
