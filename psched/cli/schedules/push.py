@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -215,6 +216,10 @@ def _wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: 
     try:
         end = task.wait_for_end(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
+        if as_json:
+            with suppress(StoreError, NotFoundError):
+                made = {"key": task.key, "status": task.metadata().row.state, "reason": None}
+                click.echo(json.dumps({**made, "result": None, "run": None}))
         raise _UnfinishedError(f"{error} after {seconds:g} s; the task goes on") from None
     except KeyboardInterrupt:
         raise _UnfinishedError(f"{task.key}: no longer waiting; the task goes on") from None
