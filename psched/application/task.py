@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Protocol
 
 from psched.base import payload
@@ -106,7 +107,7 @@ class Task:
         self.token = Token(assignment["owner"], assignment["fence"])
         self._holder = holder
         self._settled = False
-        self._result: Any = None
+        self._result: str | None = None
 
     def __repr__(self) -> str:
         # Leave the payload out, because this text is logged and the payload can contain secrets.
@@ -155,9 +156,9 @@ class Task:
         """The result of this attempt, which the run history keeps; None if there is none.
 
         Assign any value that JSON can represent; None removes the result. The value is copied when
-        it is assigned, so that later changes of a list or a dict have no effect. The last value
-        that was assigned before the task ended is kept, also if the task then fails. It is lost if
-        the task's process is killed. `psched.Run.result` reads it.
+        it is assigned and when it is read, so changes of a list or a dict have no effect. The last
+        value that was assigned before the task ended is kept, also if the task then fails. It is
+        lost if the task's process is killed. `psched.Run.result` reads it.
 
         In a program that polls, assign the result before `finish`, `retry` or `release`.
 
@@ -165,13 +166,14 @@ class Task:
             InvalidError: JSON cannot represent the value, or needs more than 64 KiB for it.
             AlreadyFinishedError: a program that polls has settled the task already.
         """
-        return self._result
+        # Each reader gets a copy: a change of it must not look like a change of what is kept.
+        return None if self._result is None else json.loads(self._result)
 
     @result.setter
     def result(self, value: Any) -> None:  # noqa: ANN401
         text = None if value is None else encode_result(value)
         self._holder.keep_result(text)
-        self._result = None if text is None else json.loads(text)
+        self._result = text
 
     @property
     def settled(self) -> bool:
@@ -233,14 +235,17 @@ class Task:
         that the handler has forked can call it, too. In a program that polls, it has no effect.
 
         Args:
-            percent: a number from 0 to 100; None if it is not known.
+            percent: a number from 0 to 100; None if it is not known. A number outside counts as the
+                nearer end, because sums of rounded steps can exceed 100 a little.
             text: what is done, in a few words; the first 100 characters are shown.
 
         Raises:
-            InvalidError: an argument has another type, or the percent is out of range.
+            InvalidError: an argument has another type, or the percent is NaN or infinite.
         """
-        if percent is not None and not _is_number(percent, 100):
-            raise InvalidError("percent", f"must be a number from 0 to 100, not {percent!r}")
+        if percent is not None:
+            if not _is_number(percent, inf, least=-inf) or percent in (inf, -inf):
+                raise InvalidError("percent", f"must be a number from 0 to 100, not {percent!r}")
+            percent = min(max(percent, 0), 100)
         if not isinstance(text, str):
             raise InvalidError("text", f"must be a text, not {type(text).__name__}")
         self._holder.progress(percent, text)
@@ -270,10 +275,10 @@ class Task:
             raise AlreadyFinishedError(f"{self.occurrence} has been settled already")
 
 
-def _is_number(value: object, most: float) -> bool:
+def _is_number(value: object, most: float, least: float = 0) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return 0 <= value <= most  # This is False for NaN, so NaN is refused.
+    return least <= value <= most  # This is False for NaN, so NaN is refused.
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:

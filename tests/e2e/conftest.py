@@ -34,8 +34,9 @@ def following():
     """Starts psched logs -f; ends it at the test's end."""
     started = []
 
-    def start(service, *arguments, **options):
-        service.wait_for_row(arguments[-1], lambda seen: seen.status == "running")
+    def start(service, *arguments, runs=True, **options):
+        if runs:
+            service.wait_for_row(arguments[-1], lambda seen: seen.status == "running")
         started.append(Following(service, *arguments, **options))
         return started[-1]
 

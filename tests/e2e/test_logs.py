@@ -82,6 +82,19 @@ def test_control_characters_are_visible_unless_raw(service):
     assert raw.stdout == bytes.fromhex(data["bytes"])
 
 
+@pytest.mark.parametrize("option", [(), ("--raw",), ("-f",)])
+def test_with_a_closed_standard_output_nothing_is_shown(service, option):
+    service.add("s1", "prints", data={"text": "x\n"})
+    service.start()
+    service.wait_for_finish("s1")
+    command = [*service.psched_command, "logs", "s1", *option]
+
+    done = service.run("sh", "-c", '"$@" >&-', "sh", *command)
+
+    assert done.returncode == 0
+    assert re.fullmatch(r"==> s1, attempt 1 .* <==\n", done.stderr)
+
+
 def test_values_of_redacted_fields_are_hidden(service):
     service.configure(redact=["password"])
     service.add("s1", "prints", data={"text": "password=geheim\nuser=me\n"})
@@ -116,7 +129,12 @@ def test_it_says_why_there_is_no_output(service):
     assert "next: it has not run yet; its next run is in" in refused("next", "-f")
     assert "mute: attempt 1 of 2001-09-09T01:46:40+00:00: it has printed nothing" in refused("mute")
     assert "no schedule has the key 'none', and no output of one is kept" in refused("none")
-    assert "no output of such an attempt is kept" in refused("old", "--attempt", 7)
+    no_seven = "old: no output of attempt 7 is kept; psched history old shows the attempts"
+    assert no_seven in refused("old", "--attempt", 7)
+    no_time = "old: no output of the occurrence of 1970-01-01T00:00:07+00:00 is kept; psched"
+    assert no_time in refused("old", "--time", 7)
+    no_both = "old: no output of attempt 2 of 1970-01-01T00:00:07+00:00 is kept; psched"
+    assert no_both in refused("old", "--time", 7, "--attempt", 2)
     with service.sql() as database:
         database.execute("delete from psched_output")
         database.execute("update psched_runs set ended = ended - 100000000000")
@@ -160,6 +178,32 @@ def test_a_running_task_is_followed_until_it_ends(service, following):
     assert re.fullmatch(expected, reader.text), reader.text
     assert re.fullmatch(expected, second.text), second.text
     assert master.stop() == 0
+
+
+def test_following_a_task_that_is_due_waits_for_its_start(service, following):
+    assert service.psched("push", "t", "prints", json.dumps(gated("gate"))).returncode == 0
+
+    reader = following(service, "-f", "t", runs=False)
+    reader.wait_for("t: due, waits for a worker\n")
+    service.start()
+    reader.wait_for("attempt 1 of")
+    service.open_gate("gate")
+
+    assert reader.wait() == 0
+    assert "gate is open\n" in reader.text
+    assert "attempt 1: finished" in reader.text
+    assert "due" not in service.psched("logs", "t", "-f").stderr
+
+
+def test_a_task_that_ends_at_once_is_shown_to_who_waits_for_its_start(service, following):
+    service.psched("push", "t", "prints", '{"text": "short\\n"}')
+    reader = following(service, "-f", "t", runs=False)
+    reader.wait_for("due")
+
+    service.start()
+
+    assert reader.wait() == 0
+    assert "short\n" in reader.text
 
 
 def test_a_silent_task_is_followed_until_it_ends(service, following):

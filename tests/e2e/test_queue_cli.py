@@ -100,6 +100,10 @@ def test_a_push_takes_durations_with_units(queue):
     slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1s")
     assert slow.exit_code == 3
     assert "after 0.1 s" in slow.output
+    done = queue.psched("push", "slow", "{}", "--wait", "0.1s", "--json")
+    assert done.returncode == 3
+    unknown = {"reason": None, "result": None, "run": None}
+    assert json.loads(done.stdout) == {"key": "slow", "status": "waiting", **unknown}
 
 
 def test_data_can_come_from_standard_input(queue):

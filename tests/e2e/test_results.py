@@ -78,6 +78,9 @@ def test_a_result_is_shown_without_secrets(jobs):
     assert (end["status"], end["result"], end["run"]["outcome"]) == ("failed", hidden, "failed")
     assert "ValueError: no" in end["reason"]
 
+    failing = ("push", "bad2", "reports", '{"fail": 1}', "--max-attempts", "1", "--wait")
+    assert shown(jobs, *failing, status=1) == f"{text}\n"
+
     [record] = map(json.loads, shown(jobs, "history", "k", "--json").splitlines())
     assert record["result"] == hidden
     assert json.loads(shown(jobs, "show", "k", "--json"))["last"]["result"] == hidden

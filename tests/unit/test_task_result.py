@@ -61,7 +61,14 @@ def test_a_result_is_copied_when_it_is_set(task, holder):
     value = {"rows": [1]}
     task.result = value
     value["rows"].append(2)
+    assert holder.results == ['{"rows":[1]}']
+
+
+def test_a_change_of_what_was_read_does_not_seem_to_change_the_result(task, holder):
+    task.result = {"rows": [1]}
     task.result["more"] = 1
+    task.result["rows"].append(2)
+    assert task.result == {"rows": [1]}
     assert holder.results == ['{"rows":[1]}']
 
 
@@ -114,8 +121,16 @@ def test_a_progress_has_a_percent_a_text_or_both(task, holder):
     assert holder.reported == [(40, "rows"), (0.5, ""), (None, "loading"), (None, "")]
 
 
-@pytest.mark.parametrize("percent", [-1, 100.1, nan, inf, True, "40", 10**400])
-def test_a_percent_is_from_0_to_100(task, holder, percent):
+@pytest.mark.parametrize(
+    ("percent", "reported"), [(-1, 0), (-0.001, 0), (100.00000000000001, 100), (1e300, 100)]
+)
+def test_a_percent_out_of_range_counts_as_the_nearer_end(task, holder, percent, reported):
+    task.progress(percent)
+    assert holder.reported == [(reported, "")]
+
+
+@pytest.mark.parametrize("percent", [nan, inf, -inf, True, "40"])
+def test_a_percent_is_a_finite_number(task, holder, percent):
     with pytest.raises(InvalidError, match=r"^percent: must be a number from 0 to 100, not "):
         task.progress(percent)
     assert holder.reported == []

@@ -1,6 +1,6 @@
 """Finds the output that the user of the command logs asks for."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -10,7 +10,7 @@ from psched.app import CLOCK, make_store
 from psched.base.errors import NotFoundError, NotSupportedError
 from psched.base.retry import retry_while_unavailable
 from psched.cli.history.command import prospect
-from psched.cli.history.live_elsewhere import SOON, LiveElsewhere, State
+from psched.cli.history.live_elsewhere import PAUSE, SOON, LiveElsewhere, State
 from psched.cli.history.live_output import Live, find_live
 from psched.cli.output import one_line
 from psched.cli.time_format import format_exactly, format_span
@@ -19,15 +19,18 @@ from psched.config import Config
 from psched.core.definition import output_setting
 from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
-from psched.core.model import Row
+from psched.core.model import WAITING, Row
 from psched.core.output.output import Output
 from psched.core.output.records import KEPT, RunningAttempt
 
 _TRIES = 6
 """How often the masters of this host are asked for a task that they do not run."""
 
-PAUSE = 0.2
-"""Seconds between two looks for what will be stored soon."""
+START_WAIT = 60.0
+"""Seconds for which somebody who follows a task that is due waits for its start."""
+
+_DUE_SOON = 5.0
+"""A task that is due within so many seconds counts as due for somebody who follows it."""
 
 _SENT = 7
 """How often a request of somebody who reads running output is sent while the store is unavailable:
@@ -100,6 +103,24 @@ class AskedOutput:
             return None
         return self._live_elsewhere(row)
 
+    def wait_for_start(self, say: Callable[[str], None]) -> None:
+        """Wait until the attempt that is due begins, if it is asked for.
+
+        Args:
+            say: is called with one line if this has to wait.
+        """
+        row = self._row()
+        if row is None or self._attempt is not None or not self._is_due(row):
+            return
+        say(f"{self._key}: due, waits for a worker")
+        # The attempt can also end between two looks. Then the fence has grown.
+        fence, until = row.fence, CLOCK.monotonic() + START_WAIT
+        while row is not None and row.fence == fence and self._is_due(row):
+            if CLOCK.monotonic() >= until:
+                return
+            CLOCK.sleep(PAUSE)
+            row = self._row()
+
     def newest(self) -> Output:
         """The stored output of the newest attempt.
 
@@ -113,7 +134,7 @@ class AskedOutput:
             if row is not None and self._runs_now(row):
                 if output is not None and output.record.owner == row.owner:
                     return output
-                text = "is running, and has no stored output yet; psched logs -f shows it"
+                text = f"is running, and has no stored output yet; psched logs {self._key} shows it"
                 raise NotFoundError(f"{self._named(row)} {text}")
             soon = run is not None and self._schedules.now() - run.ended <= SOON
             if output is not None and (run is None or _identity(output) == _identity(run)):
@@ -206,6 +227,13 @@ class AskedOutput:
             return False
         return self._time in (None, row.next_time) and self._attempt in (None, row.attempt)
 
+    def _is_due(self, row: Row) -> bool:
+        """Whether an attempt that the user asks for can begin now or very soon."""
+        if row.owner is not None or row.status != WAITING or row.next_run_time is None:
+            return False
+        is_asked_for = self._time in (None, row.next_time)
+        return is_asked_for and row.next_run_time <= self._schedules.now() + _DUE_SOON
+
     def _row(self) -> Row | None:
         try:
             return self._schedules.read(self._key).row
@@ -216,6 +244,13 @@ class AskedOutput:
         when = about.next_time if isinstance(about, Row) else about.scheduled_time
         time = format_exactly(when or 0, local=not self._utc)
         return f"{self._key}: attempt {about.attempt} of {time}"
+
+    def _asked(self) -> str:
+        """What the options select, if there are any."""
+        attempt = "the occurrence" if self._attempt is None else f"attempt {self._attempt}"
+        if self._time is None:
+            return attempt
+        return f"{attempt} of {format_exactly(self._time, local=not self._utc)}"
 
     def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
         if run is None:
@@ -228,7 +263,8 @@ class AskedOutput:
 
     def _why_no_run(self, row: Row | None) -> str:
         if self._time is not None or self._attempt is not None:
-            return f"{self._key}: no output of such an attempt is kept; see psched history"
+            history = f"psched history {self._key} shows the attempts"
+            return f"{self._key}: no output of {self._asked()} is kept; {history}"
         if row is None:
             return f"no schedule has the key {self._key!r}, and no output of one is kept"
         if (setting := output_setting(row, self._settings)) not in KEPT:

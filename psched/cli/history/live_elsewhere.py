@@ -31,7 +31,7 @@ see `psched.worker.chores.live_output`."""
 SOON = 3.0
 """Seconds after its end within which the output and the record of an attempt are stored."""
 
-_PAUSE = 0.2
+PAUSE = 0.2
 """Seconds between two looks for what will be stored soon."""
 
 _FEW = 64
@@ -136,7 +136,7 @@ class LiveElsewhere(Live):
             if state is State.RUNNING and now >= asked + _ASK_AGAIN:
                 self._ask()
                 asked = now
-            self._clock.sleep(_POLL if state is State.RUNNING else _PAUSE)
+            self._clock.sleep(_POLL if state is State.RUNNING else PAUSE)
 
     def _read(self) -> OutputRecord | None:
         return self._send(lambda: self._keeper.output_of(self.attempt))

@@ -1,6 +1,7 @@
 """The command logs."""
 
 import json
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,8 +12,8 @@ from psched.base.errors import NotFoundError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.asked_output import PAUSE, AskedOutput
-from psched.cli.history.live_elsewhere import NO_ANSWER, SOON
+from psched.cli.history.asked_output import AskedOutput
+from psched.cli.history.live_elsewhere import NO_ANSWER, PAUSE, SOON
 from psched.cli.history.live_output import Live
 from psched.cli.history.output_text import OutputPrinter, heading, left_out
 from psched.cli.history.run_text import result
@@ -27,22 +28,29 @@ from psched.core.output.output import Output
 @click.command()
 @click.argument("key", shell_complete=complete_key)
 @click.option(
-    "--attempt", metavar="N", type=click.IntRange(1, 10**9), help="That of the Nth attempt."
+    "--attempt",
+    metavar="N",
+    type=click.IntRange(1, 10**9),
+    help="Show the output of attempt N; without --time, of the newest occurrence.",
 )
 @click.option(
     "--time",
     metavar="TIME",
-    help="That of the occurrence with this scheduled time; psched history KEY shows the times.",
+    help="Show the output of the occurrence with this scheduled time; psched history KEY shows the"
+    " times.",
 )
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(1, 10**9), help="Those of the last N attempts."
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 10**9),
+    help="Show the stored outputs of the last N attempts, without that of a running one.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show what a running task prints until it ends.")
 @click.option(
-    "--raw", is_flag=True, help="The bytes as they were printed, with all control characters."
+    "--raw", is_flag=True, help="Write the bytes as they were printed, with all control characters."
 )
 @click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per attempt.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per attempt.")
 @options.database
 @click.pass_obj
 @report_errors
@@ -65,6 +73,9 @@ def logs(
     those of all programs that it has started. If the attempt is running, this is what it has
     printed so far; with -f, what it prints until it ends. If it runs on another host, the output
     comes through the store, a few seconds later.
+
+    If the task is due, -f waits up to 60 s for its start. The exit status of -f is 0 also if the
+    attempt fails.
 
     A line on standard error says which attempt it is. Control characters are shown as escapes,
     except with --raw. If there is no output, the exit status is 1, and a line says why.
@@ -92,6 +103,8 @@ def logs(
         if limit is not None:
             shown.outputs(asked, [*islice(asked.outputs(), limit)][::-1] or [asked.newest()])
             return
+        if follow:
+            asked.wait_for_start(partial(click.echo, err=True))
         live = asked.live()
         if live is None:
             shown.outputs(asked, [asked.newest()])

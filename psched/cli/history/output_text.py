@@ -69,6 +69,8 @@ class OutputPrinter:
         """Write the next bytes."""
         if not piece:
             return
+        if sys.stdout is None:
+            return  # standard output is closed
         if self._raw:
             sys.stdout.flush()
             sys.stdout.buffer.write(piece)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -128,7 +129,8 @@ def push(
 
     A KEY can be pushed again when its task has ended and retention_time has passed since. With
     --wait, a KEY that exists already is not an error: the command waits for the existing task. If
-    the task has set a result, it follows on a line of its own, as JSON.
+    the task has set a result, it is printed on a line of its own, as JSON. If the task has failed,
+    the status is on standard error.
 
     A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
     configured timezone. A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h,
@@ -214,6 +216,10 @@ def _wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: 
     try:
         end = task.wait_for_end(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
+        if as_json:
+            with suppress(StoreError, NotFoundError):
+                made = {"key": task.key, "status": task.metadata().row.state, "reason": None}
+                click.echo(json.dumps({**made, "result": None, "run": None}))
         raise _UnfinishedError(f"{error} after {seconds:g} s; the task goes on") from None
     except KeyboardInterrupt:
         raise _UnfinishedError(f"{task.key}: no longer waiting; the task goes on") from None
@@ -230,13 +236,13 @@ def _wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: 
     if as_json:
         made = {"key": task.key, "status": end.status, "reason": why or None, "result": result}
         click.echo(json.dumps({**made, "run": run}))
+    elif end.status == FINISHED:
+        click.echo(f"{task.key}: {end.status}")
+    if not as_json and result is not None:
+        click.echo(visible(json.dumps(result, ensure_ascii=False)))
     if end.status != FINISHED:
         text = f"{task.key}: {end.status}" + (f": {one_line(why)}" if why else "")
         raise click.ClickException(text)
-    if not as_json:
-        click.echo(f"{task.key}: {end.status}")
-        if result is not None:
-            click.echo(visible(json.dumps(result, ensure_ascii=False)))
 
 
 def _is_duration(word: str) -> bool:
