@@ -1,6 +1,7 @@
 """Captured output after tasks and disks that misbehave."""
 
 import os
+import select
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,9 @@ from support.waiting import has_ended, wait_until
 
 
 def write(task):
-    os.write(1, task.data["text"].encode())
+    text = task.data["text"].encode()
+    while text:
+        text = text[os.write(1, text) :]
 
 
 def close_streams(_task):
@@ -30,7 +33,16 @@ def redirect_streams(_task):
     os.close(elsewhere)
 
 
-HANDLERS = {"write": write, "close": close_streams, "redirect": redirect_streams}
+def set_nonblocking(_task):
+    os.set_blocking(1, False)
+
+
+HANDLERS = {
+    "write": write,
+    "close": close_streams,
+    "redirect": redirect_streams,
+    "set nonblocking": set_nonblocking,
+}
 
 
 def after_bad_manners(type_, output):
@@ -55,6 +67,31 @@ def test_a_task_that_loses_its_streams_does_not_take_those_of_the_next_task(type
     assert same, "the tasks have run in one process"
     assert output == "captured\n"
     assert forwarded.endswith(" write: captured\n")
+
+
+def after_another_mode():
+    bench = Bench(HANDLERS, log_file="log", output="history", max_tasks_per_child=1000)
+    first = bench.start("set nonblocking")
+    bench.finish(first)
+    kill(bench.collector, signal.SIGSTOP)
+    second = bench.start("write", text="x" * 200_000)
+    try:
+        # The pipe is full, so that the task waits.
+        wait_until(lambda: not is_writable(second.runner.pipe.writer), what="a full pipe")
+    finally:
+        kill(bench.collector, signal.SIGCONT)
+    outcome = bench.finish(second)
+    return first.runner is second.runner, outcome
+
+
+def is_writable(descriptor):
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLOUT)
+    return bool(waiter.poll(0))
+
+
+def test_a_task_that_sets_the_mode_of_its_streams_does_not_fail_the_next_task():
+    assert isolated(after_another_mode) == [True, "Finish()"]
 
 
 @pytest.mark.parametrize("type_", ["close", "redirect"])

@@ -3,6 +3,8 @@
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.core.output.records import RunningAttempt
+from psched.stores.sql import raw_execute
 from psched.stores.sql.errors import InvalidValueError
 from psched.testing.store_contract.output.bench import kept, noise, printed
 from support.proxy import Fault, Proxy
@@ -44,3 +46,27 @@ def test_a_write_without_an_answer_is_repeated(store, database, loss, statement,
             for _ in range(2):
                 far.write_output(records)
     assert kept(store) == records[::-1]
+
+
+@pytest.mark.parametrize(
+    "database",
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("mariadb", "postgresql")],
+    indirect=True,
+)
+def test_a_request_of_a_reader_in_the_middle_of_a_write_does_not_cost_the_output(
+    store, open_store, monkeypatch
+):
+    record = printed(owner="w.1")
+    attempt = RunningAttempt(
+        key=record.key, scheduled_time=record.scheduled_time, owner="w.1", attempt=record.attempt
+    )
+    insert, other = raw_execute.repeat, open_store()
+
+    def ask_first(*arguments):
+        monkeypatch.setattr(raw_execute, "repeat", insert)
+        other.ask_for_output(attempt, now=1, until=2)
+        return insert(*arguments)
+
+    monkeypatch.setattr(raw_execute, "repeat", ask_first)
+    store.write_output([record])
+    assert kept(store) == [record]
