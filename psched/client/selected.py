@@ -16,6 +16,7 @@ from psched.base.errors import (
     ScheduleError,
 )
 from psched.base.quantities import RATES, as_rate
+from psched.client.arguments import stored_key
 from psched.client.finding import find, is_pattern, matches
 from psched.client.writer import CAN_BE_REQUEUED, ChangedMeanwhileError, Condition, Writer
 from psched.core.columns import annotation
@@ -117,7 +118,7 @@ def wanted_of(
     if not (every or keys or not selection.selects_all or reason):
         raise InvalidError("keys", "name keys or a condition, or pass every=True")
     return Wanted(
-        keys=[*dict.fromkeys(keys)],
+        keys=[*dict.fromkeys(map(stored_key, keys))],
         statuses=selection.statuses,
         types=selection.types,
         labels=selection.labels,

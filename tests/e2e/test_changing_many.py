@@ -127,8 +127,10 @@ def test_what_was_not_done_before_an_interruption_is_done_by_the_same_command(se
     wait_until(lambda: command.text.count(": cancelled") >= 2, what="some changes")
     command.send(signal.SIGINT)
     assert command.wait() == 1
-    done = command.text.count(": cancelled")
-    assert f"stopped after {done}; the same command goes on with the others" in command.text
+    assert "; the same command goes on with the others" in command.text
+    done = sum(state == "cancelled" for state in states(service).values())
+    # The interruption can come between a change and its line.
+    assert 0 <= done - command.text.count(": cancelled") <= 1
     assert done < 200
 
     rest = service.psched("cancel", "k*")

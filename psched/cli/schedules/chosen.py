@@ -11,6 +11,7 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.cli.completion import complete_key
+from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.client.selected import ManyChanged, Pace, SelectedSchedules
@@ -78,7 +79,7 @@ class Chosen:
 
     def names_each(self, schedules: ScheduleCollection) -> bool:
         """Whether each schedule is named by its key, and none by a pattern or a condition."""
-        patterns = [key for key in self.keys if is_pattern(key)]
+        patterns = [stored_key(key) for key in self.keys if is_pattern(key)]
         if self.every or self._has_conditions:
             return False
         return not patterns or len(schedules.read_many(patterns)) == len({*patterns})
