@@ -61,7 +61,7 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
 
 
 def beside_a_flood(fleet: Fleet, seconds: int) -> Sample:
-    """The same beside a task of the same worker that prints 10,000 lines per second."""
+    """Lateness of such tasks beside a task of their worker that prints 10,000 lines per second."""
     printed = fleet.folder / "printed"
     for old in printed, fleet.gate:
         old.unlink(missing_ok=True)

@@ -162,7 +162,7 @@ class LeaseLoop:
 
     @property
     def lost_outputs(self) -> int:
-        """Of how many attempts the output could not be written so far."""
+        """The number of attempts whose output could not be written so far."""
         return self._output.lost
 
     def leave(self) -> None:

@@ -118,7 +118,7 @@ class OutputStatements:
         return _many(self._find, len(records), " UNION ALL "), _attempts(records)
 
     def find_live(self, records: Sequence[OutputRecord]) -> Request:
-        """The same for those of running attempts."""
+        """A request for the ids of those of these records that are of running attempts."""
         return _many(self._find_live, len(records), " UNION ALL "), _attempts(records)
 
     def asked(self, attempts: Sequence[RunningAttempt], now: int) -> Request:
