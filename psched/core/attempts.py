@@ -9,7 +9,8 @@ that has not succeeded expires ``expire`` seconds after the time at which it was
 occurrence was decided on a host that could not load its trigger, ``next_time`` is NULL, and
 ``attempt`` contains until when its occurrences are decided (`after`). So the host that computes the
 next time leaves out no occurrence. A client that sets ``next_time`` during a lease writes -1, see
-`psched.core.declare`.
+`psched.core.declare`. While the worker of an extra run holds the lease of a row that is not due,
+``attempt`` contains the time and the number to which the row returns (`borrowed`).
 """
 
 from math import ceil
@@ -45,6 +46,33 @@ def decided_until(row: Row) -> int | None:
     if row.next_time is not None:
         return None
     return -row.attempt // _CLAIMS or None if row.attempt < 0 else None
+
+
+def borrowed(next_run_time: int | None, attempt: int) -> int:
+    """The ``attempt`` of a row that an extra run's worker has leased, whether it was due or not.
+
+    If the worker dies, the number tells the next worker that claims the row what to restore. A
+    worker of an older version computes the time of the next run anew, because the number is
+    negative.
+
+    Args:
+        next_run_time: the row's ``next_run_time`` before that lease; None if it had none.
+        attempt: its ``attempt`` before that lease.
+    """
+    kept = min(max(attempt, 0), _CLAIMS - 1)
+    return after((next_run_time or 0) * _CLAIMS + kept)
+
+
+def returned(row: Row) -> tuple[int | None, int] | None:
+    """What to restore in a row that an extra run's worker had leased, see `borrowed`.
+
+    Returns:
+        ``next_run_time`` and ``attempt``; None if the row's ``attempt`` does not contain them.
+    """
+    if row.next_time is None or row.attempt > -_CLAIMS:
+        return None
+    next_run_time, attempt = divmod(-row.attempt // _CLAIMS, _CLAIMS)
+    return next_run_time or None, attempt
 
 
 def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:

@@ -48,7 +48,10 @@ class Fate(StrEnum):
     """It fell due while an earlier occurrence ran, and ``catchup: skip`` dropped it."""
     COALESCED = "coalesced"
     """It was missed, and only the latest missed occurrence ran (``catchup: latest``)."""
+    SKIPPED = "skipped"
+    """Somebody has skipped it (``psched skip``)."""
     SKIPPED_PAUSED = "skipped_paused"
+    """It fell due while its schedule was paused."""
     SKIPPED_CALENDAR = "skipped_calendar"
     SKIPPED_CLOCK_CHANGE = "skipped_clock_change"
     """Its time of day does not exist on the day of a clock change (``dst_policy: wallclock``)."""
@@ -59,6 +62,7 @@ SKIPPED = frozenset(
         Fate.SKIPPED_CATCHUP,
         Fate.SKIPPED_OVERLAP,
         Fate.COALESCED,
+        Fate.SKIPPED,
         Fate.SKIPPED_PAUSED,
         Fate.SKIPPED_CALENDAR,
         Fate.SKIPPED_CLOCK_CHANGE,
