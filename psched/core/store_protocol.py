@@ -445,7 +445,7 @@ class ReplacesMany(Protocol):
 class LeasesByKey(Protocol):
     """A capability of a `Store`: it leases rows by their keys, whether they are due or not.
 
-    Extra runs (`psched.core.extra_runs`) need this capability.
+    Extra runs (`psched.core.operations.extra_runs`) need this capability.
     """
 
     def claim_keys(
