@@ -62,6 +62,7 @@ from psched.testing.store_contract.fencing import Fencing
 from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.history.last_runs import LastRunsContract
 from psched.testing.store_contract.leases import Leases
+from psched.testing.store_contract.operations.pauses import PausesContract
 from psched.testing.store_contract.output import OutputContract
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
@@ -91,6 +92,7 @@ __all__ = [
     "MasterDriver",
     "OutputContract",
     "Overrides",
+    "PausesContract",
     "Records",
     "Recovery",
     "ReplaceManyContract",

@@ -10,6 +10,7 @@ from psched.testing import (
     HistoryContract,
     LastRunsContract,
     OutputContract,
+    PausesContract,
     StatusContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
@@ -26,6 +27,7 @@ class TestRedisStore(
     HistoryContract,
     LastRunsContract,
     OutputContract,
+    PausesContract,
     StatusContract,
 ):
     @pytest.fixture

@@ -9,6 +9,7 @@ from psched.testing import (
     HistoryContract,
     LastRunsContract,
     OutputContract,
+    PausesContract,
     ReplaceManyContract,
     StatusContract,
     TableContract,
@@ -48,6 +49,7 @@ class TestSqlStore(
     BacklogContract,
     TransactionContract,
     ReplaceManyContract,
+    PausesContract,
     TableContract,
     StatusContract,
 ):

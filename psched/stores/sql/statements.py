@@ -17,6 +17,7 @@ from sqlalchemy import TextClause, text
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.pauses.statements import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
 
@@ -77,11 +78,18 @@ class Statements:
         table: the table's name, quoted for the database.
         dialect: contains the SQL fragments that differ between databases.
         only: the types of the rows that are claimed; empty means all types.
+        info: the name of the table ``<table>_info``, quoted for the database.
         history: whether the table has the column ``claimed_at``.
     """
 
     def __init__(
-        self, table: str, dialect: Dialect, only: Sequence[str] = (), *, history: bool = False
+        self,
+        table: str,
+        dialect: Dialect,
+        only: Sequence[str] = (),
+        *,
+        info: str,
+        history: bool = False,
     ) -> None:
         now = dialect.now_floor
         self._claims_at = f", claimed_at = {now}" if history else ""
@@ -118,7 +126,7 @@ class Statements:
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
         self._build_listing(table, columns, dialect)
-        self._build_claims(table, columns, lease_end, dialect, only)
+        self._build_claims(table, columns, lease_end, dialect, only, info)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
         self._build_settlement(table, dialect)
@@ -139,13 +147,20 @@ class Statements:
         self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
 
     def _build_claims(
-        self, table: str, columns: str, lease_end: str, dialect: Dialect, only: Sequence[str]
+        self,
+        table: str,
+        columns: str,
+        lease_end: str,
+        dialect: Dialect,
+        only: Sequence[str],
+        info: str,
     ) -> None:
         now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
         self._place = dialect.place
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
+        ours += unpaused(info, dialect)
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""

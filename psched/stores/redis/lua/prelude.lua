@@ -7,7 +7,8 @@
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
 --   {table}:retain    a sorted set of keys by retain_until: rows that can be purged after this time
---   {table}:info      a hash: the version of this layout
+--   {table}:info      a hash: the version of this layout; and `pauses`, the standing rules that pause
+--                     types, as a JSON list of objects, which older versions of psched ignore
 --
 -- The run history; data without it are complete, and older versions of psched ignore it:
 --
@@ -157,23 +158,46 @@ local function read_row(key)
   return {key, due, unpack(values, 1, #values)}, size
 end
 
--- If types are given to due_keys, rows of other types are read and skipped. MOST_READ is the most due
--- rows that are read, PAGE the number of rows that are read at a time.
+-- Returns the types that standing rules pause now, as the keys of a table; nil if there is none.
+-- Returns true if everything is paused.
+local function paused_types()
+  local text = redis.call('HGET', INFO, 'pauses')
+  if not text then return nil end
+  local is_json, rules = pcall(cjson.decode, text)
+  if not is_json or type(rules) ~= 'table' then return nil end
+  local paused = nil
+  for _, rule in pairs(rules) do
+    if type(rule) == 'table' and (type(rule['until']) ~= 'number' or rule['until'] > now) then
+      if type(rule.type) ~= 'string' then return true end
+      paused = paused or {}
+      paused[rule.type] = true
+    end
+  end
+  return paused
+end
+
+-- If types are given to due_keys, or types are paused, rows of other types are read and skipped.
+-- MOST_READ is the most due rows that are read, PAGE the number of rows that are read at a time.
 local MOST_READ, PAGE = 50000, 500
 
--- Returns the keys of due rows of some types (none: of all types): at most `most` keys, those of the
--- rows that have been due longest.
+-- Returns the keys of due rows of some types (none: of all types) that no rule pauses: at most `most`
+-- keys, those of the rows that have been due longest.
 local function due_keys(most, types)
-  if #types == 0 then
+  local paused = paused_types()
+  if paused == true then return {} end
+  if #types == 0 and not paused then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)
   end
   local wanted, keys, offset = {}, {}, 0
   for _, kind in ipairs(types) do wanted[kind] = true end
+  local function takes(kind)
+    return (#types == 0 or wanted[kind]) and not (paused and paused[kind])
+  end
   while #keys < most and offset < MOST_READ do
     local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', offset, PAGE)
     for _, key in ipairs(page) do
       local kind = redis.pcall('HGET', row_key(key), 'type')
-      if #keys < most and (type(kind) == 'table' or wanted[kind or 'default']) then
+      if #keys < most and (type(kind) == 'table' or takes(kind or 'default')) then
         keys[#keys + 1] = key
       end
     end

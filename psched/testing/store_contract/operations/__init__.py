@@ -1,0 +1,1 @@
+"""Tests of the capabilities that operators use."""
