@@ -3,6 +3,7 @@
 -- as they were read (empty: none), and the new ones (empty: none). Returns 1, or 0 if they have changed.
 local seen, new = unpack(ARGV)
 if (redis.call('HGET', INFO, 'pauses') or '') ~= seen then return 0 end
+redis.call('HDEL', INFO, 'passed')
 if new == '' then
   redis.call('HDEL', INFO, 'pauses')
 else
