@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.model import DELETING, MARKS, Row, Settlement, Token
+from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
 from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
@@ -244,7 +244,8 @@ class PlainStore(Store, abc.ABC):
                         owner=None,
                         claimed_at=None,
                         next_run_time=now + wait,
-                        reason="its worker died",
+                        # That of a paused row contains the end of its pause.
+                        reason=row.reason if row.status == PAUSED else "its worker died",
                     )
                     freed.append(row.key)
             return freed

@@ -26,7 +26,7 @@ from psched.base.clock import Clock
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
-from psched.core.operations.pauses import Pause
+from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
@@ -112,7 +112,7 @@ class TriggerHelpers:
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
     def open(
-        self, row: Row, now: float, pauses: tuple[Pause, ...] = ()
+        self, row: Row, now: float, pauses: tuple[PastPause, ...] = ()
     ) -> Run | Settlement | Question:
         """Decide what to do with a row that has just been claimed; see `policy.after_claim`.
 

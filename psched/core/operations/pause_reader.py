@@ -5,7 +5,7 @@ from math import inf
 
 from psched.core.model import Row
 from psched.core.operations.pauses import (
-    Pause,
+    PastPause,
     PauseRule,
     PausesTypes,
     active_rules,
@@ -63,7 +63,7 @@ class PauseReader:
             self._rules = self._store.pause_rules()
             self._read_at = now
 
-    def pauses(self, row: Row, now: float) -> tuple[Pause, ...]:
+    def pauses(self, row: Row, now: float) -> tuple[PastPause, ...]:
         """The pauses of a row's type that are over; empty if the row cannot have been held by one.
 
         Args:

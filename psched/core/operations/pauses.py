@@ -130,7 +130,7 @@ class PausesTypes(Protocol):
         ...
 
 
-class Pause(NamedTuple):
+class PastPause(NamedTuple):
     """A time during which a type was paused.
 
     Attributes:
@@ -144,7 +144,7 @@ class Pause(NamedTuple):
     reason: str
 
 
-def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[Pause, ...]:
+def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[PastPause, ...]:
     """The pauses of a type that are over, the earliest first; those that overlap are one.
 
     Args:
@@ -152,7 +152,7 @@ def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[Pau
         type_: the type.
         now: the time of the store's clock.
     """
-    found = list[Pause]()
+    found = list[PastPause]()
     over = [
         (rule.since, rule.until, rule)
         for rule in rules
@@ -163,7 +163,7 @@ def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[Pau
             found[-1] = found[-1]._replace(until=max(until, found[-1].until))
             continue
         note = f": {rule.note}" if rule.note else ""
-        found.append(Pause(since, until, f"{rule.what} was paused by {rule.by}{note}"))
+        found.append(PastPause(since, until, f"{rule.what} was paused by {rule.by}{note}"))
     return tuple(found)
 
 
@@ -188,7 +188,7 @@ def may_be_skipped(row: Row, now: float) -> bool:
 
 
 def skipped_by_pause(
-    definition: Definition, trigger: Trigger, cursor: int, pauses: Sequence[Pause]
+    definition: Definition, trigger: Trigger, cursor: int, pauses: Sequence[PastPause]
 ) -> tuple[int | None, Skipped] | None:
     """Which occurrences of a schedule fell due during a pause of its type, from its cursor on.
 

@@ -26,7 +26,7 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
-from psched.core.model import DELETING, Row, Settlement, Token
+from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
@@ -327,7 +327,8 @@ class SqlStore(PauseStore[Statements]):
                 wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,
-                reason="its worker died",
+                # That of a paused row contains the end of its pause.
+                reason=row.reason if row.status == PAUSED else "its worker died",
             )
             for row in dead
         ]
