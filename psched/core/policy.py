@@ -352,19 +352,18 @@ def _next_step(
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
         return _timed(row, definition, now)
-    if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+    # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+    is_early = row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now
+    # Or a client set the row's time during a lease that was never settled (see `declare`).
+    if is_early or row.attempt < 1:
         # We settle the lease, so that the row gets its ``next_run_time``.
-        return _at(row, definition, cursor)
-    if row.attempt < 1:
-        # A client set the row's time during a lease that was never settled (see `declare`). We
-        # settle the row with this time now, as the end of that lease would have done.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
     if found := skipped_by_pause(definition, trigger, cursor, pauses):
         resumed, span = found
-        return changed(_at(row, definition, resumed, reason=span.reason), skipped=(span,))
+        why = plain_reason(f"what fell due was skipped: {span.reason}")
+        return changed(_at(row, definition, resumed, reason=why), skipped=(span,))
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)

@@ -9,7 +9,7 @@ A rule holds from its second ``since`` until before its second ``until``. An occ
 pause if it fell due in these seconds, that is after ``delay`` and jitter.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from dataclasses import replace as changed
 from functools import partial
@@ -19,15 +19,22 @@ from psched.base.texts import cut
 from psched.core.catchup import last_occurrence
 from psched.core.definition import Definition
 from psched.core.history.records import Fate, Skipped
-from psched.core.history.spans import dropped_spans
-from psched.core.model import Row
+from psched.core.history.spans import span_of
+from psched.core.model import PAUSED, WAITING, Row
+from psched.core.operations.pausing import reason_of
 from psched.triggers.trigger import Trigger, first, is_custom
+from psched.triggers.zone import Zone, find_zone
 
 KEPT = 7 * 86_400
 """For so many seconds, a rule that has ended stays stored."""
 
 LONGEST_NOTE = 200
 """The most characters of `PauseRule.note`. The audit trail contains the whole note."""
+
+_LONGEST_TYPE = 60
+"""The most characters of a type in a text for people."""
+
+UTC = find_zone("UTC")
 
 _MOST_DELAYED = 100
 """How many occurrences are examined in the search for the first one that falls due after a pause,
@@ -45,7 +52,6 @@ class PauseRule:
         until: when the rule ends, in Unix seconds; None means that only `psched resume` ends it.
         by: who has paused the type, such as ``ann@web1``.
         note: why, in the words of who has paused it; None if nothing was said.
-        resumed_by: who has ended the rule before its time; None if nobody has.
     """
 
     id: str
@@ -54,7 +60,6 @@ class PauseRule:
     until: int | None = None
     by: str
     note: str | None = None
-    resumed_by: str | None = None
 
     def holds(self, now: float) -> bool:
         """Whether the rule holds at a time."""
@@ -67,17 +72,16 @@ class PauseRule:
     @property
     def what(self) -> str:
         """What is paused, in words: ``type mail``, or ``everything``."""
-        return "everything" if self.type is None else f"type {cut(self.type, LONGEST_NOTE)}"
+        return "everything" if self.type is None else f"type {cut(self.type, _LONGEST_TYPE)}"
 
-    def describe(self, time: Callable[[int], str]) -> str:
-        """The rule in words: ``ann@web1 has paused type mail until 18:00: deploy``.
+    def reason(self, zone: Zone) -> str:
+        """The rule in the words of a paused row, see `psched.core.operations.pausing`.
 
         Args:
-            time: returns a time as text.
+            zone: the zone in which its times are written.
         """
-        until = "" if self.until is None else f" until {time(self.until)}"
-        note = f": {self.note}" if self.note else ""
-        return f"{self.by} has paused {self.what}{until}{note}"
+        by = f"{self.by} ({self.what})"
+        return reason_of(self.since, self.until, zone, by=by, note=self.note)
 
     def to_json(self) -> dict[str, Any]:
         """The rule as a JSON object, without what is None."""
@@ -94,7 +98,7 @@ class PauseRule:
             return None
         known = {each.name: stored.get(each.name) for each in fields(cls)}
         texts = [known["id"], known["by"]]
-        optional = [known["type"], known["note"], known["resumed_by"]]
+        optional = [known["type"], known["note"]]
         if not all(isinstance(each, str) for each in texts):
             return None
         if not all(each is None or isinstance(each, str) for each in optional):
@@ -136,7 +140,7 @@ class PastPause(NamedTuple):
     Attributes:
         since: the first second.
         until: the first second after it.
-        reason: why, for people.
+        reason: by whom and why, as in the row of a paused schedule.
     """
 
     since: int
@@ -161,9 +165,8 @@ def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[Pas
     for since, until, rule in sorted(over, key=lambda each: each[:2]):
         if found and since <= found[-1].until:
             found[-1] = found[-1]._replace(until=max(until, found[-1].until))
-            continue
-        note = f": {rule.note}" if rule.note else ""
-        found.append(PastPause(since, until, f"{rule.what} was paused by {rule.by}{note}"))
+        else:
+            found.append(PastPause(since, until, rule.reason(UTC)))
     return tuple(found)
 
 
@@ -171,6 +174,26 @@ def active_rules(rules: Iterable[PauseRule], type_: str, now: float) -> list[Pau
     """The rules that pause a type now: first those of the type, then those of everything."""
     found = [rule for rule in rules if rule.covers(type_) and rule.holds(now)]
     return sorted(found, key=lambda rule: (rule.type is None, rule.since, rule.id))
+
+
+def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> Row:
+    """A row as it is shown to people: if its type is paused, as if the row itself were paused.
+
+    A row that runs, or that does not wait, stays as it is.
+
+    Args:
+        row: the row.
+        rules: the stored rules.
+        zone: the zone in which the times of the pause are written.
+        now: the time of the store's clock.
+    """
+    if row.status != WAITING or row.owner is not None:
+        return row
+    found = active_rules(rules, row.type, now)
+    if not found:
+        return row
+    last = max(found, key=lambda rule: (rule.until is None, rule.until or 0))
+    return changed(row, status=PAUSED, next_run_time=last.until, reason=last.reason(zone))
 
 
 def may_be_skipped(row: Row, now: float) -> bool:
@@ -210,17 +233,15 @@ def skipped_by_pause(
     if pause is None:
         return None
     kept = _first_due_after(definition, trigger, cursor, pause.until)
-    (span,) = dropped_spans(
+    return kept, span_of(
         trigger,
         cursor,
         pause.until if kept is None else kept,
-        catchup="all",
-        busy_until=None,
+        Fate.SKIPPED_PAUSED,
         last_before=partial(last_occurrence, definition, trigger, cursor),
         reason=pause.reason,
         counts=not is_custom(definition.cron or ""),
     )
-    return kept, changed(span, fate=Fate.SKIPPED_PAUSED)
 
 
 def _first_due_after(

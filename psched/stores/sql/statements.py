@@ -126,7 +126,8 @@ class Statements:
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
         self._build_listing(table, columns, dialect)
-        self._build_claims(table, columns, lease_end, dialect, only, info)
+        self._unpaused = unpaused(info, dialect)
+        self._build_claims(table, columns, lease_end, dialect, only)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
         self._build_settlement(table, dialect)
@@ -147,20 +148,14 @@ class Statements:
         self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
 
     def _build_claims(
-        self,
-        table: str,
-        columns: str,
-        lease_end: str,
-        dialect: Dialect,
-        only: Sequence[str],
-        info: str,
+        self, table: str, columns: str, lease_end: str, dialect: Dialect, only: Sequence[str]
     ) -> None:
         now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
         self._place = dialect.place
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
-        ours += unpaused(info, dialect)
+        ours += self._unpaused
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""

@@ -15,7 +15,7 @@ from psched.testing.store_contract.bench import (
     found,
 )
 
-_TYPES = ("mail", "Mail", "mail ", "m\xe4il", 'b\'o"o\\%s', "x" * 255)
+_TYPES = ("mail", "Mail", "mail ", "m\xe4il", "b'o\"o\\%s", "x" * 255)
 """Types that a store could confuse, and the longest one."""
 
 
@@ -32,7 +32,7 @@ class PausesContract:
         store, other = backend_factory(), backend_factory()
         rules = [
             _rule("a", "x" * 255, until=LATER, note='"\xe4\u20ac\U0001f600"\\ ' * 15),
-            _rule("b", None, resumed_by="bob@web2", until=2),
+            _rule("b", None, by="bob@web2", until=2),
             _rule("c" * 16, "mail", note=None),
         ]
         _change(store, store_=rules)
