@@ -102,7 +102,8 @@ class TypePauser:
             return ()
         now = self.send(self.store.now)
         found = [rule for rule in rules if rule.holds(now)]
-        return sorted(found, key=lambda rule: (rule.type is not None, rule.type or "", rule.since))
+        found.sort(key=lambda rule: (rule.type is not None, rule.type or "", rule.since))
+        return tuple(found)
 
     def shown(self) -> "ShownAsPaused":
         """Read the rules once, and return how people see rows meanwhile."""
