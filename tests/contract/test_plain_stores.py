@@ -16,6 +16,7 @@ from psched.core.store_protocol import ExpiredLease, Settled
 from psched.testing import (
     BackendContract,
     BacklogContract,
+    LeasesByKeyContract,
     OutputContract,
     PausesContract,
     StatusContract,
@@ -36,7 +37,7 @@ def example():
     return module
 
 
-class TestFileStore(BackendContract, BacklogContract, StatusContract):
+class TestFileStore(BackendContract, BacklogContract, LeasesByKeyContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())

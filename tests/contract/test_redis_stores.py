@@ -9,8 +9,10 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    LeasesByKeyContract,
     OutputContract,
     PausesContract,
+    ReplaceAndRecordContract,
     StatusContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
@@ -24,7 +26,9 @@ _numbers = itertools.count(1)
 class TestRedisStore(
     BackendContract,
     BacklogContract,
+    LeasesByKeyContract,
     HistoryContract,
+    ReplaceAndRecordContract,
     LastRunsContract,
     OutputContract,
     PausesContract,
@@ -54,7 +58,12 @@ class TestRedisStore(
 
 
 class TestRedisStoreBehindSentinels(
-    BackendContract, BacklogContract, HistoryContract, OutputContract
+    BackendContract,
+    BacklogContract,
+    LeasesByKeyContract,
+    HistoryContract,
+    ReplaceAndRecordContract,
+    OutputContract,
 ):
     @pytest.fixture
     def backend_factory(self, watched):

@@ -8,8 +8,10 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    LeasesByKeyContract,
     OutputContract,
     PausesContract,
+    ReplaceAndRecordContract,
     ReplaceManyContract,
     StatusContract,
     TableContract,
@@ -49,6 +51,7 @@ class TestSqlStore(
     BacklogContract,
     TransactionContract,
     ReplaceManyContract,
+    LeasesByKeyContract,
     PausesContract,
     TableContract,
     StatusContract,
@@ -81,7 +84,7 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-class TestSqlHistory(HistoryContract, LastRunsContract, OutputContract):
+class TestSqlHistory(HistoryContract, ReplaceAndRecordContract, LastRunsContract, OutputContract):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:

@@ -241,6 +241,12 @@ class TestWhatWasDueBefore:
         now = claimed(changed(row, status=WAITING, attempt=end.attempt))
         assert isinstance(after_claim(now, options(catchup="skip"), NOON + 2), Run)
 
+    def test_the_death_of_a_worker_during_the_resumption_is_no_attempt(self):
+        row = claimed(paused(cron="0 12 * * *", attempt=1))
+        end = after_claim(row, SETTINGS, NOON + HOUR)
+        assert end.skipped == (skipped(NOON, NOON, 1, row),)
+        assert (end.next_time, end.attempt) == (NOON + DAY, 0)
+
     @pytest.mark.parametrize("attempt", [0, 2])
     def test_it_is_skipped_with_later_ones(self, attempt):
         row = claimed(paused(next_time=NOON - HOUR, attempt=attempt))
