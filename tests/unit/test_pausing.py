@@ -191,7 +191,7 @@ class TestEndOfThePause:
         assert end.skipped == (skipped(NOON, NOON + DAY - MINUTE, None, row),)
 
     def test_a_trigger_without_a_further_time_ends_the_schedule(self):
-        row = claimed(paused(cron="@call tests.unit.test_pausing:Once"))
+        row = claimed(paused(cron=f"@call tests.unit.test_pausing:{Once.__name__}"))
         with loading_by(load_here):
             end = after_claim(row, options(triggers=["tests"]), NOON + HOUR)
         assert (end.status, end.rest, end.retain) == (FINISHED, True, None)
