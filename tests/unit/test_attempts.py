@@ -48,6 +48,33 @@ class TestNotes:
         row = Row(key="k", next_time=NOON, attempt=attempts.after(NOON + HOUR))
         assert attempts.decided_until(row) is None
 
+    @pytest.mark.parametrize("time", [None, 1, NOON, LATEST_TIME])
+    @pytest.mark.parametrize("attempt", [0, 1, 998])
+    def test_a_row_that_an_extra_run_has_leased_knows_what_to_return_to(self, time, attempt):
+        for claims in (0, 1, 999):
+            note = attempts.borrowed(time, attempt) + claims
+            assert -(2**63) < note < -1
+            row = Row(key="k", next_time=NOON, attempt=note)
+            assert attempts.returned(row) == (time, attempt)
+
+    @pytest.mark.parametrize(
+        ("time", "stored"), [(0, 1), (-5, 1), (LATEST_TIME + 1, LATEST_TIME), (2**63, LATEST_TIME)]
+    )
+    def test_a_time_that_is_no_date_stays_a_time(self, time, stored):
+        """A row that plain SQL has inserted without a time is due since 0, and stays due."""
+        row = Row(key="k", next_time=NOON, attempt=attempts.borrowed(time, 0))
+        assert attempts.returned(row) == (stored, 0)
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            Row(key="k", attempt=attempts.borrowed(NOON, 0)),
+            *(Row(key="k", next_time=NOON, attempt=n) for n in (-999, -1, 0, 1)),
+        ],
+    )
+    def test_other_rows_return_to_nothing(self, row):
+        assert attempts.returned(row) is None
+
     def test_the_first_time_follows_what_is_decided(self):
         row = Row(key="k", attempt=attempts.after(NOON))
         assert attempts.first_time(row, Every(60), NOON + HOUR) == NOON + 60
