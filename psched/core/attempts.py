@@ -77,6 +77,8 @@ def returned(row: Row) -> tuple[int | None, int] | None:
     if row.next_time is None or row.attempt > -_CLAIMS:
         return None
     next_run_time, attempt = divmod(-row.attempt // _CLAIMS, _CLAIMS)
+    if next_run_time > LATEST_TIME or attempt < 1:
+        return None  # another client has written the number
     return next_run_time or None, attempt - 1
 
 

@@ -69,11 +69,43 @@ class TestNotes:
         "row",
         [
             Row(key="k", attempt=attempts.borrowed(NOON, 0)),
-            *(Row(key="k", next_time=NOON, attempt=n) for n in (-999, -1, 0, 1)),
+            *(
+                Row(key="k", next_time=NOON, attempt=attempt)
+                for attempt in (-(2**63), -(2**63) + 1, -1_000_000, -999, -1, 0, 1, 2**63 - 1)
+            ),
         ],
     )
     def test_other_rows_return_to_nothing(self, row):
         assert attempts.returned(row) is None
+
+    @pytest.mark.parametrize("attempt", [0, 3])
+    def test_a_lease_by_key_notes_the_times_of_a_row(self, attempt):
+        row = Row(key="k", next_time=NOON, next_run_time=NOON + 5, attempt=attempt)
+        assert attempts.while_borrowed(row) == attempts.borrowed(NOON + 5, attempt)
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            Row(key="k", next_run_time=NOON),
+            Row(key="k", next_run_time=NOON, attempt=2),
+            Row(key="k", next_time=NOON, next_run_time=NOON, attempt=-1),
+            Row(key="k", next_time=NOON, next_run_time=1, attempt=attempts.borrowed(NOON, 2)),
+            Row(key="k", next_time=NOON, owner="dead.1", attempt=attempts.borrowed(None, 0)),
+        ],
+    )
+    def test_a_lease_by_key_keeps_a_note_and_what_has_no_time(self, row):
+        assert attempts.while_borrowed(row) == row.attempt
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            Row(key="k", next_time=NOON, next_run_time=NOON, owner="dead.1", attempt=1),
+            Row(key="k", next_time=NOON, next_run_time=NOON, owner="dead.1", attempt=-1),
+            Row(key="k", next_run_time=NOON, owner="dead.1", attempt=attempts.after(NOON)),
+        ],
+    )
+    def test_the_expired_lease_of_a_regular_run_is_none_for_an_extra_run(self, row):
+        assert attempts.while_borrowed(row) is None
 
     def test_the_first_time_follows_what_is_decided(self):
         row = Row(key="k", attempt=attempts.after(NOON))

@@ -15,13 +15,20 @@ for i, column in ipairs(COLUMNS) do INDEX[column] = i + 2 end
 -- The latest time, as psched.core.columns.LATEST_TIME.
 local LATEST = 253402300799
 
+-- Whether psched.core.attempts.returned finds in an attempt what to return to.
+local function is_note(attempt)
+  local digits = attempt:match('^%-(%d+)$')
+  local time, before = ('000000'..(digits or '')):match('^(%d*)(%d%d%d)%d%d%d$')
+  return digits and tonumber(before) > 0 and (tonumber(time) or 0) <= LATEST
+end
+
 -- Returns the attempt of a row during the lease, as psched.core.attempts.while_borrowed does; nil if the row
 -- must not be leased. It is a text, because the numbers of this language have only 53 bits.
 local function while_borrowed(due, row)
   local attempt, next_time = row[INDEX.attempt] or '0', row[INDEX.next_time]
   local count = attempt:find('^%-?%d+$') and tonumber(attempt)
   if not count then return nil end
-  if row[INDEX.owner] then return next_time and count <= -1000 and attempt or nil end
+  if row[INDEX.owner] then return next_time and is_note(attempt) and attempt or nil end
   if count < 0 or not next_time then return attempt end
   local time = due and math.min(math.max(math.floor(tonumber(due)), 1), LATEST) or 0
   return '-'..string.format('%s%03d999', integer(time), math.min(count, 998) + 1):gsub('^0+', '')
