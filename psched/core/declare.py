@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
-from functools import cache
+from functools import cache, partial
 from math import ceil, floor
 from typing import Any, TypeGuard
 
@@ -27,6 +27,7 @@ from psched.core.columns import (
 )
 from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, PAUSED, WAITING, Row
+from psched.core.operations.borrowing import while_free
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
 
@@ -152,7 +153,8 @@ def redeclare(
 
     If the trigger changes, the next occurrence is the first one from the present time on. But while
     a task of the schedule is running, ``next_time`` stays, because the settlement of the task will
-    compute the next occurrence from the new definition. A quarantined row keeps a valid
+    compute the next occurrence from the new definition (unless the task is an extra run, whose
+    settlement computes nothing). A quarantined row keeps a valid
     ``next_time`` if the trigger does not change. A row that has ended or is paused does not run
     again until a change sets its trigger or a time.
 
@@ -167,6 +169,12 @@ def redeclare(
         InvalidError: a value is invalid, or ``next_run_time`` would run the next occurrence before
             its scheduled time; the error's ``field`` is the name of the value.
     """
+    return while_free(seen, partial(_redeclared, fields, settings, now))
+
+
+def _redeclared(
+    fields: Mapping[str, Any], settings: Config, now: Callable[[], float], seen: Row
+) -> Row:
     _refuse_unknown(fields)
     fields = expand_shorthands(seen.key, fields)
     row, definition = _redefined(seen, fields, settings)

@@ -15,11 +15,10 @@ from dataclasses import replace as changed
 from functools import partial
 
 from psched.base.errors import InvalidError, NotLoadedError
-from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core import attempts
 from psched.core.catchup import describe_dropped, iso, last_occurrence, oldest_kept
-from psched.core.columns import LATEST_TIME
+from psched.core.columns import LATEST_TIME, plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
 from psched.core.history.spans import dropped_spans
@@ -42,6 +41,7 @@ from psched.core.model import (
     Row,
     Settlement,
 )
+from psched.core.operations import borrowing
 from psched.triggers.trigger import Trigger, is_custom
 
 _SHORTEST_SEARCH = 1
@@ -49,9 +49,6 @@ _SHORTEST_SEARCH = 1
 
 It applies if ``retry_wait`` is shorter.
 """
-
-_REASON_LENGTH = 460
-"""The number of characters to which a reason is cut; with the note on the cut, at most 500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,9 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
         or if the row's next occurrences are dropped or not due yet.
     """
+    if row.attempt < 0 and (free := borrowing.as_free(row)) is not row:
+        # The worker of an extra run has died. The row's own occurrence was not running.
+        return borrowing.restored(free) or changed(_resting(free, settings), fate=None)
     if row.status != WAITING:
         # The claim has counted an attempt. We subtract it again, because nothing was tried.
         return _resting(changed(row, attempt=attempts.before_claim(row)), settings)
@@ -130,7 +130,7 @@ def after_run(
         return changed(quarantine(changed(current, next_time=None), str(error)), fate=fate)
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
-        return changed(end, rest=True, status=current.status, reason=_plain(reason))
+        return changed(end, rest=True, status=current.status, reason=plain_reason(reason))
     return end
 
 
@@ -272,7 +272,7 @@ def _resting(row: Row, settings: Config) -> Settlement:
         return removal(row)
     if row.status in SET_ASIDE:
         return Settlement.of(
-            row, rest=True, attempt=row.attempt, status=row.status, reason=_plain(row.reason)
+            row, rest=True, attempt=row.attempt, status=row.status, reason=plain_reason(row.reason)
         )
     mark = MARKS.get(row.status)
     if mark is None:
@@ -302,7 +302,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
         rest=True,
         attempt=row.attempt,
         status=QUARANTINED,
-        reason=_plain(reason),
+        reason=plain_reason(reason),
         fate=Fate.QUARANTINED,
     )
 
@@ -310,7 +310,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
 def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Postpone a row whose trigger cannot be loaded here, because another host might load it."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
-    text = _plain(f"{reason}; tried again every {wait} s")
+    text = plain_reason(f"{reason}; tried again every {wait} s")
     return changed(postpone(row, wait), attempt=attempt, reason=text)
 
 
@@ -441,7 +441,7 @@ def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Sett
         ended = _ended(row, definition.settings, status, reason)
         return changed(ended, fate=_FATES[status])
     occurrence = iso(row.next_time or 0)
-    text = _plain(f"{occurrence}: {reason}")
+    text = plain_reason(f"{occurrence}: {reason}")
     return changed(_following(row, definition), reason=text, fate=_FATES[status])
 
 
@@ -466,7 +466,7 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
         retain=retain,
         attempt=0 if status == FINISHED else row.attempt,
         status=status,
-        reason=_plain(reason),
+        reason=plain_reason(reason),
     )
 
 
@@ -477,12 +477,5 @@ def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -
         # The wait is rounded up, so that the occurrence does not run before the wait has ended.
         wait=math.ceil(wait),
         attempt=attempt if row.next_time is None else max(attempt, 0),
-        reason=_plain(reason),
+        reason=plain_reason(reason),
     )
-
-
-def _plain(reason: str | None) -> str | None:
-    """A reason in a form that any database can store and any terminal can show."""
-    if reason is None:
-        return None
-    return cut(visible(cut(reason, _REASON_LENGTH)), _REASON_LENGTH)

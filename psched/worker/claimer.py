@@ -2,12 +2,12 @@
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
-from math import inf
+from math import ceil, inf
 
 from psched.base import lease_times
 from psched.base.clock import Clock
@@ -18,8 +18,9 @@ from psched.core.definition import history_setting
 from psched.core.history.recording import Recorder
 from psched.core.model import Row, Settlement
 from psched.core.policy import Run, postpone
-from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.core.store_protocol import Claimed, ClaimUnknownError, LeasesByKey, Store
 from psched.worker.chores.history_keeper import HistoryKeeper
+from psched.worker.extra_runs import ExtraRun, ExtraRuns
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
 from psched.worker.store_gateway import StoreGateway, debug_requests
@@ -74,12 +75,15 @@ class _UnknownClaim:
         until: when it is certain which rows the claim has leased, seconds of the monotonic clock.
             After this time the store is asked once more, for the last time.
         next: when to ask the store again, seconds of the monotonic clock.
+        schedules: the keys of the schedules that the claim was to lease for extra runs; empty for a
+            claim of due rows.
     """
 
     error: ClaimUnknownError
     sent: float
     until: float
     next: float = 0.0
+    schedules: frozenset[str] = frozenset()
 
 
 class Claimer:
@@ -96,6 +100,7 @@ class Claimer:
         unstarted: owns the leases of all other claimed rows: there is nothing to run, a trigger
             must first be called in a helper process, or the row is given back.
         triggers: has triggers that users have written called in helper processes.
+        extra_runs: decides which extra runs can start.
         slowness: records leases that were too old when their tasks could be started.
         clock: measures when to claim.
         rng: the source of the random pauses between claims.
@@ -116,6 +121,7 @@ class Claimer:
         tasks: TaskTable,
         unstarted: UnstartedLeases,
         triggers: TriggerHelpers,
+        extra_runs: ExtraRuns,
         slowness: Slowness,
         clock: Clock,
         rng: random.Random,
@@ -129,6 +135,8 @@ class Claimer:
         self._tasks = tasks
         self._unstarted = unstarted
         self._triggers = triggers
+        self._extra_runs = extra_runs
+        self._by_key = store if isinstance(store, LeasesByKey) else None
         self._slowness = slowness
         self._clock = clock
         self._rng = rng
@@ -187,8 +195,7 @@ class Claimer:
         # Runners are forked before the claim, so that no lease grows old during a fork.
         if not self._prepare(room if self._backlog else 1):
             return
-        self._claims += 1
-        owner = f"{self._nonce}.{self._claims}"
+        owner = self._new_owner()
         sent = asked = 0.0
 
         def send() -> Claimed:
@@ -209,8 +216,7 @@ class Claimer:
         try:
             claimed = self._gateway.request(send)
         except ClaimUnknownError as error:
-            on_its_way = self._settings.driver_timeout + _LATE_CLAIM
-            self._unknown.append(_UnknownClaim(error, sent, self._clock.monotonic() + on_its_way))
+            self._note_unknown(error, sent)
             raise
         self.has_polled = True
         self._backlog = claimed.more
@@ -240,13 +246,13 @@ class Claimer:
             elif self._stopped:
                 self._unstarted.release(waiting.row)
             elif isinstance(answer, Settlement):
-                self._settle(waiting.row, answer)
+                self.settle(waiting.row, answer)
             elif self._triggers.is_stuck(waiting.question):
                 # The row is postponed, because another host might be able to fork a process in
                 # which the trigger is called.
-                self._settle(waiting.row, postpone(waiting.row, _FORK_PAUSE))
+                self.settle(waiting.row, postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
-                self._start(waiting, answer, following=0)
+                self.start(waiting, answer, following=0)
             else:
                 continue  # the row keeps waiting: there is no answer, or no room for the task yet
             self._triggers.drop(waiting.question)
@@ -273,15 +279,24 @@ class Claimer:
             rows = self._gateway.request(partial(self._store.held, error.owner, error.keys))
             # The rows contain the end of their leases. It is not known when they fell due.
             rows = [changed(row, next_run_time=None) for row in rows if not self._holds(row)]
-            now = self._gateway.request(self._store.now) if rows else None
+            ask = rows and not unknown.schedules
+            now = self._gateway.request(self._store.now) if ask else None
             unknown.next = min(mono + _UNKNOWN_PAUSE, unknown.until)
             if mono >= unknown.until:
                 self._unknown.remove(unknown)
-            self._begin(Claimed(rows=rows, now=now), unknown.sent)
+            if unknown.schedules:
+                # The extra runs were postponed. Whoever runs one of them leases its schedule anew.
+                for row in rows:
+                    self._unstarted.give_back(row)
+            else:
+                self._begin(Claimed(rows=rows, now=now), unknown.sent)
 
     def _holds(self, row: Row) -> bool:
         """Whether this worker knows already that it holds the lease of a row."""
         if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
+            return True
+        task = self._tasks.lent.get(row.key)
+        if task is not None and task.schedule is not None and task.schedule.row.token == row.token:
             return True
         return self._unstarted.holds(row)
 
@@ -294,8 +309,9 @@ class Claimer:
             if row.key in claimed.expired:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
                 self._history.taken_over(row, claimed.expired[row.key])
-        granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
+        granted = self.fresh([self._granted(row, sent) for row in claimed.rows])
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
+        extra: list[ExtraRun] = []
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
             if mono >= guarded + _LONGEST_UNGUARDED:
@@ -310,14 +326,75 @@ class Claimer:
                 self._unstarted.release(row)
                 continue
             verdict = self._triggers.open(row, claimed.now or 0)
-            if isinstance(verdict, Question):
-                self._unstarted.wait(row, lease.deadlines, verdict)
-            elif isinstance(verdict, Run):
-                self._start(lease, verdict, following=len(granted) - place - 1)
-            else:
-                self._settle(row, verdict)
+            if found := self._handle(lease, verdict, following=len(granted) - place - 1):
+                extra.append(found)
+        if extra:
+            self._extra_runs.begin(extra, claimed.now or 0, self)
 
-    def _settle(self, row: Row, settlement: Settlement) -> None:
+    def _handle(
+        self, lease: Lease, verdict: Run | Settlement | Question, *, following: int
+    ) -> ExtraRun | None:
+        """Act on the decision about a claimed row; return it if its schedule must be leased, too.
+
+        Args:
+            lease: the lease of the row.
+            verdict: what `TriggerHelpers.open` has returned.
+            following: see `start`.
+        """
+        row = lease.row
+        if isinstance(verdict, Question):
+            self._unstarted.wait(row, lease.deadlines, verdict)
+        elif not isinstance(verdict, Run):
+            self.settle(row, verdict)
+        elif (found := self._extra_runs.needing_schedule(lease, verdict)) is None:
+            self.start(lease, verdict, following=following)
+        elif isinstance(found, Settlement):
+            self.settle(row, found)
+        elif self._stopped or self._free <= 0:
+            self._unstarted.release(row)
+        else:
+            return found
+        return None
+
+    def lease_schedules(self, keys: Sequence[str], length: float) -> Mapping[str, Lease]:
+        """Lease the schedules of extra runs; see `psched.worker.extra_runs.Starter`."""
+        store = self._by_key
+        if store is None:
+            return {}
+        owner = self._new_owner()
+        sent = asked = 0.0
+
+        def send() -> Sequence[Row]:
+            nonlocal sent, asked
+            sent, asked = self._clock.boottime(), self._clock.monotonic()
+            alive_time = self._settings.alive_time
+            return store.claim_keys(owner, keys, alive_time=alive_time, shortest=ceil(length))
+
+        try:
+            rows = self._gateway.request(send)
+        except ClaimUnknownError as error:
+            self._note_unknown(error, sent, keys)
+            raise
+        debug_requests("leased", [row.key for row in rows], self._clock.monotonic() - asked)
+        deadlines = Deadlines(sent, length, self._settings.driver_timeout)
+        return {row.key: Lease(row, deadlines) for row in rows}
+
+    def may_hold(self, key: str) -> bool:
+        """Whether this worker may have leased a schedule; see `extra_runs.Starter`."""
+        return any(key in unknown.schedules for unknown in self._unknown)
+
+    def _new_owner(self) -> str:
+        self._claims += 1
+        return f"{self._nonce}.{self._claims}"
+
+    def _note_unknown(
+        self, error: ClaimUnknownError, sent: float, schedules: Sequence[str] = ()
+    ) -> None:
+        """Have the store asked later which rows a claim has leased that was not answered."""
+        until = self._clock.monotonic() + self._settings.driver_timeout + _LATE_CLAIM
+        self._unknown.append(_UnknownClaim(error, sent, until, schedules=frozenset(schedules)))
+
+    def settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
@@ -327,12 +404,12 @@ class Claimer:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
         return Lease(row, Deadlines(sent, length, self._settings.driver_timeout))
 
-    def _fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
+    def fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
         """Extend new leases if one of them is due; return those that this worker still holds.
 
         Without this, the leases of a slow claim would be too old for their tasks to be started.
         """
-        # A failure has been logged, and is ignored here, because `_start` gives back each row whose
+        # A failure has been logged, and is ignored here, because `start` gives back each row whose
         # lease is too old.
         with suppress(TransientStoreError):
             self._gateway.extend_due(granted)
@@ -341,27 +418,36 @@ class Claimer:
                 _log.warning("%s: preempted before it was started", lease.row.key)
         return [lease for lease in granted if not lease.lost]
 
-    def _start(self, lease: Lease, run: Run, *, following: int) -> None:
-        """Start a task, or give its row back.
+    def start(
+        self, lease: Lease, run: Run, *, following: int, schedule: Lease | None = None
+    ) -> None:
+        """Start a task, or give its row back, and also its schedule.
 
         Args:
             lease: the lease of the row.
             run: what to run.
             following: how many more rows of the claim are still to be handled. Runners are prepared
                 for these rows, too.
+            schedule: the lease of the schedule, if the task is an extra run that needs this lease.
         """
         row, deadlines = lease.row, lease.deadlines
+        if schedule is not None and schedule.deadlines.sent < deadlines.sent:
+            deadlines = schedule.deadlines
         # ``concurrency`` tasks can be running already, because the row might belong to a claim
         # whose answer was lost.
         full = self._free <= 0
-        unwanted = full or self._stopped or row.key in self._tasks
-        if unwanted or not self._prepare(1 + following):
+        lost = lease.lost or (schedule is not None and schedule.lost)
+        known = row.key in self._tasks or row.key in self._tasks.lent
+        if full or self._stopped or lost or known or not self._prepare(1 + following):
             self._unstarted.release(row)
         elif self._clock.boottime() >= deadlines.last_start:
             self._slowness.gave_back(row.key, deadlines.lease)
             self._unstarted.release(row)
         else:
-            self._tasks.start(row, run, deadlines)
+            self._tasks.start(row, run, lease.deadlines, schedule)
+            return
+        if schedule is not None:
+            self._unstarted.give_back(schedule.row)
 
     @property
     def _room(self) -> int:

@@ -20,6 +20,7 @@ from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
 from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.claimer import Claimer
+from psched.worker.extra_runs import ExtraRuns
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
 from psched.worker.startup_steps import StartupSteps
@@ -168,6 +169,7 @@ def make_lease_loop(
         tasks=tasks,
         unstarted=unstarted,
         triggers=triggers,
+        extra_runs=ExtraRuns(store, gateway, tasks=tasks, unstarted=unstarted),
         slowness=slowness,
         clock=clock,
         rng=rng,

@@ -14,6 +14,7 @@ from math import floor, inf
 from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreSlowError, TransientStoreError
 from psched.config import Config
+from psched.core import attempts
 from psched.core.definition import history_setting
 from psched.core.history.protocol import KeepsHistory
 from psched.core.history.recording import Recorder
@@ -125,10 +126,14 @@ class HistoryKeeper:
     def taken_over(self, row: Row, expired: ExpiredLease) -> None:
         """Record the attempt whose lease has ended without a settle.
 
+        The lease of a schedule that was held for an extra run is no attempt.
+
         Args:
             row: the row as this worker has claimed it.
             expired: the lease that has ended.
         """
+        if attempts.returned(row) is not None:
+            return
         self._add(row, self._recorder.taken_over(row, expired))
 
     def unwritten(self, key: str) -> tuple[RunRecord, ...]:
