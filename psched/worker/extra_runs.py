@@ -9,7 +9,7 @@ from typing import Protocol
 from psched.base.errors import InvalidError
 from psched.core.model import Row, Settlement
 from psched.core.operations.extra_runs import QUEUE, needed_schedule
-from psched.core.operations.overlap import beside_another_run, unsupported, without_schedule
+from psched.core.operations.overlap import beside_another_run, unsupported, without_lease
 from psched.core.policy import Run, postpone, quarantine
 from psched.core.store_protocol import LeasesByKey, Store
 from psched.worker.lease import Lease
@@ -166,18 +166,15 @@ class ExtraRuns:
             waiting: how many runs of each schedule were postponed in this claim.
         """
         row, own, key = each.lease.row, each.run.definition.settings, each.schedule
-        is_running = key in self._tasks or key in self._tasks.lent
-        if key in missing:
-            schedule = rows.get(key)
-            status = None if schedule is None else schedule.status
-            if (end := without_schedule(row, own, key, status)) is not None:
-                return end
-            held = schedule is not None and schedule.owner is not None
-            is_running = held and now < ((schedule and schedule.next_run_time) or 0)
-        # If no run is going on, the lease was held only for a moment, so the next claim succeeds.
-        overlap = each.overlap if is_running else QUEUE
+        before = waiting[key]
         waiting[key] += 1
-        return beside_another_run(row, own, key, overlap, waiting=waiting[key] - 1)
+        if key in missing:
+            needed = key, each.overlap
+            return without_lease(row, own, needed, rows.get(key), now, waiting=before)
+        is_running = key in self._tasks or key in self._tasks.lent
+        # If no run is going on, the lease is being given back, so the next claim succeeds.
+        overlap = each.overlap if is_running else QUEUE
+        return beside_another_run(row, own, key, overlap, waiting=before)
 
     def _holds(self, key: str) -> bool:
         """Whether this worker holds the lease of the schedule with this key."""

@@ -101,7 +101,7 @@ def test_both_leases_are_extended_together(host):
 def test_the_longer_lease_of_an_extra_run_applies_to_its_schedule_too(host):
     add_daily(host, alive_time=LEASE)
     [extra] = add_extra(host)
-    host.sql(f"UPDATE psched SET alive_time = {10 * LEASE} WHERE id = '{extra}'")
+    host.schedules.modify(extra, alive_time=10 * LEASE)
     store = host.remote()
     worker = host.worker(store, alive_time=LEASE)
     worker.tick()
@@ -446,10 +446,8 @@ def test_the_task_is_killed_if_either_lease_is_lost(host, lost, caplog):
     worker = host.worker(alive_time=LEASE)
     worker.tick()
     runner = worker.tasks[extra]
-    host.sql(
-        "UPDATE psched SET owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
-        f" WHERE id = '{lost}'"
-    )
+    stolen = "owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+    host.sql(f"UPDATE psched SET {stolen} WHERE id = '{lost}'")  # noqa: S608  # keys as above
 
     worker.advance(LEASE / 2)
 

@@ -6,7 +6,7 @@ from psched.core import attempts
 from psched.core.columns import plain_reason
 from psched.core.history.records import Fate
 from psched.core.model import CANCELLED, CANCELLING, DELETING, FINISHING, MARKS, Row, Settlement
-from psched.core.operations.extra_runs import PARALLEL, SKIP
+from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
 from psched.core.policy import postpone
 
 _BEING_ENDED = {
@@ -16,24 +16,34 @@ _BEING_ENDED = {
 }
 
 
-def without_schedule(row: Row, own: Config, key: str, status: str | None) -> Settlement | None:
-    """The settlement of an extra run whose schedule was deleted or has ended.
+def without_lease(
+    row: Row,
+    own: Config,
+    needed: tuple[str, str],
+    schedule: Row | None,
+    now: float,
+    *,
+    waiting: int = 0,
+) -> Settlement:
+    """The settlement of an extra run to which the store has refused the lease of its schedule.
 
     Args:
         row: the row of the extra run, which has just been claimed.
         own: the settings of its definition.
-        key: the key of its schedule.
-        status: the status of the schedule; None if it does not exist.
-
-    Returns:
-        The settlement; None if the schedule is in service.
+        needed: the key of its schedule, and ``queue`` or ``skip``.
+        schedule: the row of the schedule; None if it does not exist.
+        now: the time of the store's clock.
+        waiting: how many extra runs of the schedule already wait.
     """
-    if status is None:
+    key, overlap = needed
+    if schedule is None:
         return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} was deleted")
-    if status not in MARKS:
-        return None
-    what = _BEING_ENDED.get(status, f"has ended: it is {status}")
-    return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} {what}")
+    if schedule.status in MARKS:
+        what = _BEING_ENDED.get(schedule.status, f"has ended: it is {schedule.status}")
+        return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} {what}")
+    is_running = schedule.owner is not None and now < (schedule.next_run_time or 0)
+    # If no run is going on, the lease was held only for a moment, so the next claim succeeds.
+    return beside_another_run(row, own, key, overlap if is_running else QUEUE, waiting=waiting)
 
 
 def beside_another_run(
