@@ -369,8 +369,9 @@ class SqlStore(OutputStore[Statements]):
                 reason="its worker died",
                 worker=worker,
             )
-            # `claim` counts an attempt, and `claim_keys` does not, so only the second leaves a
-            # number below 1: that of a row of which no occurrence was running.
+            # `claim` counts an attempt, and `claim_keys` does not. So if the number is below 1, no
+            # occurrence was running; or a client has set ``next_time`` during the lease, and so the
+            # row does not tell which one was running.
             if row.next_time is not None and row.attempt > 0 and self._history_of(row) != "none"
             else None
             for row in dead
