@@ -18,11 +18,12 @@ from psched.base.errors import (
 from psched.base.quantities import RATES, as_rate
 from psched.client.arguments import stored_key
 from psched.client.finding import find, is_pattern, matches
+from psched.client.operations.pausing import CAN_BE_PAUSED, CAN_BE_RESUMED, Pauser
 from psched.client.writer import CAN_BE_REQUEUED, ChangedMeanwhileError, Condition, Writer
 from psched.core.columns import annotation
 from psched.core.declare import When
 from psched.core.model import CANCELLED, ENDED, FINISHED, Row
-from psched.core.schedule import Schedules
+from psched.core.schedule import Schedules, Until
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES, chosen_texts, selection_of
 from psched.core.shorthands import instant
@@ -172,13 +173,17 @@ class SelectedSchedules:
     Args:
         schedules: reads the schedules.
         writer: changes them.
+        pauser: pauses and resumes them.
         wanted: the conditions.
         clock: measures the rate.
     """
 
-    def __init__(self, schedules: Schedules, writer: Writer, wanted: Wanted, clock: Clock) -> None:
+    def __init__(
+        self, schedules: Schedules, writer: Writer, pauser: Pauser, wanted: Wanted, clock: Clock
+    ) -> None:
         self._schedules = schedules
         self._writer = writer
+        self._pauser = pauser
         self._wanted = wanted
         self._clock = clock
 
@@ -232,6 +237,51 @@ class SelectedSchedules:
         wanted = self._wanted.among(STATES - ENDED, "cancelled")
         cancel = self._writer.cancel
         return self._change(wanted, cancel, _Manner(rate, dry_run, report, confirm))
+
+    def pause(
+        self,
+        until: Until | None = None,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Pause those that wait, run, or are paused already; see `Schedule.pause`.
+
+        If ``until`` is invalid, each schedule is in `ManyChanged.failed`. The other arguments are
+        those of `requeue`.
+
+        Raises:
+            InvalidError: ``rate`` is invalid, or a status was selected that cannot be paused.
+        """
+        wanted = self._wanted.among(CAN_BE_PAUSED, "paused")
+
+        def pause(key: str, only_if: Condition) -> bool:
+            return self._pauser.pause(key, until, only_if)
+
+        return self._change(wanted, pause, _Manner(rate, dry_run, report, confirm))
+
+    def resume(
+        self,
+        *,
+        backfill: bool = False,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Let those that are paused run again; see `Schedule.resume`.
+
+        The other arguments and errors are those of `requeue`.
+        """
+        wanted = self._wanted.among(CAN_BE_RESUMED, "resumed")
+
+        def resume(key: str, only_if: Condition) -> bool:
+            self._pauser.resume(key, backfill=backfill, only_if=only_if)
+            return True
+
+        return self._change(wanted, resume, _Manner(rate, dry_run, report, confirm))
 
     def _change(
         self, wanted: Wanted, change: Callable[[str, Condition], bool], manner: "_Manner"

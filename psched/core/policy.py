@@ -41,7 +41,7 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.operations import borrowing
+from psched.core.operations import borrowing, pausing
 from psched.triggers.trigger import Trigger, is_custom
 
 _SHORTEST_SEARCH = 1
@@ -81,8 +81,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         # The worker of an extra run has died. The row's own occurrence was not running.
         return borrowing.restored(free) or changed(_resting(free, settings), fate=None)
     if row.status != WAITING:
-        # The claim has counted an attempt. We subtract it again, because nothing was tried.
-        return _resting(changed(row, attempt=attempts.before_claim(row)), settings)
+        return _not_waiting(row, settings, now)
     try:
         definition = parse_row(row, settings)
         if given_up := attempts.give_up_reason(row, definition, now):
@@ -92,6 +91,15 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         # This is not counted as an attempt, because another host might be able to load the code, or
         # the code might be installed on this host soon.
         return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
+    except InvalidError as error:
+        return quarantine(row, str(error))
+
+
+def _not_waiting(row: Row, settings: Config, now: float) -> Settlement:
+    # The claim has counted an attempt. We subtract it again, because nothing was tried.
+    row = changed(row, attempt=attempts.before_claim(row))
+    try:
+        return pausing.after_claim(row, settings, now) or _resting(row, settings)
     except InvalidError as error:
         return quarantine(row, str(error))
 
@@ -109,6 +117,13 @@ def after_run(
         settings: the installation's settings.
         now: the time of the store's clock; needed only if the definition was changed.
     """
+    end = _after_run(leased, current, decision, settings, now)
+    return pausing.set_aside(end, current)
+
+
+def _after_run(
+    leased: Row, current: Row, decision: Decision, settings: Config, now: float
+) -> Settlement:
     # A one-shot that has succeeded becomes finished, even if it was cancelled during the run.
     done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
     if current.known_status is None or (current.status in MARKS and not done):
@@ -122,16 +137,12 @@ def after_run(
         end = quarantine(current, str(error))
         return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
     try:
-        end = _settlement(leased, current, definition, decision, now)
+        return _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
         # The trigger raised this error. We call a trigger here only for an occurrence that has
         # succeeded or was given up. Such an occurrence must not run again, so we clear its time.
         fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.GAVE_UP
         return changed(quarantine(changed(current, next_time=None), str(error)), fate=fate)
-    if current.status in SET_ASIDE and not end.rest:
-        reason = current.reason or end.reason
-        return changed(end, rest=True, status=current.status, reason=plain_reason(reason))
-    return end
 
 
 def _settlement(
@@ -151,7 +162,8 @@ def _settlement(
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
         return _repeat(current, wait=0, attempt=attempts.before_claim(current))
-    return _failed(current, definition, decision)
+    end = _failed(current, definition, decision)
+    return pausing.after_failure(end, current, definition, decision)
 
 
 def _is_moved(leased: Row, current: Row) -> bool:
@@ -324,6 +336,8 @@ def postpone(row: Row, wait: int) -> Settlement:
         wait=wait,
         attempt=row.attempt - 1,
         status=row.status,
+        # That of a paused row contains the end of its pause.
+        reason=None if row.status == WAITING else row.reason,
     )
 
 

@@ -25,6 +25,9 @@ from psched.core.schedule_metadata import ScheduleMetadata
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""
 
+Until = When | timedelta | str
+"""The end of a pause, see `Schedule.pause`."""
+
 ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
 
@@ -60,7 +63,8 @@ class Schedule:
     def next(self, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences, beginning with the one that is due or running.
 
-        The result is empty if the schedule has no next run.
+        The result is empty if the schedule has no next run. If the schedule is paused until a time,
+        the result begins with the first occurrence after the pause.
 
         Args:
             number: the number of occurrences, from 1 to 1000.
@@ -175,7 +179,8 @@ class Schedule:
     def requeue(self, run_at: When | None = None) -> None:
         """Run the schedule again after it has ended or was quarantined or paused.
 
-        The attempts are counted from 1 again.
+        The attempts are counted from 1 again. What fell due while the schedule was quarantined or
+        paused is not skipped: the setting ``catchup`` decides which of it runs.
 
         Args:
             run_at: the earliest start; None means now.
@@ -185,6 +190,51 @@ class Schedule:
             NotFoundError: there is no such schedule.
         """
         self._collection.requeue(self.key, run_at)
+
+    def pause(self, until: Until | None = None) -> bool:
+        """Pause the schedule, so that it does not run until it is resumed.
+
+        A running task goes on; the pause applies when the task has ended. If the schedule is paused
+        already, the new end and the new note replace the former ones. The note is that of
+        `Schedules.audited`.
+
+        Args:
+            until: when the schedule is resumed: Unix seconds, an aware datetime, a `timedelta` from
+                now on, or a text such as ``"18:00"`` (the next one, in the schedule's time zone),
+                ``"tomorrow 08:00"``, ``"2026-11-26T08:00"`` or ``"+2h"``. None means not before
+                `resume`.
+
+        Returns:
+            True if the schedule rests now; False if its task is running.
+
+        Raises:
+            AlreadyFinishedError: the schedule has ended, or is about to.
+            AlreadyExistsError: the schedule is quarantined or is being migrated.
+            InvalidError: ``until`` is invalid, or not in the future.
+            NotFoundError: there is no such schedule.
+            NotSupportedError: the store keeps no status.
+        """
+        return self._collection.pause(self.key, until)
+
+    def resume(self, *, backfill: bool = False) -> None:
+        """Let the paused schedule run again.
+
+        What fell due during the pause is skipped, and the run history says so. A schedule that runs
+        only once runs now if it was due. An occurrence that was due or had been tried before the
+        pause runs, too, unless later ones fell due during the pause.
+
+        Args:
+            backfill: True to skip nothing: the setting ``catchup`` decides which of the missed
+                occurrences run.
+
+        Raises:
+            AlreadyExistsError: the schedule is not paused.
+            AlreadyFinishedError: the schedule has ended, or is about to.
+            InvalidError: the schedule is invalid, or its trigger cannot be loaded here.
+            NotFoundError: there is no such schedule.
+            NotSupportedError: the store keeps no status.
+        """
+        self._collection.resume(self.key, backfill=backfill)
 
     def wait(self, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended.
@@ -387,6 +437,14 @@ class Schedules(Protocol):
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Run a schedule again that has ended, is quarantined or is paused."""
+        ...
+
+    def pause(self, key: str, until: Until | None = None) -> bool:
+        """Pause a schedule; False if its task is running, which goes on."""
+        ...
+
+    def resume(self, key: str, *, backfill: bool = False) -> None:
+        """Let a paused schedule run again."""
         ...
 
     def wait(self, key: str, timeout: float | None = None) -> str:

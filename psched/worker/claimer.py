@@ -2,23 +2,26 @@
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
-from math import ceil, inf
+from math import inf
 
 from psched.base import lease_times
 from psched.base.clock import Clock
 from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
-from psched.core.definition import history_setting
+from psched.core.definition import history_setting, parse_row
 from psched.core.history.recording import Recorder
-from psched.core.model import Row, Settlement
+from psched.core.history.records import Fate
+from psched.core.model import Retry, Row, Settlement
+from psched.core.operations import pausing
 from psched.core.policy import Run, postpone
-from psched.core.store_protocol import Claimed, ClaimUnknownError, LeasesByKey, Store
+from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.triggers.custom import loading_by, refuse_to_ask
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.extra_runs import ExtraRun, ExtraRuns
 from psched.worker.lease import Lease
@@ -136,7 +139,6 @@ class Claimer:
         self._unstarted = unstarted
         self._triggers = triggers
         self._extra_runs = extra_runs
-        self._by_key = store if isinstance(store, LeasesByKey) else None
         self._slowness = slowness
         self._clock = clock
         self._rng = rng
@@ -195,7 +197,7 @@ class Claimer:
         # Runners are forked before the claim, so that no lease grows old during a fork.
         if not self._prepare(room if self._backlog else 1):
             return
-        owner = self._new_owner()
+        owner = self.new_owner()
         sent = asked = 0.0
 
         def send() -> Claimed:
@@ -216,7 +218,7 @@ class Claimer:
         try:
             claimed = self._gateway.request(send)
         except ClaimUnknownError as error:
-            self._note_unknown(error, sent)
+            self.note_unknown(error, sent)
             raise
         self.has_polled = True
         self._backlog = claimed.more
@@ -356,38 +358,16 @@ class Claimer:
             return found
         return None
 
-    def lease_schedules(self, keys: Sequence[str], length: float) -> Mapping[str, Lease]:
-        """Lease the schedules of extra runs; see `psched.worker.extra_runs.Starter`."""
-        store = self._by_key
-        if store is None:
-            return {}
-        owner = self._new_owner()
-        sent = asked = 0.0
-
-        def send() -> Sequence[Row]:
-            nonlocal sent, asked
-            sent, asked = self._clock.boottime(), self._clock.monotonic()
-            alive_time = self._settings.alive_time
-            return store.claim_keys(owner, keys, alive_time=alive_time, shortest=ceil(length))
-
-        try:
-            rows = self._gateway.request(send)
-        except ClaimUnknownError as error:
-            self._note_unknown(error, sent, keys)
-            raise
-        debug_requests("leased", [row.key for row in rows], self._clock.monotonic() - asked)
-        deadlines = Deadlines(sent, length, self._settings.driver_timeout)
-        return {row.key: Lease(row, deadlines) for row in rows}
-
     def may_hold(self, key: str) -> bool:
         """Whether this worker may have leased a schedule; see `extra_runs.Starter`."""
         return any(key in unknown.schedules for unknown in self._unknown)
 
-    def _new_owner(self) -> str:
+    def new_owner(self) -> str:
+        """A text that this worker has never used as the owner of a lease."""
         self._claims += 1
         return f"{self._nonce}.{self._claims}"
 
-    def _note_unknown(
+    def note_unknown(
         self, error: ClaimUnknownError, sent: float, schedules: Sequence[str] = ()
     ) -> None:
         """Have the store asked later which rows a claim has leased that was not answered."""
@@ -396,6 +376,17 @@ class Claimer:
 
     def settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""
+        if settlement.fate is Fate.GAVE_UP and row.cron is not None:
+            # Its worker has died in the last attempt, which this claim has not counted.
+            with loading_by(refuse_to_ask):
+                definition = parse_row(row, self._settings)
+            earlier = self._history.failures_before(row, definition)
+            settlement = pausing.after_failure(
+                settlement,
+                changed(row, attempt=row.attempt - 1),
+                definition,
+                Retry(reason=settlement.reason, earlier=earlier),
+            )
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
         self._unstarted.settle(settlement)

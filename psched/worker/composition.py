@@ -169,7 +169,9 @@ def make_lease_loop(
         tasks=tasks,
         unstarted=unstarted,
         triggers=triggers,
-        extra_runs=ExtraRuns(store, gateway, tasks=tasks, unstarted=unstarted),
+        extra_runs=ExtraRuns(
+            store, gateway, settings, clock=clock, tasks=tasks, unstarted=unstarted
+        ),
         slowness=slowness,
         clock=clock,
         rng=rng,

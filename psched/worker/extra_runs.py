@@ -4,16 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Protocol
 
+from psched.base.clock import Clock
 from psched.base.errors import InvalidError
+from psched.base.lease_times import Deadlines
+from psched.config import Config
 from psched.core.model import Row, Settlement
 from psched.core.operations.extra_runs import QUEUE, needed_schedule
 from psched.core.operations.overlap import beside_another_run, unsupported, without_lease
 from psched.core.policy import Run, postpone, quarantine
-from psched.core.store_protocol import LeasesByKey, Store
+from psched.core.store_protocol import ClaimUnknownError, LeasesByKey, Store
 from psched.worker.lease import Lease
-from psched.worker.store_gateway import StoreGateway
+from psched.worker.store_gateway import StoreGateway, debug_requests
 from psched.worker.task_table import TaskTable
 from psched.worker.unstarted_leases import UnstartedLeases
 
@@ -42,12 +46,14 @@ class ExtraRun:
 class Starter(Protocol):
     """What `ExtraRuns` needs of the `psched.worker.claimer.Claimer`."""
 
-    def lease_schedules(self, keys: Sequence[str], length: float) -> Mapping[str, Lease]:
-        """Lease the schedules that are free; return their leases, of this length, by key.
+    def new_owner(self) -> str:
+        """A text that this worker has never used as the owner of a lease."""
+        ...
 
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+    def note_unknown(
+        self, error: ClaimUnknownError, sent: float, schedules: Sequence[str] = ()
+    ) -> None:
+        """Have the store asked later which rows a claim has leased that was not answered."""
         ...
 
     def may_hold(self, key: str) -> bool:
@@ -68,23 +74,34 @@ class Starter(Protocol):
 
 
 class ExtraRuns:
-    """Decides which extra runs of a claim can start.
+    """Decides which extra runs of a claim can start, and leases their schedules.
 
     Args:
         store: where the schedules are.
         gateway: sends the requests.
+        settings: contain the default length of a lease.
+        clock: measures the leases.
         tasks: knows which schedules this worker runs, and which leases it holds for extra runs.
         unstarted: knows the other leases of this worker.
     """
 
     def __init__(
-        self, store: Store, gateway: StoreGateway, *, tasks: TaskTable, unstarted: UnstartedLeases
+        self,
+        store: Store,
+        gateway: StoreGateway,
+        settings: Config,
+        *,
+        clock: Clock,
+        tasks: TaskTable,
+        unstarted: UnstartedLeases,
     ) -> None:
         self._store = store
+        self._by_key = store if isinstance(store, LeasesByKey) else None
         self._gateway = gateway
+        self._settings = settings
+        self._clock = clock
         self._tasks = tasks
         self._unstarted = unstarted
-        self._is_able = isinstance(store, LeasesByKey)
 
     def needing_schedule(self, lease: Lease, run: Run) -> ExtraRun | Settlement | None:
         """The extra run of a claimed row that needs the lease of its schedule.
@@ -99,7 +116,7 @@ class ExtraRuns:
             return quarantine(lease.row, str(error))
         if needed is None:
             return None
-        if not self._is_able:
+        if self._by_key is None:
             return quarantine(lease.row, unsupported(needed[0]))
         return ExtraRun(lease, run, *needed)
 
@@ -134,7 +151,7 @@ class ExtraRuns:
         # one that was extended first decides when the task must have been killed.
         for length in sorted({each.lease.deadlines.lease for each in wanted.values()}):
             keys = [key for key, each in wanted.items() if each.lease.deadlines.lease == length]
-            leases = starter.lease_schedules(keys, length)
+            leases = self._lease(keys, length, starter)
             starter.fresh([*(wanted[key].lease for key in leases), *leases.values()])
             for place, (key, schedule) in enumerate(leases.items()):
                 missing.remove(key)
@@ -147,6 +164,29 @@ class ExtraRuns:
         for each in [*left]:
             left.remove(each)
             starter.settle(each.lease.row, self._not_started(each, missing, rows, now, waiting))
+
+    def _lease(self, keys: Sequence[str], length: float, starter: Starter) -> Mapping[str, Lease]:
+        """Lease the schedules that are free; return their leases, of this length, by key."""
+        store = self._by_key
+        if store is None:
+            return {}
+        owner = starter.new_owner()
+        sent = asked = 0.0
+
+        def send() -> Sequence[Row]:
+            nonlocal sent, asked
+            sent, asked = self._clock.boottime(), self._clock.monotonic()
+            alive_time = self._settings.alive_time
+            return store.claim_keys(owner, keys, alive_time=alive_time, shortest=ceil(length))
+
+        try:
+            rows = self._gateway.request(send)
+        except ClaimUnknownError as error:
+            starter.note_unknown(error, sent, keys)
+            raise
+        debug_requests("leased", [row.key for row in rows], self._clock.monotonic() - asked)
+        deadlines = Deadlines(sent, length, self._settings.driver_timeout)
+        return {row.key: Lease(row, deadlines) for row in rows}
 
     def _not_started(
         self,

@@ -34,16 +34,20 @@ class Verb:
         done: the participle, such as ``cancelled``.
         change_one: changes the schedule with a key; returns False if its worker will do it.
         change_many: the same for a selection.
+        after: what the task of a schedule has done before its worker changes the schedule.
     """
 
     name: str
     done: str
     change_one: Callable[[ScheduleCollection, str], bool | None]
     change_many: Callable[..., ManyChanged]
+    after: str = "stopped"
 
     def result(self, is_done: bool | None) -> str:  # noqa: FBT001  # what `change_one` has returned
         """What became of a schedule."""
-        return f"will be {self.done} when its task has stopped" if is_done is False else self.done
+        if is_done is False:
+            return f"will be {self.done} when its task has {self.after}"
+        return self.done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +267,7 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
         return _NONE
     parts = [f"{_count(len(result.changed))} {verb.done}"]
     if result.marked:
-        parts[0] += f", {len(result.marked)} of them when the task has stopped"
+        parts[0] += f", {len(result.marked)} of them when the task has {verb.after}"
     if result.skipped:
         parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
     if result.failed:

@@ -1,0 +1,1 @@
+"""What operators do by hand: pauses and the like, as changes of a store."""
