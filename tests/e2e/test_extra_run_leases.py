@@ -271,6 +271,16 @@ def test_a_schedule_that_is_changed_during_an_extra_run_has_its_new_times_afterw
     assert (row.owner, row.attempt, row.data) == (None, 0, b'{"n":1}')
 
 
+def test_a_schedule_that_is_paused_during_an_extra_run_stays_paused(service):
+    master, before, extra = start_extra_run(service)
+    assert service.psched("pause", "report").returncode in {0, 3}
+    finish(service, master, extra)
+
+    row = service.row("report").row
+    assert (row.status, row.next_time, row.owner) == ("paused", before.next_time, None)
+    assert (row.next_run_time, row.attempt) == (None, 0)
+
+
 def test_a_schedule_that_is_paused_by_sql_during_an_extra_run_stays_paused(service):
     master, before, extra = start_extra_run(service)
     with service.sql() as database:

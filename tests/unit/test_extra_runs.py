@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.config import from_mapping
 from psched.core.history.protocol import RunSelection
 from psched.core.store_protocol import ClaimUnknownError
 from psched.testing import ManualClock
 from support.driven import START, Remote, driven_host
 from support.extra_runs import add_extra_runs
+from support.older_worker import OlderWorker
+from support.stores import Sql
 
 LEASE = 60
 DAILY = "0 18 * * *"
@@ -389,6 +392,53 @@ def test_a_new_time_of_the_schedule_is_kept_whatever_ends_the_extra_run(host, en
     )
 
 
+@pytest.mark.parametrize("ends", ["by itself", "with its worker", "with its worker, recovered"])
+@pytest.mark.parametrize("until", [None, START + 1000])
+def test_a_schedule_that_is_paused_during_an_extra_run_stays_paused(host, ends, until):
+    before = add_daily(host)
+    [extra] = add_extra(host)
+    one = host.worker(nonce="one", alive_time=LEASE)
+    one.tick()
+    other = host.worker(nonce="two", alive_time=LEASE)
+    if ends == "with its worker, recovered":
+        # The schedule is free now, but nobody has claimed it yet.
+        host.store().recover("one", alive_time=LEASE, retry_wait=0)
+    host.schedules.pause("report", until)
+    assert one.tasks[extra].stop_reason == ""
+    if ends == "by itself":
+        one.tasks[extra].finish()
+        one.tick()
+    elif ends == "with its worker":
+        other.order(recover=["one"])
+    for _ in range(5):
+        other.run_due()
+        other.advance(1)
+
+    row = host.row("report")
+    assert host.row(extra).status == "finished"
+    assert (row.status, row.owner, row.attempt) == ("paused", None, 0)
+    assert (row.next_time, row.next_run_time) == (before.next_time, until)
+    if until is not None:
+        other.advance(until - START)
+        row = host.row("report")
+        assert (row.status, row.next_run_time) == ("waiting", before.next_time)
+
+
+def test_a_schedule_that_is_resumed_during_an_extra_run_runs_at_its_time(host):
+    before = add_daily(host)
+    host.schedules.pause("report")
+    [extra] = add_extra(host)
+    worker = host.worker()
+    worker.tick()
+    host.schedules.resume("report")
+    worker.tasks[extra].finish()
+    worker.tick()
+
+    row = host.row("report")
+    assert (row.status, row.owner, row.attempt, row.reason) == ("waiting", None, 0, None)
+    assert (row.next_time, row.next_run_time) == (before.next_time, before.next_run_time)
+
+
 # --- faults -------------------------------------------------------------------------
 
 
@@ -437,6 +487,28 @@ def test_a_paused_schedule_of_a_dead_worker_stays_paused(host):
         None,
         "by ann",
     )
+
+
+def test_an_extra_run_waits_for_a_worker_of_an_older_version(host, tmp_path):
+    before = add_daily(host)
+    url = f"sqlite:///{tmp_path}/psched.db"
+    older = OlderWorker(host.store(), Sql(url), from_mapping({"url": url}))
+    held = older.claim("report")
+    [extra] = add_extra(host)
+    worker = host.worker()
+
+    for _ in range(5):
+        worker.advance(1)
+        assert worker.tasks == {}
+    older.finish(held)
+    worker.advance(4)
+
+    assert [*worker.tasks] == [extra]
+    worker.tasks[extra].finish()
+    worker.tick()
+    row = host.row("report")
+    assert (row.next_time, row.next_run_time) == (before.next_time + 86_400,) * 2
+    assert (row.attempt, row.status, row.owner) == (0, "waiting", None)
 
 
 @pytest.mark.parametrize("lost", ["report", "report!0000000000000000"])
