@@ -4,7 +4,6 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 from math import inf
@@ -19,11 +18,13 @@ from psched.core.history.recording import Recorder
 from psched.core.history.records import Fate
 from psched.core.model import Retry, Row, Settlement
 from psched.core.operations import pausing
+from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.triggers.custom import loading_by, refuse_to_ask
 from psched.worker.chores.history_keeper import HistoryKeeper
-from psched.worker.extra_runs import ExtraRun, ExtraRuns
+from psched.worker.claims.extra_runs import ExtraRun, ExtraRuns
+from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
 from psched.worker.store_gateway import StoreGateway, debug_requests
@@ -44,13 +45,6 @@ this many seconds have passed."""
 _FORK_PAUSE = 1
 """If no process could be forked: seconds until the next claim, or until a postponed row is due."""
 
-_LATE_CLAIM = 2.0
-"""The maximum time of a claim on the server, in seconds: one second to wait for a lock, one second
-for everything else."""
-
-_UNKNOWN_PAUSE = 0.5
-"""Seconds until the store is asked again which rows an unanswered claim has leased."""
-
 _LOST_RACE_PAUSE = (0.002, 0.02)
 """The shortest and the longest pause before the next claim, in seconds, if other workers have
 claimed all due rows first. The pause is random."""
@@ -61,32 +55,6 @@ _AHEAD = 0.006
 _AHEAD_SHARE = 1 / 200
 """The early claim precedes the time at which a row is due by this fraction of a long sleep, because
 in a niced process a sleep can end late by this fraction of its length; see `_before`."""
-
-
-@dataclass(slots=True)
-class _UnknownClaim:
-    """A claim that was not answered: the store might have applied it, or might still apply it.
-
-    After the driver has given up, the request can reach the server for up to one more driver
-    timeout, and the server can then still execute it. Only when that time has passed is it certain
-    which rows the claim has leased. Until then the store is asked several times.
-
-    Attributes:
-        error: contains the owner that the claim writes, and the keys of the rows that the claim
-            might have leased.
-        sent: when the claim was sent, seconds of the boot-time clock.
-        until: when it is certain which rows the claim has leased, seconds of the monotonic clock.
-            After this time the store is asked once more, for the last time.
-        next: when to ask the store again, seconds of the monotonic clock.
-        schedules: the keys of the schedules that the claim was to lease for extra runs; empty for a
-            claim of due rows.
-    """
-
-    error: ClaimUnknownError
-    sent: float
-    until: float
-    next: float = 0.0
-    schedules: frozenset[str] = frozenset()
 
 
 class Claimer:
@@ -103,6 +71,7 @@ class Claimer:
         unstarted: owns the leases of all other claimed rows: there is nothing to run, a trigger
             must first be called in a helper process, or the row is given back.
         triggers: has triggers that users have written called in helper processes.
+        unknown: the claims whose outcome is unknown.
         extra_runs: decides which extra runs can start.
         slowness: records leases that were too old when their tasks could be started.
         clock: measures when to claim.
@@ -124,6 +93,7 @@ class Claimer:
         tasks: TaskTable,
         unstarted: UnstartedLeases,
         triggers: TriggerHelpers,
+        unknown: UnknownClaims,
         extra_runs: ExtraRuns,
         slowness: Slowness,
         clock: Clock,
@@ -138,15 +108,16 @@ class Claimer:
         self._tasks = tasks
         self._unstarted = unstarted
         self._triggers = triggers
+        self._unknown = unknown
         self._extra_runs = extra_runs
         self._slowness = slowness
         self._clock = clock
         self._rng = rng
         self._recorder = recorder
         self._history = history
+        self._pauses = PauseReader(store)
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
-        self._unknown: list[_UnknownClaim] = []
         self._backlog = False
         self._next_poll = 0.0
         self._stopped = False
@@ -178,10 +149,7 @@ class Claimer:
     @property
     def wakes(self) -> float:
         """When to call `claim` again, seconds of the monotonic clock; inf if no call is needed."""
-        moments = [unknown.next for unknown in self._unknown]
-        if self._room > 0:
-            moments.append(self._next_poll)
-        return min(moments, default=inf)
+        return min(self._unknown.wakes, self._next_poll if self._room > 0 else inf)
 
     def claim(self) -> None:
         """Lease due rows and start their tasks, if it is time for a claim.
@@ -190,7 +158,8 @@ class Claimer:
             TransientStoreError: the store did not answer.
         """
         if self._unknown:
-            self._resolve()
+            for found, asked_at in self._unknown.resolve():
+                self._begin(found, asked_at)
         room = self._room
         if room <= 0 or self._clock.monotonic() < self._next_poll:
             return
@@ -218,7 +187,7 @@ class Claimer:
         try:
             claimed = self._gateway.request(send)
         except ClaimUnknownError as error:
-            self.note_unknown(error, sent)
+            self._unknown.note(error, sent)
             raise
         self.has_polled = True
         self._backlog = claimed.more
@@ -271,37 +240,6 @@ class Claimer:
             return False
         return True
 
-    def _resolve(self) -> None:
-        """Ask the store which rows the unanswered claims have leased, and handle these rows."""
-        for unknown in [*self._unknown]:
-            mono = self._clock.monotonic()
-            if mono < unknown.next:
-                continue
-            error = unknown.error
-            rows = self._gateway.request(partial(self._store.held, error.owner, error.keys))
-            # The rows contain the end of their leases. It is not known when they fell due.
-            rows = [changed(row, next_run_time=None) for row in rows if not self._holds(row)]
-            ask = rows and not unknown.schedules
-            now = self._gateway.request(self._store.now) if ask else None
-            unknown.next = min(mono + _UNKNOWN_PAUSE, unknown.until)
-            if mono >= unknown.until:
-                self._unknown.remove(unknown)
-            if unknown.schedules:
-                # The extra runs were postponed. Whoever runs one of them leases its schedule anew.
-                for row in rows:
-                    self._unstarted.give_back(row)
-            else:
-                self._begin(Claimed(rows=rows, now=now), unknown.sent)
-
-    def _holds(self, row: Row) -> bool:
-        """Whether this worker knows already that it holds the lease of a row."""
-        if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
-            return True
-        task = self._tasks.lent.get(row.key)
-        if task is not None and task.schedule is not None and task.schedule.row.token == row.token:
-            return True
-        return self._unstarted.holds(row)
-
     def _begin(self, claimed: Claimed, sent: float) -> None:
         """Handle the rows of a claim: decide what to do with each row, and start its task."""
         # Older leases that are due are extended first, because this takes time, and the ages of the
@@ -312,6 +250,8 @@ class Claimer:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
                 self._history.taken_over(row, claimed.expired[row.key])
         granted = self.fresh([self._granted(row, sent) for row in claimed.rows])
+        now = claimed.now or 0
+        self._read_pauses([lease.row for lease in granted], now)
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
         extra: list[ExtraRun] = []
         for place, lease in enumerate(granted):
@@ -322,16 +262,24 @@ class Claimer:
                 self._gateway.keep_leases()
                 guarded = self._clock.monotonic()
                 until += guarded - mono
-            if mono >= until:
+            if mono >= until or self._pauses.is_unsure(row, now):
                 # The remaining rows are given back, because it can take long to decide what to do
-                # with late occurrences.
+                # with late occurrences. So is a row that a pause may have held, if the rules could
+                # not be read.
                 self._unstarted.release(row)
                 continue
-            verdict = self._triggers.open(row, claimed.now or 0)
+            verdict = self._triggers.open(row, now, self._pauses.pauses(row, now))
             if found := self._handle(lease, verdict, following=len(granted) - place - 1):
                 extra.append(found)
         if extra:
-            self._extra_runs.begin(extra, claimed.now or 0, self)
+            self._extra_runs.begin(extra, now, self)
+
+    def _read_pauses(self, rows: Sequence[Row], now: float) -> None:
+        """Read the rules that pause types, if one may have held some of these rows."""
+        if self._pauses.is_outdated(rows, now):
+            # A failure has been logged. Rows that a rule may have held are given back.
+            with suppress(TransientStoreError):
+                self._gateway.request(partial(self._pauses.read, now))
 
     def _handle(
         self, lease: Lease, verdict: Run | Settlement | Question, *, following: int
@@ -358,21 +306,10 @@ class Claimer:
             return found
         return None
 
-    def may_hold(self, key: str) -> bool:
-        """Whether this worker may have leased a schedule; see `extra_runs.Starter`."""
-        return any(key in unknown.schedules for unknown in self._unknown)
-
     def new_owner(self) -> str:
         """A text that this worker has never used as the owner of a lease."""
         self._claims += 1
         return f"{self._nonce}.{self._claims}"
-
-    def note_unknown(
-        self, error: ClaimUnknownError, sent: float, schedules: Sequence[str] = ()
-    ) -> None:
-        """Have the store asked later which rows a claim has leased that was not answered."""
-        until = self._clock.monotonic() + self._settings.driver_timeout + _LATE_CLAIM
-        self._unknown.append(_UnknownClaim(error, sent, until, schedules=frozenset(schedules)))
 
     def settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""

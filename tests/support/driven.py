@@ -76,6 +76,12 @@ class Remote:
     def claim_keys(self, *args: Any, **kwargs: Any) -> Any:
         return self.__getattr__("claim_keys")(*args, **kwargs)
 
+    def pause_rules(self) -> Any:
+        return self.__getattr__("pause_rules")()
+
+    def change_pause_rules(self, **rules: Any) -> None:
+        self.__getattr__("change_pause_rules")(**rules)
+
 
 class DrivenHost:
     """A host with a database, on which workers are driven.

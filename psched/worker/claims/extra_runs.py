@@ -16,6 +16,7 @@ from psched.core.operations.extra_runs import QUEUE, needed_schedule
 from psched.core.operations.overlap import beside_another_run, unsupported, without_lease
 from psched.core.policy import Run, postpone, quarantine
 from psched.core.store_protocol import ClaimUnknownError, LeasesByKey, Store
+from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease import Lease
 from psched.worker.store_gateway import StoreGateway, debug_requests
 from psched.worker.task_table import TaskTable
@@ -50,16 +51,6 @@ class Starter(Protocol):
         """A text that this worker has never used as the owner of a lease."""
         ...
 
-    def note_unknown(
-        self, error: ClaimUnknownError, sent: float, schedules: Sequence[str] = ()
-    ) -> None:
-        """Have the store asked later which rows a claim has leased that was not answered."""
-        ...
-
-    def may_hold(self, key: str) -> bool:
-        """Whether a request of unknown outcome may have leased the schedule with this key."""
-        ...
-
     def fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
         """Extend new leases if one of them is due."""
         ...
@@ -81,6 +72,7 @@ class ExtraRuns:
         gateway: sends the requests.
         settings: contain the default length of a lease.
         clock: measures the leases.
+        unknown: asks later what unanswered requests have leased.
         tasks: knows which schedules this worker runs, and which leases it holds for extra runs.
         unstarted: knows the other leases of this worker.
     """
@@ -92,6 +84,7 @@ class ExtraRuns:
         settings: Config,
         *,
         clock: Clock,
+        unknown: UnknownClaims,
         tasks: TaskTable,
         unstarted: UnstartedLeases,
     ) -> None:
@@ -100,6 +93,7 @@ class ExtraRuns:
         self._gateway = gateway
         self._settings = settings
         self._clock = clock
+        self._unknown = unknown
         self._tasks = tasks
         self._unstarted = unstarted
 
@@ -144,7 +138,7 @@ class ExtraRuns:
     def _begin(self, left: list[ExtraRun], now: float, starter: Starter) -> None:
         wanted: dict[str, ExtraRun] = {}
         for each in left:
-            if not self._holds(each.schedule) and not starter.may_hold(each.schedule):
+            if not self._holds(each.schedule) and not self._unknown.may_hold(each.schedule):
                 wanted.setdefault(each.schedule, each)
         missing = {*wanted}
         # Both leases of a task have the same length, so that they are extended together, and the
@@ -182,7 +176,7 @@ class ExtraRuns:
         try:
             rows = self._gateway.request(send)
         except ClaimUnknownError as error:
-            starter.note_unknown(error, sent, keys)
+            self._unknown.note(error, sent, keys)
             raise
         debug_requests("leased", [row.key for row in rows], self._clock.monotonic() - asked)
         deadlines = Deadlines(sent, length, self._settings.driver_timeout)
