@@ -394,7 +394,7 @@ class ScheduleCollection(CollectionChanges):
         reason: str | None = None,
         every: bool = False,
     ) -> SelectedSchedules:
-        """Select the schedules that fulfil all conditions, to requeue or cancel them.
+        """Select the schedules that fulfil all conditions, to change or run them.
 
         Args:
             keys: keys or patterns, in which ``*`` stands for any characters and ``?`` for one.
@@ -409,7 +409,7 @@ class ScheduleCollection(CollectionChanges):
             InvalidError: a value is invalid, or there is no condition.
         """
         wanted = wanted_of(keys, status, type, label, reason, every=every)
-        return SelectedSchedules(self, self._writer, wanted, self._clock)
+        return SelectedSchedules(self, self._writer, wanted, self._clock, self._extra_runs)
 
     # --- leasing -------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """Changes many schedules: those that a selection finds, one after the other."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.errors import (
@@ -18,10 +18,13 @@ from psched.base.errors import (
 from psched.base.quantities import RATES, as_rate
 from psched.client.arguments import stored_key
 from psched.client.finding import find, is_pattern, matches
+from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.writer import CAN_BE_REQUEUED, ChangedMeanwhileError, Condition, Writer
 from psched.core.columns import annotation
 from psched.core.declare import When
-from psched.core.model import CANCELLED, ENDED, FINISHED, Row
+from psched.core.model import CANCELLED, ENDED, FINISHED, PAUSED, RUNNING, WAITING, Row
+from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
+from psched.core.operations.extra_runs import QUEUE, check_overlap, schedule_of
 from psched.core.schedule import Schedules
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES, chosen_texts, selection_of
@@ -39,6 +42,7 @@ class Wanted:
         labels: the labels.
         reason: a pattern for the column ``reason``, in which capital and small letters are equal;
             without a wildcard, a part of the text.
+        extra_runs: whether the row of an extra run fulfils the conditions, too.
     """
 
     keys: Sequence[str] = ()
@@ -46,6 +50,7 @@ class Wanted:
     types: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
     reason: str | None = None
+    extra_runs: bool = True
 
     def among(
         self, statuses: frozenset[str], what: str, unless_named: AbstractSet[str] = frozenset()
@@ -72,6 +77,7 @@ class Wanted:
             and (not self.types or row.type in self.types)
             and (not self.labels or annotation(row, "label") in self.labels)
             and (self.reason is None or _contains(row.reason or "", self.reason))
+            and (self.extra_runs or schedule_of(row.key) is None)
         )
 
     def rows(self, schedules: Schedules) -> Iterator[Row]:
@@ -136,13 +142,20 @@ class ManyChanged:
         skipped: why others were not changed, by key: somebody else has changed or deleted them
             after the selection was read.
         failed: why others could not be changed, by key: they are invalid.
+        extra_runs: the extra run of each schedule that was triggered, by the schedule's key.
+        backfills: what was done for each schedule that was backfilled, by the schedule's key.
     """
 
     changed: list[str] = field(default_factory=list)
     marked: set[str] = field(default_factory=set)
     skipped: dict[str, ScheduleError] = field(default_factory=dict)
     failed: dict[str, InvalidError] = field(default_factory=dict)
+    extra_runs: dict[str, str] = field(default_factory=dict)
+    backfills: dict[str, Backfill] = field(default_factory=dict)
 
+
+_CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED})
+"""The statuses of schedules of which there can be extra runs."""
 
 _CHANGED_MEANWHILE = (
     AlreadyExistsError,
@@ -152,9 +165,12 @@ _CHANGED_MEANWHILE = (
 )
 """The errors about a schedule that somebody has changed since the selection was read."""
 
-Report = Callable[[str, bool | ScheduleError | InvalidError], object]
-"""Is called after each change, with the key, and with what `Schedule.cancel` has returned or with
-the error."""
+Outcome = bool | str | ScheduleError | InvalidError
+"""What became of a schedule: what `Schedule.cancel` has returned; the key of the extra run that was
+triggered; or the error."""
+
+Report = Callable[[str, Outcome], object]
+"""Is called after each change, with the key and the outcome."""
 
 Confirm = Callable[[Sequence[str]], bool]
 """Is called with the keys of all selected schedules before the first change. If it returns False,
@@ -174,13 +190,22 @@ class SelectedSchedules:
         writer: changes them.
         wanted: the conditions.
         clock: measures the rate.
+        extra_runs: adds extra runs.
     """
 
-    def __init__(self, schedules: Schedules, writer: Writer, wanted: Wanted, clock: Clock) -> None:
+    def __init__(
+        self,
+        schedules: Schedules,
+        writer: Writer,
+        wanted: Wanted,
+        clock: Clock,
+        extra_runs: ExtraRuns,
+    ) -> None:
         self._schedules = schedules
         self._writer = writer
         self._wanted = wanted
         self._clock = clock
+        self._extra_runs = extra_runs
 
     def __iter__(self) -> Iterator[ScheduleMetadata]:
         return map(ScheduleMetadata, self._wanted.rows(self._schedules))
@@ -233,8 +258,90 @@ class SelectedSchedules:
         cancel = self._writer.cancel
         return self._change(wanted, cancel, _Manner(rate, dry_run, report, confirm))
 
+    def trigger(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        overlap: str = QUEUE,
+        run_at: When | None = None,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Run those that have not ended now, once each, beside their regular occurrences.
+
+        Extra runs are left out, and so are quarantined schedules. ``extra_runs`` of the result are
+        the keys of the runs.
+
+        ``data``, ``overlap`` and ``run_at`` are those of `Schedule.trigger`; the other arguments
+        are those of `requeue`.
+
+        Raises:
+            InvalidError: a value is invalid, or a status was selected of which there can be no
+                extra run.
+            NotSupportedError: the store cannot do it.
+        """
+        check_overlap(overlap)
+        if run_at is not None:
+            run_at = instant("run_at", run_at)
+        wanted = changed(self._wanted.among(_CAN_BE_TRIGGERED, "triggered"), extra_runs=False)
+
+        def trigger(key: str, only_if: Condition) -> str:
+            return self._extra_runs.trigger(
+                key, data, overlap=overlap, run_at=run_at, only_if=only_if
+            )
+
+        return self._change(wanted, trigger, _Manner(rate, dry_run, report, confirm))
+
+    def backfill(
+        self,
+        start: When,
+        end: When,
+        *,
+        rate: str | None = None,
+        again: bool = False,
+        overlap: str = QUEUE,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Run the missed occurrences of a period, of those that have not ended.
+
+        Extra runs are left out, and so are quarantined schedules. ``backfills`` of the result says
+        what was done, by the schedule's key. Schedules without a trigger are among the ``failed``.
+        The first arguments are those of `Schedule.backfill`; the runs of all schedules together
+        become due at the ``rate``. ``report`` and ``confirm`` are those of `requeue`.
+
+        Raises:
+            InvalidError: a value is invalid, or a status was selected of which there can be no
+                extra run.
+            NotSupportedError: the store cannot do it.
+        """
+        stagger = Stagger(rate)
+        check_backfill_overlap(overlap, stagger)
+        start, end = instant("start", start), instant("end", end)
+        wanted = changed(self._wanted.among(_CAN_BE_TRIGGERED, "backfilled"), extra_runs=False)
+        backfills: dict[str, Backfill] = {}
+
+        def backfill(key: str, only_if: Condition) -> bool:
+            backfills[key] = self._extra_runs.backfill(
+                key,
+                start,
+                end,
+                stagger=stagger,
+                again=again,
+                overlap=overlap,
+                dry_run=dry_run,
+                only_if=only_if,
+            )
+            return True
+
+        manner = _Manner(None, dry_run=False, report=report, confirm=None if dry_run else confirm)
+        return changed(self._change(wanted, backfill, manner), backfills=backfills)
+
     def _change(
-        self, wanted: Wanted, change: Callable[[str, Condition], bool], manner: "_Manner"
+        self, wanted: Wanted, change: Callable[[str, Condition], bool | str], manner: "_Manner"
     ) -> ManyChanged:
         pace = Pace(manner.rate, self._clock)
         # All keys are read first, because the changes would change what is read next.
@@ -246,11 +353,13 @@ class SelectedSchedules:
             return result
         for key in keys:
             pace.wait()
-            outcome: bool | ScheduleError | InvalidError
+            outcome: Outcome
             try:
                 outcome = change(key, wanted.has)
                 result.changed.append(key)
-                if not outcome:
+                if isinstance(outcome, str):
+                    result.extra_runs[key] = outcome
+                elif not outcome:
                     result.marked.add(key)
             except _CHANGED_MEANWHILE as error:
                 outcome = result.skipped[key] = error

@@ -198,7 +198,7 @@ class Writer:
         """
 
         def change(seen: Row) -> Row:
-            _require(only_if, seen)
+            require(only_if, seen)
             if seen.status not in CAN_BE_REQUEUED:
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = floor(self._store.now())
@@ -304,7 +304,7 @@ class Writer:
             if seen.status == mark or (lost and seen.status == status):
                 done.extend([lost.last] if lost else [])
                 return seen.status == status
-            _require(only_if, seen)
+            require(only_if, seen)
             if seen.status in ENDED:
                 raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
             new = self._ended(seen, status, mark)
@@ -346,7 +346,12 @@ class Writer:
         )
 
 
-def _require(condition: Condition | None, seen: Row) -> None:
+def require(condition: Condition | None, seen: Row) -> None:
+    """Check that a row fulfils a condition; None is fulfilled by every row.
+
+    Raises:
+        ChangedMeanwhileError: it does not.
+    """
     if condition is not None and not condition(seen):
         raise ChangedMeanwhileError(f"{seen.key!r} was changed meanwhile: it is {seen.state}")
 
