@@ -53,6 +53,14 @@ _SUBCOMMANDS = {
         "cli.history.verify:verify",
         "Check that every occurrence ran once or has a reason.",
     ),
+    "trigger": (
+        "cli.operate.trigger:trigger",
+        "Run schedules now, beside their regular runs.",
+    ),
+    "backfill": (
+        "cli.operate.backfill:backfill",
+        "Run the missed times of a period.",
+    ),
     "cancel": (
         "cli.schedules.change:cancel",
         "Cancel tasks or schedules: they never run again.",

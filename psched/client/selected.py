@@ -154,7 +154,7 @@ class ManyChanged:
     backfills: dict[str, Backfill] = field(default_factory=dict)
 
 
-_CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED})
+CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED})
 """The statuses of schedules of which there can be extra runs."""
 
 _CHANGED_MEANWHILE = (
@@ -285,7 +285,7 @@ class SelectedSchedules:
         check_overlap(overlap)
         if run_at is not None:
             run_at = instant("run_at", run_at)
-        wanted = changed(self._wanted.among(_CAN_BE_TRIGGERED, "triggered"), extra_runs=False)
+        wanted = changed(self._wanted.among(CAN_BE_TRIGGERED, "triggered"), extra_runs=False)
 
         def trigger(key: str, only_if: Condition) -> str:
             return self._extra_runs.trigger(
@@ -321,7 +321,7 @@ class SelectedSchedules:
         stagger = Stagger(rate)
         check_backfill_overlap(overlap, stagger)
         start, end = instant("start", start), instant("end", end)
-        wanted = changed(self._wanted.among(_CAN_BE_TRIGGERED, "backfilled"), extra_runs=False)
+        wanted = changed(self._wanted.among(CAN_BE_TRIGGERED, "backfilled"), extra_runs=False)
         backfills: dict[str, Backfill] = {}
 
         def backfill(key: str, only_if: Condition) -> bool:

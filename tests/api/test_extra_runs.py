@@ -147,9 +147,11 @@ class TestTriggering:
             with pytest.raises(InvalidError) as raised:
                 report.trigger(**arguments)
             assert raised.value.field == field
-        with psched.open(settings.with_settings(data_limit=1024)) as limited:
-            with pytest.raises(InvalidError, match="data_limit"):
-                limited["report"].trigger({"text": "x" * 2000}, **PARALLEL)
+        with (
+            psched.open(settings.with_settings(data_limit=1024)) as limited,
+            pytest.raises(InvalidError, match="data_limit"),
+        ):
+            limited["report"].trigger({"text": "x" * 2000}, **PARALLEL)
         schedules.add("run", "exec", cron="@daily", next_time=LATER, data={"command": ["x"]})
         with pytest.raises(InvalidError, match="command"):
             schedules["run"].trigger({"command": "x"}, **PARALLEL)
@@ -461,9 +463,11 @@ class TestBackfilling:
         collection = partial(psched.ScheduleCollection, settings=settings, clock=host)
         nonces = map(str, range(100))
         seen = []
-        with collection(store, draw_nonce=nonces.__next__) as broken:
-            with pytest.raises(StoreUnavailableError):
-                broken.backfill("hourly", START, START + 999 * 3600, report=seen.append, **PARALLEL)
+        with (
+            collection(store, draw_nonce=nonces.__next__) as broken,
+            pytest.raises(StoreUnavailableError),
+        ):
+            broken.backfill("hourly", START, START + 999 * 3600, report=seen.append, **PARALLEL)
         assert [len(each.runs) for each in seen] == [500]
         again = hourly.backfill(START, START + 999 * 3600, **PARALLEL)
         assert (len(again.runs), again.existing) == (500, 500)

@@ -14,7 +14,7 @@ from psched.cli.completion import complete_key
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
-from psched.client.selected import ManyChanged, Pace, SelectedSchedules
+from psched.client.selected import ManyChanged, Outcome, Pace, SelectedSchedules
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,17 +32,20 @@ class Verb:
     Attributes:
         name: the infinitive, such as ``cancel``.
         done: the participle, such as ``cancelled``.
-        change_one: changes the schedule with a key; returns False if its worker will do it.
+        change_one: changes the schedule with a key; returns False if its worker will do it, or the
+            key of the extra run that it has triggered.
         change_many: the same for a selection.
     """
 
     name: str
     done: str
-    change_one: Callable[[ScheduleCollection, str], bool | None]
+    change_one: Callable[[ScheduleCollection, str], bool | str | None]
     change_many: Callable[..., ManyChanged]
 
-    def result(self, is_done: bool | None) -> str:  # noqa: FBT001  # what `change_one` has returned
+    def result(self, is_done: bool | str | None) -> str:  # noqa: FBT001  # `change_one` returns it
         """What became of a schedule."""
+        if isinstance(is_done, str):
+            return f"{self.done} as {is_done}"
         return f"will be {self.done} when its task has stopped" if is_done is False else self.done
 
 
@@ -98,6 +101,19 @@ class Chosen:
 
 def choosing(command: Command) -> Command:
     """Add the arguments and options to a command from which `Chosen` is made."""
+    return choosing_with("At most so many changes per time")(command)
+
+
+def choosing_with(rate: str) -> Callable[[Command], Command]:
+    """Return a decorator like `choosing`; ``rate`` says what the option --rate limits."""
+
+    def choosing_at_rate(command: Command) -> Command:
+        return _add_options(command, rate)
+
+    return choosing_at_rate
+
+
+def _add_options(command: Command, rate: str) -> Command:
     for add in reversed(
         (
             click.argument("keys", nargs=-1, shell_complete=complete_key),
@@ -123,9 +139,7 @@ def choosing(command: Command) -> Command:
                 " pattern; capital and small letters are equal.",
             ),
             click.option("--all", "every", is_flag=True, help="No condition."),
-            click.option(
-                "--rate", metavar="N/UNIT", help=f"At most so many changes per time: {RATES}."
-            ),
+            click.option("--rate", metavar="N/UNIT", help=f"{rate}: {RATES}."),
             click.option("--dry-run", is_flag=True, help="Show what would be done."),
             click.option(
                 "-y",
@@ -148,7 +162,7 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
     names_each = chosen.names_each(schedules)
     if names_each and not chosen.dry_run:
         keys = [*dict.fromkeys(chosen.keys)]
-        _ask(keys, chosen, verb)
+        ask(keys, chosen, verb.name)
         _change_each(schedules, keys, chosen, verb)
         return
     shown = _Shown(verb)
@@ -158,7 +172,7 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             rate=chosen.rate,
             report=shown.show,
             dry_run=chosen.dry_run,
-            confirm=lambda keys: _ask(keys, chosen, verb),
+            confirm=lambda keys: ask(keys, chosen, verb.name),
         )
     except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
         # The others stay as they are, if nobody can see what becomes of them, too.
@@ -186,7 +200,7 @@ class _Shown:
         self.count = 0
         self._verb = verb
 
-    def show(self, key: str, outcome: bool | ScheduleError | InvalidError) -> None:  # noqa: FBT001
+    def show(self, key: str, outcome: Outcome) -> None:
         """Print what became of a schedule."""
         self.count += 1
         if isinstance(outcome, ScheduleError):
@@ -212,8 +226,13 @@ def _change_each(
         sys.exit(1)
 
 
-def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
+def ask(keys: Sequence[str], chosen: Chosen, verb: str) -> bool:
     """Ask the user on a terminal before several schedules are changed; return True.
+
+    Args:
+        keys: the keys of the schedules.
+        chosen: what the user has chosen.
+        verb: what is done with them, in the infinitive.
 
     Raises:
         click.ClickException: the user says no.
@@ -221,7 +240,7 @@ def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if len(keys) > 1 and is_terminal and not chosen.yes:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
-        if not click.confirm(f"{verb.name} {len(keys)} schedules ({examples})?", err=True):
+        if not click.confirm(f"{verb} {len(keys)} schedules ({examples})?", err=True):
             raise click.ClickException("nothing was changed")
     return True
 
