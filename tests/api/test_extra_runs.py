@@ -17,7 +17,10 @@ from psched import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
+from psched.client.verifier import Verifier
 from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.core.history.verify.lease_checks import CHANGED
+from psched.core.model import Row
 from psched.core.operations.backfills import MOST_INSTANTS, STAYS, Backfill, Stagger
 from psched.core.operations.extra_runs import needed_schedule, schedule_of
 from psched.testing import ManualClock
@@ -229,7 +232,7 @@ class TestAuditing:
         assert (record.action, record.note, added.action) == ("trigger", "ticket 42", "add")
         assert json.loads(record.before) == {}
         assert json.loads(record.after) == {
-            "extra_run": extra.key, "overlap": "parallel", "run_at": "2096-10-02T07:06:40Z",
+            "extra_run": extra.key, "overlap": "parallel", "run_at": LATER,
             "data": {"to": "bob"},
         }  # fmt: skip
         assert [*schedules.audit(extra.key)] == []
@@ -240,8 +243,7 @@ class TestAuditing:
         record = next(schedules.audit("hourly"))
         assert (record.action, record.note) == ("backfill", "the network was down")
         assert json.loads(record.after) == {
-            "from": "2023-11-15T00:00:00Z", "to": "2023-11-15T03:00:00Z", "extra_runs": 4,
-            "overlap": "parallel",
+            "first": START, "last": START + 3 * 3600, "extra_runs": 4, "overlap": "parallel",
         }  # fmt: skip
 
 
@@ -540,3 +542,58 @@ def test_a_store_without_leases_by_key_allows_only_parallel_runs(settings, sched
         extra = limited.trigger("report", **PARALLEL)
     assert needed_schedule(schedules[extra.key].metadata().row) is None
     assert report.exists()
+
+
+class TestVerifying:
+    def run(self, schedules, key, start, end):
+        record = RunRecord(
+            key=key, type="mail", scheduled_time=int(start), owner=f"w.{key}", fence=1,
+            started=int(start * 1000), ended=int(end * 1000), attempt=1, outcome=Outcome.FINISHED,
+            fate=Fate.FINISHED,
+        )  # fmt: skip
+        schedules._store.record([record])
+
+    def verified(self, settings, *keys):
+        return Verifier(make_store(settings.url), settings).verify(DAY, keys)
+
+    @pytest.mark.parametrize("overlap", ["queue", "parallel"])
+    def test_an_overlap_is_found_unless_it_was_allowed(self, settings, schedules, report, overlap):
+        began = schedules.now() - 3600
+        extra = schedules.trigger("report", overlap=overlap)
+        self.run(schedules, "report", began, began + 60)
+        self.run(schedules, extra.key, began + 30, began + 90)
+        for keys in (), ("report",):
+            found = self.verified(settings, *keys)
+            assert [(each.kind, each.key) for each in found.violations] == (
+                [("overlap", extra.key)] if overlap == "queue" else []
+            )
+        assert self.verified(settings, extra.key).violations == []
+        assert report.exists()
+
+    def test_the_runs_of_a_deleted_schedule_are_checked_too(self, settings, schedules, report):
+        began = schedules.now() - 3600
+        first, second = (schedules.trigger("report", overlap="queue").key for _ in range(2))
+        report.delete()
+        self.run(schedules, first, began, began + 60)
+        self.run(schedules, second, began + 30, began + 90)
+        [violation] = self.verified(settings).violations
+        assert violation.key == second
+
+    def test_extra_runs_explain_no_second_run(self, settings, schedules):
+        """The records of who has triggered a schedule are no changes of its definition."""
+        store, now = schedules._store, int(schedules.now())
+        store.add([Row(key="s", cron="@daily", next_time=LATER, next_run_time=LATER)], nonce="n")
+        seen = store.get("s")
+        assert store.replace(seen, changed(seen, created_at=now - 7200))
+        self.run(schedules, "s", now - 3600, now - 3540)
+        again = RunRecord(
+            key="s", type="mail", scheduled_time=now - 3600, owner="w.again", fence=2,
+            started=(now - 3500) * 1000, ended=(now + 60) * 1000, attempt=1,
+            outcome=Outcome.FINISHED, fate=Fate.FINISHED,
+        )  # fmt: skip
+        store.record([again])
+        before = self.verified(settings, "s")
+        assert (before.violations, before.unknown[CHANGED]) == ([], 1)
+        schedules["s"].trigger(**PARALLEL)
+        schedules["s"].backfill(START, START + DAY, **PARALLEL)
+        assert self.verified(settings, "s") == before

@@ -10,7 +10,6 @@ from psched.base.retry import Send, read_each
 from psched.client.auditor import Auditor
 from psched.client.writer import Condition, Writer, read_row, require
 from psched.config import Config
-from psched.core.catchup import iso
 from psched.core.columns import encode, parse_options
 from psched.core.declare import When
 from psched.core.definition import parse_row
@@ -117,7 +116,7 @@ class ExtraRuns:
         self._writer.insert([row], audited=False)
         about: dict[str, Any] = {"extra_run": row.key, "overlap": overlap}
         if starts is not None:
-            about["run_at"] = iso(starts)
+            about["run_at"] = starts
         if data is not None:
             about["data"] = encode("data", data)
         self._auditor.record_about("trigger", key, about)
@@ -230,10 +229,13 @@ class ExtraRuns:
             except AlreadyExistsError:
                 continue  # somebody else has added some of them meanwhile
             stagger.advance(len(rows))
-            about = {"from": iso(rows[0].next_time or 0), "to": iso(rows[-1].next_time or 0)}
-            overlap = parse_options(model.options)[OVERLAP_OPTION]
-            more = {"extra_runs": len(rows), "overlap": overlap}
-            self._auditor.record_about("backfill", key, about | more)
+            about = {
+                "first": rows[0].next_time,
+                "last": rows[-1].next_time,
+                "extra_runs": len(rows),
+                "overlap": parse_options(model.options)[OVERLAP_OPTION],
+            }
+            self._auditor.record_about("backfill", key, about)
             return rows
 
     def _finished(self, key: str, start: int, end: int) -> set[int]:

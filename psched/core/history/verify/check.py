@@ -86,12 +86,15 @@ class Recorded:
         row: the row; None if the schedule does not exist any more. It was read before the records.
         runs: the records since the start of the period, sorted by their times (`begin_of`).
         audits: the changes of the schedule that are known, the newest first.
+        has_extra_runs: whether workers may have leased the row for extra runs. Such a lease
+            increases the fence, but is no attempt, and has no record.
     """
 
     key: str
     row: Row | None
     runs: Sequence[RunRecord]
     audits: Sequence[AuditRecord] = ()
+    has_extra_runs: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,7 +229,7 @@ def _series(
     ]
     if row.created_at is None:  # the row has had no lease that was settled
         start = end + 1
-    if change is None and since and _is_first(mine, row):
+    if change is None and since and (recorded.has_extra_runs or _is_first(mine, row)):
         # The schedule was added with a later first time than the time at which it was added.
         start = mine[0].scheduled_time if mine else end + 1
     elif mine:
