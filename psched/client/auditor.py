@@ -114,9 +114,23 @@ class Auditor:
             action: what was done, for example ``add``.
             changes: the changes. Those that have changed none of `COLUMNS` are not recorded.
         """
-        if not self.is_able:
-            return
-        records = [each for change in changes if (each := self._record(action, *change))]
+        if self.is_able:
+            self._keep([each for change in changes if (each := self._record(action, *change))])
+
+    def record_about(self, action: str, key: str, about: Mapping[str, Any]) -> None:
+        """Record that something was done with a schedule that has not changed the schedule itself.
+
+        Args:
+            action: what was done, for example ``trigger``.
+            key: the key of the schedule.
+            about: what is to be known of it. A name that is also that of a column has a value of
+                this column.
+        """
+        if self.is_able:
+            shown = {name: _shown(name, value) for name, value in about.items()}
+            self._keep([self._made(action, key, before="{}", after=_json(shown))])
+
+    def _keep(self, records: Sequence[AuditRecord]) -> None:
         if self._waiting is None:
             self._write(records)
             return
@@ -164,15 +178,23 @@ class Auditor:
             if after.status == DELETING:
                 # The definition is recorded now, because nobody reads it when the row is deleted.
                 old = _definition(before)
+        return self._made(
+            action,
+            row.key,
+            before=None if before is None else _json(old),
+            after=None if after is None else _json(new),
+        )
+
+    def _made(self, action: str, key: str, *, before: str | None, after: str | None) -> AuditRecord:
         return AuditRecord(
-            key=row.key,
+            key=key,
             action=action,
             user=self.author.user,
             host=self.author.host,
             program=self.author.program,
             note=self._note,
-            before=None if before is None else _json(old),
-            after=None if after is None else _json(new),
+            before=before,
+            after=after,
         )
 
     def _write(self, records: Sequence[AuditRecord]) -> None:

@@ -1,5 +1,6 @@
 """The methods of a collection of schedules that change schedules."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,12 +8,16 @@ from psched.base.clock import Clock
 from psched.base.retry import Send
 from psched.client.author import Author
 from psched.client.collection_history import CollectionHistory
+from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.pausing import Pauser
 from psched.client.writer import Writer
 from psched.config import Config
 from psched.core.declare import When
 from psched.core.model import Row
-from psched.core.schedule import Until
+from psched.core.operations.backfills import Backfill, Stagger
+from psched.core.operations.extra_runs import QUEUE
+from psched.core.schedule import Schedule
+from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 
 
@@ -44,6 +49,12 @@ class CollectionChanges(CollectionHistory):
             store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=send
         )
         self._pauser = Pauser(store, settings, self.auditor, self._writer, draw_nonce)
+        self._extra_runs = ExtraRuns(
+            store, settings, self._writer, self.auditor, draw_nonce=draw_nonce, send=send
+        )
+
+    @abstractmethod
+    def __getitem__(self, key: str) -> Schedule: ...
 
     def modify(
         self,
@@ -65,9 +76,8 @@ class CollectionChanges(CollectionHistory):
         task's lease.
 
         A ``next_run_time`` before the scheduled time of the next occurrence is refused, because
-        that run would take the place of the scheduled run. For an extra run, `push` a task of the
-        same type and data with a key of its own. A task that runs only once is moved by
-        ``next_time``.
+        that run would take the place of the scheduled run. For an extra run, call `trigger`. A task
+        that runs only once is moved by ``next_time``.
 
         Args:
             key: the schedule's key.
@@ -120,3 +130,42 @@ class CollectionChanges(CollectionHistory):
     def resume(self, key: str, *, backfill: bool = False) -> None:
         """Let a paused schedule run again; see `Schedule.resume`."""
         self._pauser.resume(key, backfill=backfill)
+
+    def trigger(
+        self,
+        key: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        overlap: str = QUEUE,
+        run_at: When | None = None,
+    ) -> Schedule:
+        """Run a schedule now, beside its regular occurrences; see `Schedule.trigger`."""
+        return self[self._extra_runs.trigger(key, data, overlap=overlap, run_at=run_at)]
+
+    def backfill(
+        self,
+        key: str,
+        start: When,
+        end: When,
+        *,
+        rate: str | Stagger | None = None,
+        again: bool = False,
+        overlap: str = QUEUE,
+        dry_run: bool = False,
+        report: Callable[[Backfill], object] | None = None,
+    ) -> Backfill:
+        """Run the missed occurrences of a period; see `Schedule.backfill`.
+
+        Several calls can share the `Stagger` of a rate, so that their runs together become due at
+        this rate. After each part of the runs, ``report`` is called with what was done so far.
+        """
+        return self._extra_runs.backfill(
+            key,
+            start,
+            end,
+            stagger=rate if isinstance(rate, Stagger) else Stagger(rate),
+            again=again,
+            overlap=overlap,
+            dry_run=dry_run,
+            report=report,
+        )

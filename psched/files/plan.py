@@ -11,6 +11,7 @@ from psched.config import Config
 from psched.core.columns import annotation, decode, parse_options
 from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
+from psched.core.operations.extra_runs import schedule_of
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """The fields that make a schedule repeat; one of them is enough."""
@@ -63,7 +64,7 @@ class Plan:
         changed: schedules that differ from their declarations.
         unchanged: schedules that equal their declarations.
         left: schedules of this label that are no longer declared; only pruning removes them.
-            Empty if the label is None.
+            Extra runs of schedules are not among them. Empty if the label is None.
         refused: for the key of each schedule that cannot be changed, the reason.
         adopt: whether schedules of other labels are taken over.
     """
@@ -128,7 +129,10 @@ def plan(
     left = [
         Item(row.key, found=row)
         for row in rows.values()
-        if row.key not in keys and has_label(row, label) and row.status not in {DELETING, MIGRATING}
+        if row.key not in keys
+        and has_label(row, label)
+        and row.status not in {DELETING, MIGRATING}
+        and schedule_of(row.key) is None
     ]
     left.sort(key=lambda item: item.key)
     return Plan(label, added, changed, unchanged, left, refused, adopt)

@@ -19,7 +19,7 @@ from psched.core.history.records import RunRecord, Skipped
 from psched.core.history.why.asked_time import parse_next
 from psched.core.model import DELETING, ENDED, MARKS, PAUSED, RUNNING, WAITING, Row
 from psched.core.operations import pausing
-from psched.core.schedule import Until
+from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 
 CAN_BE_PAUSED = frozenset({WAITING, RUNNING, PAUSED})
