@@ -63,7 +63,7 @@ _SUBCOMMANDS = {
     ),
     "pause": (
         "cli.operate.pause:pause",
-        "Pause schedules or tasks: they do not run until they are resumed.",
+        "Pause schedules or tasks, also until a time.",
     ),
     "resume": (
         "cli.operate.pause:resume",

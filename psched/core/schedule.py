@@ -63,7 +63,8 @@ class Schedule(OperatedSchedule):
     def next(self, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences, beginning with the one that is due or running.
 
-        The result is empty if the schedule has no next run.
+        The result is empty if the schedule has no next run. If the schedule is paused until a time,
+        the result begins with the first occurrence after the pause.
 
         Args:
             number: the number of occurrences, from 1 to 1000.

@@ -37,13 +37,14 @@ def pause(
     message: str | None,
     **given: Any,  # noqa: ANN401  # the options of `choosing`
 ) -> None:
-    """Pause schedules or tasks: they do not run until they are resumed.
+    """Pause schedules or tasks, also until a time.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose those that wait, run or are paused now, and that match all of
     them. Schedules that are added later are not paused.
 
-    A running task goes on; the pause applies when it has ended. If a schedule is paused already,
+    They do not run until they are resumed. A running task goes on; the pause applies when it has
+    ended. If a schedule is paused already,
     the new end and the new message replace the former ones. A TIME without an offset is in the
     schedule's time zone. At this time a worker resumes the schedule as psched resume does.
     """

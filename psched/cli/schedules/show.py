@@ -22,13 +22,13 @@ from psched.cli.output import one_line
 from psched.cli.running_here import progress_here
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
-from psched.cli.schedules.status import overdue, shown_status
+from psched.cli.schedules.status import overdue, shown_reason, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import WAITING, Occurrence, Row
+from psched.core.model import PAUSED, WAITING, Occurrence, Row
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
 from psched.runner.progress import Progress
@@ -83,7 +83,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         attempts = _attempts(schedule)
         last = None if attempts is None else _last(schedules, key, attempts)
         durations = _durations(schedule) if attempts else None
-        upcoming = _upcoming(schedule) if row.status == WAITING else []
+        upcoming = _upcoming(schedule) if row.status in {WAITING, PAUSED} else []
     progress = None
     if row.owner is not None and row.next_time is not None:
         progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
@@ -165,7 +165,8 @@ def _fields(row: Row, now: float, redaction: Redaction) -> dict[str, str]:
     """The columns of a row that have a value, and its label and note."""
     shown = row_object(row, now, redaction)
     known = {name: getattr(row, name) for name in Row.__slots__}
-    known |= {"status": shown_status(row, now), "cron": shown["cron"], "reason": shown["reason"]}
+    known |= {"status": shown_status(row, now), "cron": shown["cron"]}
+    known["reason"] = redaction.text(shown_reason(row)) or None
     if isinstance(shown["options"], dict):
         known |= {name: shown["options"].get(name) for name in ("label", "note")}
     return {

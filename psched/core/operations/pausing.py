@@ -311,18 +311,31 @@ def earlier_failures(records: Iterable[RunRecord], row: Row, history: str) -> in
 # --- what comes next -------------------------------------------------------------------
 
 
-def next_after_pause(row: Row, definition: Definition, now: float) -> int | None:
-    """The occurrence with which a paused row continues at the end of its pause.
+def after_pause(row: Row, definition: Definition, now: float) -> Row | None:
+    """A paused row as a worker will resume it at the end of its pause, for forecasts.
 
     Args:
-        row: the row, whose status is ``paused``.
+        row: the row.
         definition: the schedule's definition.
-        now: the time at which it is resumed.
+        now: the time of the store's clock.
 
     Returns:
-        Its scheduled time; None if there is none.
+        The row; None if it is not paused, if its pause has no end, or if nothing comes after it.
     """
-    return _onward(row, definition, now)[0]
+    pause = pause_of(row)
+    if pause is None or pause.until is None:
+        return None
+    next_time, _ = _onward(row, definition, max(now, pause.until))
+    if next_time is None:
+        return None
+    return changed(
+        row,
+        status=WAITING,
+        reason=None,
+        next_time=next_time,
+        next_run_time=max(definition.first_run(next_time), pause.until),
+        attempt=_attempt_of(row, next_time),
+    )
 
 
 def _onward(
