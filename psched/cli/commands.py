@@ -69,6 +69,14 @@ _SUBCOMMANDS = {
         "cli.schedules.change:requeue",
         "Run again what ended, was quarantined or is paused.",
     ),
+    "pause": (
+        "cli.operate.pause:pause",
+        "Pause schedules or tasks, also until a time.",
+    ),
+    "resume": (
+        "cli.operate.pause:resume",
+        "Let paused schedules or tasks run again.",
+    ),
     "delete": (
         "cli.schedules.change:delete",
         "Delete schedules or tasks.",

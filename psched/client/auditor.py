@@ -156,8 +156,14 @@ class Auditor:
             self.record(action, [(None, row) for row in found.values()])
 
     @cached_property
-    def _author(self) -> Author:
+    def author(self) -> Author:
+        """Who makes the changes."""
         return self._find_author()
+
+    @property
+    def note(self) -> str | None:
+        """Why the present change is made, see `noting`; None for no note."""
+        return self._note
 
     def _record(self, action: str, before: Row | None, after: Row | None) -> AuditRecord | None:
         row = after or before
@@ -183,9 +189,9 @@ class Auditor:
         return AuditRecord(
             key=key,
             action=action,
-            user=self._author.user,
-            host=self._author.host,
-            program=self._author.program,
+            user=self.author.user,
+            host=self.author.host,
+            program=self.author.program,
             note=self._note,
             before=before,
             after=after,

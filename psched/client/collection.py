@@ -13,6 +13,7 @@ from psched.base.quantities import Duration
 from psched.base.retry import read_each, retry_while_unavailable
 from psched.client.author import Author, this_process
 from psched.client.collection_changes import CollectionChanges
+from psched.client.operations.wanted import wanted_of
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -20,7 +21,7 @@ from psched.client.push_arguments import (
     lacks_type,
     refuse_data_as_type,
 )
-from psched.client.selected import SelectedSchedules, wanted_of
+from psched.client.selected import Changers, SelectedSchedules
 from psched.client.waiting import wait_for_end
 from psched.client.writer import read_row
 from psched.config import Config
@@ -409,7 +410,8 @@ class ScheduleCollection(CollectionChanges):
             InvalidError: a value is invalid, or there is no condition.
         """
         wanted = wanted_of(keys, status, type, label, reason, every=every)
-        return SelectedSchedules(self, self._writer, wanted, self._clock, self._extra_runs)
+        changers = Changers(self._writer, self._pauser, self._extra_runs)
+        return SelectedSchedules(self, changers, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from psched.base.retry import Send
 from psched.client.author import Author
 from psched.client.collection_history import CollectionHistory
 from psched.client.operations.extra_runs import ExtraRuns
+from psched.client.operations.pausing import Pauser
 from psched.client.writer import Writer
 from psched.config import Config
 from psched.core.declare import When
@@ -16,6 +17,7 @@ from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE
 from psched.core.schedule import Schedule
+from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 
 
@@ -46,6 +48,7 @@ class CollectionChanges(CollectionHistory):
         self._writer = Writer(
             store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=send
         )
+        self._pauser = Pauser(store, settings, self.auditor, self._writer, draw_nonce)
         self._extra_runs = ExtraRuns(
             store, settings, self._writer, self.auditor, draw_nonce=draw_nonce, send=send
         )
@@ -64,8 +67,8 @@ class CollectionChanges(CollectionHistory):
 
         If ``cron``, ``timezone`` or ``dst_policy`` is changed, the next occurrence is computed
         anew, from the present time on. Any change puts a quarantined schedule back into service. A
-        schedule that has ended or is paused does not run again until a change sets its trigger or
-        a time.
+        schedule that has ended does not run again until a change sets its trigger or a time. A
+        paused schedule stays paused until a change sets a time.
 
         If the schedule's task is running, it continues with the definition with which it was
         started. The new definition applies to later occurrences. A new ``next_run_time`` is
@@ -119,6 +122,14 @@ class CollectionChanges(CollectionHistory):
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
         self._writer.requeue(key, run_at)
+
+    def pause(self, key: str, until: Until | None = None) -> bool:
+        """Pause a schedule, so that it does not run until it is resumed; see `Schedule.pause`."""
+        return self._pauser.pause(key, until)
+
+    def resume(self, key: str, *, backfill: bool = False) -> None:
+        """Let a paused schedule run again; see `Schedule.resume`."""
+        self._pauser.resume(key, backfill=backfill)
 
     def trigger(
         self,

@@ -179,8 +179,8 @@ def redeclare(
     If the trigger changes, the next occurrence is the first one from the present time on. But while
     a task of the schedule is running, ``next_time`` stays, because the settlement of the task will
     compute the next occurrence from the new definition. A quarantined row keeps a valid
-    ``next_time`` if the trigger does not change. A row that has ended or is paused does not run
-    again until a change sets its trigger or a time.
+    ``next_time`` if the trigger does not change. A row that has ended does not run again until a
+    change sets its trigger or a time. A paused row stays paused until a change sets a time.
 
     Args:
         seen: the row as it is stored now.
@@ -198,6 +198,7 @@ def redeclare(
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
+    stays_paused = seen.status == PAUSED and start is None and run_at is None
     anew = start is not None or not _TRIGGER.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
@@ -216,7 +217,7 @@ def redeclare(
     if run_at is None:
         kept = next_time == seen.next_time and _DELAYS.isdisjoint(fields) and seen.status == WAITING
         run_at = seen.next_run_time if kept else definition.first_run(next_time)
-    return changed(
+    new = changed(
         row,
         next_time=next_time,
         next_run_time=run_at,
@@ -225,6 +226,9 @@ def redeclare(
         reason=None,
         retain_until=None,
     )
+    if not stays_paused:
+        return new
+    return changed(new, next_run_time=seen.next_run_time, status=PAUSED, reason=seen.reason)
 
 
 def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:

@@ -10,7 +10,7 @@ import os
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from dataclasses import fields as fields_of
 from dataclasses import replace as changed
 from functools import cache
@@ -47,8 +47,9 @@ _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
 }  # fmt: skip
 """The fields of a settlement that an answer contains; the worker sets the others itself."""
 
-_MOST_SPANS = 2
-"""The most spans of dropped occurrences in a settlement, see `psched.core.history.spans`."""
+_MOST_SPANS = 3
+"""The most spans of dropped occurrences in a settlement: one of a pause, and those that
+`psched.core.history.spans` describes."""
 
 _SPAN = frozenset(field.name for field in fields_of(Skipped))
 """The fields of a span of dropped occurrences."""
@@ -81,7 +82,7 @@ class PolicyRequest:
             "row": _columns(self.row),
             "now": self.now,
             "leased": leased,
-            "retry": [decision.wait, decision.reason] if isinstance(decision, Retry) else None,
+            "retry": [*astuple(decision)] if isinstance(decision, Retry) else None,
             "release": isinstance(decision, Release),
             "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
         }

@@ -18,8 +18,7 @@ from psched.core.history.run import Run
 from psched.core.history.task_end import TaskEnd
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
-from psched.core.operations.backfills import Backfill
-from psched.core.operations.extra_runs import QUEUE
+from psched.core.operations.operated import OperatedSchedule, OperatesSchedules
 from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
 from psched.core.schedule_metadata import ScheduleMetadata
@@ -31,10 +30,12 @@ ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
 
 
-class Schedule:
+class Schedule(OperatedSchedule):
     """A reference to the schedule with a key. The schedule need not exist."""
 
     __slots__ = ("_collection", "key")
+
+    _collection: "Schedules"
 
     def __init__(self, collection: "Schedules", key: str) -> None:
         self._collection = collection
@@ -62,7 +63,8 @@ class Schedule:
     def next(self, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences, beginning with the one that is due or running.
 
-        The result is empty if the schedule has no next run.
+        The result is empty if the schedule has no next run. If the schedule is paused until a time,
+        the result begins with the first occurrence after the pause.
 
         Args:
             number: the number of occurrences, from 1 to 1000.
@@ -185,7 +187,8 @@ class Schedule:
     def requeue(self, run_at: When | None = None) -> None:
         """Run the schedule again after it has ended or was quarantined or paused.
 
-        The attempts are counted from 1 again.
+        The attempts are counted from 1 again. What fell due while the schedule was quarantined or
+        paused is not skipped: the setting ``catchup`` decides which of it runs.
 
         Args:
             run_at: the earliest start; None means now.
@@ -242,80 +245,8 @@ class Schedule:
         """
         self._collection.modify(self.key, **changes)
 
-    def trigger(
-        self,
-        data: Mapping[str, Any] | None = None,
-        *,
-        overlap: str = QUEUE,
-        run_at: When | None = None,
-    ) -> "Schedule":
-        """Run the schedule now, beside its regular occurrences, which stay as they are.
 
-        The run is a task of its own: it has the schedule's type, data and options, but a key of its
-        own, which is the schedule's key, an exclamation mark and 16 letters and digits. It also
-        runs while the schedule is paused. `runs` of the schedule returns its records, too.
-
-        Args:
-            data: the payload, a JSON object; None means that of the schedule.
-            overlap: what happens if another run of the schedule is going on when this one is to
-                start: ``queue`` waits for its end, ``skip`` cancels this run, and ``parallel``
-                starts it nevertheless. With ``queue`` and ``skip``, no regular run of the schedule
-                starts while this one is going on.
-            run_at: the earliest start; None means now.
-
-        Returns:
-            The extra run, for whose end `wait` can wait.
-
-        Raises:
-            AlreadyFinishedError: the schedule has ended; `requeue` runs it again.
-            InvalidError: a value is invalid; or the schedule is quarantined, or is an extra run
-                itself. The error's ``field`` is the name of the argument.
-            NotFoundError: there is no such schedule.
-            NotSupportedError: the store cannot do it.
-        """
-        return self._collection.trigger(self.key, data, overlap=overlap, run_at=run_at)
-
-    def backfill(
-        self,
-        start: When,
-        end: When,
-        *,
-        rate: str | None = None,
-        again: bool = False,
-        overlap: str = QUEUE,
-        dry_run: bool = False,
-    ) -> Backfill:
-        """Run the missed occurrences of a period, each as an extra run like those of `trigger`.
-
-        There is one extra run for each instant of the schedule's present trigger from ``start`` to
-        ``end``, with this instant as its scheduled time. Left out are instants that have an extra
-        run of a backfill already, those that have finished according to the run history, and those
-        that the schedule itself still has to run. So a call that was interrupted can be repeated,
-        and several calls at once run no instant twice.
-
-        Args:
-            start: the first instant that is run, if it is an instant of the trigger.
-            end: the last instant that is run, which must not be in the future.
-            rate: how many of the runs become due in a time, such as ``"10/m"``; None means that all
-                of them are due now.
-            again: True to run instants again that have ended already.
-            overlap: see `trigger`; ``skip`` needs a rate.
-            dry_run: True to change nothing, and return what would be added.
-
-        Raises:
-            AlreadyFinishedError: the schedule has ended.
-            InvalidError: a value is invalid; the schedule runs only once, is quarantined, or is an
-                extra run itself; or the period contains more than 10,000 instants. The error's
-                ``field`` is the name of the argument.
-            NotFoundError: there is no such schedule.
-            NotSupportedError: the store cannot do it.
-        """
-        return self._collection.backfill(
-            self.key, start, end, rate=rate, again=again, overlap=overlap, dry_run=dry_run
-        )
-
-
-class Schedules(Protocol):
+class Schedules(OperatesSchedules, Protocol):
     """The schedules of one store. `psched.open` returns such an object, and handlers get one.
 
     `psched.ScheduleCollection` implements this protocol and documents the methods. The protocol
@@ -470,31 +401,6 @@ class Schedules(Protocol):
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Run a schedule again that has ended, is quarantined or is paused."""
-        ...
-
-    def trigger(
-        self,
-        key: str,
-        data: Mapping[str, Any] | None = None,
-        *,
-        overlap: str = QUEUE,
-        run_at: When | None = None,
-    ) -> Schedule:
-        """Run a schedule now, beside its regular occurrences."""
-        ...
-
-    def backfill(
-        self,
-        key: str,
-        start: When,
-        end: When,
-        *,
-        rate: str | None = None,
-        again: bool = False,
-        overlap: str = QUEUE,
-        dry_run: bool = False,
-    ) -> Backfill:
-        """Run the missed occurrences of a period."""
         ...
 
     def wait(self, key: str, timeout: float | None = None) -> str:

@@ -12,6 +12,7 @@ from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, RunRecord
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
+from psched.core.operations.pausing import is_by_failures
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
 
@@ -204,6 +205,8 @@ def settle(
         for each in known:
             if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
                 _log_decision(open_endings[each.key], each.reason)
+            elif answers[each.key] is Settled.DONE and is_by_failures(each.reason):
+                _log.warning("%s: %s", each.key, each.reason)
         open_endings = {
             key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }

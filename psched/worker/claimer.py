@@ -14,11 +14,14 @@ from psched.base.clock import Clock
 from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
-from psched.core.definition import history_setting
+from psched.core.definition import history_setting, parse_row
 from psched.core.history.recording import Recorder
-from psched.core.model import Row, Settlement
+from psched.core.history.records import Fate
+from psched.core.model import Retry, Row, Settlement
+from psched.core.operations import pausing
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.triggers.custom import loading_by, refuse_to_ask
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
@@ -319,6 +322,17 @@ class Claimer:
 
     def _settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""
+        if settlement.fate is Fate.GAVE_UP and row.cron is not None:
+            # Its worker has died in the last attempt, which this claim has not counted.
+            with loading_by(refuse_to_ask):
+                definition = parse_row(row, self._settings)
+            earlier = self._history.failures_before(row, definition)
+            settlement = pausing.after_failure(
+                settlement,
+                changed(row, attempt=row.attempt - 1),
+                definition,
+                Retry(reason=settlement.reason, earlier=earlier),
+            )
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
         self._unstarted.settle(settlement)

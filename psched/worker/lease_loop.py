@@ -16,8 +16,9 @@ from math import inf
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
+from psched.core import attempts
 from psched.core.history.recording import Recorder
-from psched.core.model import DELETING, QUARANTINED, Release
+from psched.core.model import DELETING, QUARANTINED, Release, Retry
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
 from psched.master.reports.load import Load
@@ -221,7 +222,7 @@ class LeaseLoop:
         self._gateway.keep_leases()
         # Leases that count as lost are settled nevertheless: if an earlier settlement has ended
         # such a lease, and only its answer was lost, the store recognises the repetition.
-        endings = [task.ending for task in self._tasks if self._can_end(task)]
+        endings = [self._ending(task) for task in self._tasks if self._can_end(task)]
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
         if not endings:
             return
@@ -240,6 +241,18 @@ class LeaseLoop:
         debug_requests("settled", results, self._clock.monotonic() - asked)
         self._remove(results)
         self._claimer.poll_now()
+
+    def _ending(self, task: RunningTask) -> Ending:
+        """How the lease of a task ends, with the failures of earlier occurrences if they matter."""
+        ending, definition = task.ending, task.definition
+        decision = ending.decision
+        counts = definition.settings.pause_after_failures and definition.trigger is not None
+        if not counts or not isinstance(decision, Retry):
+            return ending
+        if not attempts.is_exhausted(task.row, definition):
+            return ending
+        earlier = self._history.failures_before(task.row, definition)
+        return changed(ending, decision=changed(decision, earlier=earlier))
 
     def _can_end(self, task: RunningTask) -> bool:
         """Whether a task has no process left, and its settlement needs no answer of a helper."""

@@ -1,7 +1,7 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,7 +14,8 @@ from psched.cli.completion import complete_key
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
-from psched.client.selected import ManyChanged, Outcome, Pace, SelectedSchedules
+from psched.client.operations.many import ManyChanged, Outcome, Pace
+from psched.client.selected import SelectedSchedules
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,21 +33,35 @@ class Verb:
     Attributes:
         name: the infinitive, such as ``cancel``.
         done: the participle, such as ``cancelled``.
-        change_one: changes the schedule with a key; returns False if its worker will do it, or the
-            key of the extra run that it has triggered.
-        change_many: the same for a selection.
+        change_one: changes the schedule with a key; see `Outcome` for what it returns. None means
+            the same as True.
+        change_many: the same for a selection: a method of `SelectedSchedules`, whose own options
+            are bound with `functools.partial`.
+        after: what the task of a schedule has done before its worker changes the schedule.
+        preview_one: returns what ``change_one`` would return, or raises what it would raise, but
+            changes nothing. None if the status alone says whether a schedule can be changed.
+        lines: returns the lines that are shown below that of a schedule, also of a preview.
     """
 
     name: str
     done: str
-    change_one: Callable[[ScheduleCollection, str], bool | str | None]
+    change_one: Callable[[ScheduleCollection, str], Outcome | None]
     change_many: Callable[..., ManyChanged]
+    after: str = "stopped"
+    preview_one: Callable[[ScheduleCollection, str], Outcome | None] | None = None
+    lines: Callable[[Outcome | None], Iterable[str]] | None = None
 
-    def result(self, is_done: bool | str | None) -> str:  # noqa: FBT001  # `change_one` returns it
+    def result(self, outcome: Outcome | None) -> str:
         """What became of a schedule."""
-        if isinstance(is_done, str):
-            return f"{self.done} as {is_done}"
-        return f"will be {self.done} when its task has stopped" if is_done is False else self.done
+        if outcome is False:
+            return f"will be {self.done} when its task has {self.after}"
+        return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
+
+    def show(self, key: str, text: str, outcome: Outcome | None) -> None:
+        """Print a schedule's line, and those below it."""
+        click.echo(f"{key}: {text}")
+        for line in () if self.lines is None else self.lines(outcome):
+            click.echo(f"    {line}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +175,9 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
     The program exits with status 1 if a schedule could not be changed, or if the user says no.
     """
     names_each = chosen.names_each(schedules)
+    if names_each and chosen.dry_run and verb.preview_one is not None:
+        _preview_each(schedules, chosen, verb, verb.preview_one)
+        return
     if names_each and not chosen.dry_run:
         keys = [*dict.fromkeys(chosen.keys)]
         ask(keys, chosen, verb.name)
@@ -182,7 +200,7 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             raise click.Abort from None
         raise
     if chosen.dry_run:
-        _show_dry_run(schedules, result.changed, chosen, verb, names_each=names_each)
+        _show_dry_run(schedules, result, chosen, verb, names_each=names_each)
     else:
         click.echo(_closing(result, verb))
     if result.failed:
@@ -208,7 +226,7 @@ class _Shown:
         elif isinstance(outcome, InvalidError):
             click.echo(f"Error: {key}: {outcome}", err=True)
         else:
-            click.echo(f"{key}: {self._verb.result(outcome)}")
+            self._verb.show(key, self._verb.result(outcome), outcome)
 
 
 def _change_each(
@@ -218,11 +236,37 @@ def _change_each(
     for key in keys:
         pace.wait()
         try:
-            click.echo(f"{key}: {verb.result(verb.change_one(schedules, key))}")
-        except (InvalidError, ScheduleError) as error:
+            outcome = verb.change_one(schedules, key)
+        except InvalidError as error:
+            failed = True
+            click.echo(f"Error: {key}: {error}", err=True)
+        except ScheduleError as error:
             failed = True
             click.echo(f"Error: {error}", err=True)
+        else:
+            verb.show(key, verb.result(outcome), outcome)
     if failed:
+        sys.exit(1)
+
+
+def _preview_each(
+    schedules: ScheduleCollection,
+    chosen: Chosen,
+    verb: Verb,
+    preview: Callable[[ScheduleCollection, str], Outcome | None],
+) -> None:
+    done = list[str]()
+    keys = [*dict.fromkeys(chosen.keys)]
+    for key in keys:
+        try:
+            outcome = preview(schedules, key)
+        except (InvalidError, ScheduleError) as error:
+            click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
+        else:
+            done.append(key)
+            verb.show(key, f"would be {verb.done}", outcome)
+    click.echo(_preview(done, chosen, verb))
+    if done != keys:
         sys.exit(1)
 
 
@@ -247,7 +291,7 @@ def ask(keys: Sequence[str], chosen: Chosen, verb: str) -> bool:
 
 def _show_dry_run(
     schedules: ScheduleCollection,
-    keys: Sequence[str],
+    result: ManyChanged,
     chosen: Chosen,
     verb: Verb,
     *,
@@ -257,15 +301,18 @@ def _show_dry_run(
 
     The program exits with status 1 if a schedule is named that would not be changed.
     """
+    keys = result.changed
     for key in keys:
-        click.echo(f"{key}: would be {verb.done}")
+        verb.show(key, f"would be {verb.done}", result.rescheduled.get(key, True))
+    for key, error in (*result.skipped.items(), *result.failed.items()):
+        click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
     others = {*chosen.keys} - {*keys} if names_each else set[str]()
     for key in sorted(others):
         found = schedules.read_many([key]).get(key)
         why = "there is no such schedule" if found is None else f"it is {found.status}"
         click.echo(f"{key}: would not be {verb.done}: {why}", err=True)
     click.echo(_preview(keys, chosen, verb))
-    if others:
+    if others or result.failed:
         sys.exit(1)
 
 
@@ -282,7 +329,7 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
         return _NONE
     parts = [f"{_count(len(result.changed))} {verb.done}"]
     if result.marked:
-        parts[0] += f", {len(result.marked)} of them when the task has stopped"
+        parts[0] += f", {len(result.marked)} of them when the task has {verb.after}"
     if result.skipped:
         parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
     if result.failed:

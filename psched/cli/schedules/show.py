@@ -22,14 +22,14 @@ from psched.cli.output import one_line
 from psched.cli.running_here import progress_here
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
-from psched.cli.schedules.status import overdue, shown_status
+from psched.cli.schedules.status import overdue, shown_reason, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
 from psched.core.attempts import given_back
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import ENDED, WAITING, Occurrence, Row
+from psched.core.model import ENDED, PAUSED, WAITING, Occurrence, Row
 from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
@@ -95,7 +95,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         attempts = _attempts(schedule)
         last = None if attempts is None else _last(schedules, key, attempts)
         durations = _durations(schedule) if attempts else None
-        upcoming = _upcoming(schedule) if row.status == WAITING else []
+        upcoming = _upcoming(schedule) if row.status in {WAITING, PAUSED} else []
         extra_runs = _extra_runs(schedules, key)
     progress = None
     if row.owner is not None and row.next_time is not None:
@@ -183,7 +183,8 @@ def _fields(row: Row, now: float, redaction: Redaction) -> dict[str, str]:
     known = {name: getattr(row, name) for name in Row.__slots__}
     # While an extra run holds the lease, the column is a note about the present attempt.
     known["attempt"] = given_back(row).attempt
-    known |= {"status": shown_status(row, now), "cron": shown["cron"], "reason": shown["reason"]}
+    known |= {"status": shown_status(row, now), "cron": shown["cron"]}
+    known["reason"] = redaction.text(shown_reason(row)) or None
     if isinstance(shown["options"], dict):
         known |= {name: shown["options"].get(name) for name in ("label", "note")}
     return {

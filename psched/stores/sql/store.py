@@ -26,7 +26,7 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
-from psched.core.model import DELETING, Row, Settlement, Token
+from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
@@ -343,8 +343,10 @@ class SqlStore(OutputStore[Statements]):
                 attempt=row.attempt,
                 status=row.status,
                 # A lease that was no attempt changes nothing, so what somebody has written about
-                # the row remains.
-                reason="its worker died" if row.attempt > 0 else row.reason,
+                # the row remains. The reason of a paused row contains the end of its pause.
+                reason=row.reason
+                if row.attempt <= 0 or row.status == PAUSED
+                else "its worker died",
             )
             for row in dead
         ]

@@ -82,6 +82,8 @@ def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
 def _fences(
     runs: Sequence[RunRecord], row: Row | None, audits: Sequence[AuditRecord]
 ) -> Iterator[Violation]:
+    # A client that skips occurrences holds no lease.
+    runs = [record for record in runs if record.fence]
     earlier, highest = iter(runs), None  # the largest fence of those that certainly came earlier
     candidate = next(earlier, None)
     granted: dict[int, RunRecord] = {}

@@ -10,6 +10,7 @@ from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
 from psched.core.history.why.facts import last_before
+from psched.core.operations.pausing import is_by_failures, read_reason
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""
@@ -55,6 +56,8 @@ def answer_by_fate(case: Case) -> Answer | None:
         return case.answer(Code.MARKED_FINISHED, State.DID_NOT_RUN, text, **details)
     if fate in _SKIPPED:
         text = _SKIPPED[Fate(fate)] + because + _span_text(case, decisive)
+        if fate == Fate.SKIPPED_PAUSED and (clause := pause_clause(case, decisive.reason)):
+            text = f"was skipped because {clause}"
         if fate in {Fate.SKIPPED_CATCHUP, Fate.COALESCED}:
             missed = find_cause(case.facts, decisive.type, case.run_from, when, case.near)
             text += "" if missed is None else f"; {missed.text}"
@@ -92,6 +95,27 @@ def summary(case: Case) -> str:
     more = len(failed) - len(shown)
     earlier = f"{more} earlier attempt{'s' if more > 1 else ''} did not succeed"
     return listed([*([earlier] if more else []), *shown])
+
+
+def pause_clause(case: Case, reason: str | None) -> str | None:
+    """Who has paused the schedule, when, until when, and why, as a clause.
+
+    Args:
+        case: the question.
+        reason: the reason of the paused row.
+
+    Returns:
+        The clause; None if psched did not write the reason.
+    """
+    if is_by_failures(reason):
+        return f"the schedule was {reason}"
+    pause = read_reason(reason)
+    if pause.since is None or pause.why is None:
+        return None
+    by, _, note = pause.why.partition(": ")
+    until = "" if pause.until is None else f" until {case.time(pause.until)}"
+    because = f": {note}" if note else ""
+    return f"{by} paused the schedule at {case.time(pause.since)}{until}{because}"
 
 
 def details_of(case: Case, decisive: RunRecord | None = None) -> dict[str, Any]:
