@@ -16,8 +16,9 @@ next time leaves out no occurrence. A client that sets ``next_time`` during a le
 from math import ceil
 
 from psched.base.stable_hash import stable_hash
+from psched.core.columns import LATEST_TIME
 from psched.core.definition import Definition
-from psched.core.model import EXPIRED, FAILED, Row
+from psched.core.model import EXPIRED, FAILED, PAUSED, Row
 from psched.triggers.trigger import Trigger, first
 
 _MOST_DOUBLINGS = 32
@@ -59,8 +60,12 @@ def borrowed(next_run_time: int | None, attempt: int) -> int:
         next_run_time: the row's ``next_run_time`` before that lease; None if it had none.
         attempt: its ``attempt`` before that lease.
     """
-    kept = min(max(attempt, 0), _CLAIMS - 1)
-    return after((next_run_time or 0) * _CLAIMS + kept)
+    # 0 stands for None, so a time before 1 becomes 1; such a row stays due. A later time than
+    # LATEST_TIME becomes LATEST_TIME, because the product must fit into eight bytes. 1 is added to
+    # the number of attempts, so that `returned` can tell each note from -1, which
+    # `psched.core.declare` writes.
+    time = 0 if next_run_time is None else min(max(next_run_time, 1), LATEST_TIME)
+    return after(time * _CLAIMS + min(max(attempt, 0), _CLAIMS - 2) + 1)
 
 
 def returned(row: Row) -> tuple[int | None, int] | None:
@@ -72,7 +77,28 @@ def returned(row: Row) -> tuple[int | None, int] | None:
     if row.next_time is None or row.attempt > -_CLAIMS:
         return None
     next_run_time, attempt = divmod(-row.attempt // _CLAIMS, _CLAIMS)
-    return next_run_time or None, attempt
+    if next_run_time > LATEST_TIME or attempt < 1:
+        return None  # another client has written the number
+    return next_run_time or None, attempt - 1
+
+
+def while_borrowed(row: Row) -> int | None:
+    """The ``attempt`` of a free row while an extra run's worker holds its lease.
+
+    Args:
+        row: the row; nobody holds its lease, but its last lease may have ended without a settle.
+
+    Returns:
+        The number, which is the same as before if it already says what to restore, or if the row
+        has no time to restore; None if the row must not be leased. Its last lease was that of a
+        regular run then, whose attempt was lost. A regular claim has to record that first.
+    """
+    if row.owner is not None:
+        # ``next_run_time`` is the end of the last lease, so no note can be made of it.
+        return None if returned(row) is None else row.attempt
+    if row.attempt < 0 or row.next_time is None:
+        return row.attempt
+    return borrowed(row.next_run_time, row.attempt)
 
 
 def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:
@@ -115,6 +141,15 @@ def wait_after_death(attempt: int, retry_wait: float) -> float:
     wait is ``retry_wait``, because the occurrence itself might kill the worker or fork server.
     """
     return retry_wait if attempt > 1 else 0
+
+
+def reason_after_death(row: Row) -> str | None:
+    """The reason of a row whose worker has died.
+
+    That of a paused row stays, because it contains the end of the pause. After a lease that was no
+    attempt it stays, too, because what somebody has written about the row still holds.
+    """
+    return row.reason if row.status == PAUSED or row.attempt <= 0 else "its worker died"
 
 
 def is_exhausted(row: Row, definition: Definition) -> bool:

@@ -14,7 +14,8 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
+from psched.core.attempts import reason_after_death, while_borrowed
+from psched.core.model import DELETING, MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
 
@@ -172,6 +173,31 @@ class PlainStore(Store, abc.ABC):
                 more=len(due) >= limit,
             )
 
+    def claim_keys(
+        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
+    ) -> Sequence[Row]:
+        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
+        with self.all() as found:
+            now, leased = floor(self.now()), []
+            for row in [found[key] for key in dict.fromkeys(keys) if key in found]:
+                attempt = while_borrowed(row)
+                free = row.owner is None or _time(row) <= now
+                if attempt is None or not free or row.status in MARKS:
+                    continue
+                found[row.key] = replace(
+                    row,
+                    owner=owner,
+                    fence=row.fence + 1,
+                    attempt=attempt,
+                    next_run_time=now + lease_time(row.alive_time, alive_time, shortest) + 1,
+                    claimed_at=now,
+                )
+                leased.append(row)
+            return [
+                replace(found[row.key], next_run_time=row.next_run_time, attempt=row.attempt)
+                for row in leased
+            ]
+
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
         with self.all() as found:
@@ -232,8 +258,7 @@ class PlainStore(Store, abc.ABC):
                         owner=None,
                         claimed_at=None,
                         next_run_time=now + wait,
-                        # That of a paused row contains the end of its pause.
-                        reason=row.reason if row.status == PAUSED else "its worker died",
+                        reason=reason_after_death(row),
                     )
                     freed.append(row.key)
             return freed

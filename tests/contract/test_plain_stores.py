@@ -13,7 +13,13 @@ from psched.base.clock import SystemClock
 from psched.core.history.protocol import KeepsHistory
 from psched.core.output.protocol import KeepsOutput
 from psched.core.store_protocol import ExpiredLease, Settled
-from psched.testing import BackendContract, BacklogContract, OutputContract, StatusContract
+from psched.testing import (
+    BackendContract,
+    BacklogContract,
+    LeasesByKeyContract,
+    OutputContract,
+    StatusContract,
+)
 from psched.testing.store_contract.bench import LEASE, claim, ending, leased
 from psched.testing.store_contract.history.bench import claimed, ending_with, recorded
 from support.stores import SOME, takes_some_types
@@ -30,7 +36,7 @@ def example():
     return module
 
 
-class TestFileStore(BackendContract, BacklogContract, StatusContract):
+class TestFileStore(BackendContract, BacklogContract, LeasesByKeyContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())

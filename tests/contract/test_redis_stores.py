@@ -9,7 +9,9 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    LeasesByKeyContract,
     OutputContract,
+    ReplaceAndRecordContract,
     StatusContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
@@ -23,7 +25,9 @@ _numbers = itertools.count(1)
 class TestRedisStore(
     BackendContract,
     BacklogContract,
+    LeasesByKeyContract,
     HistoryContract,
+    ReplaceAndRecordContract,
     LastRunsContract,
     OutputContract,
     StatusContract,
@@ -52,7 +56,12 @@ class TestRedisStore(
 
 
 class TestRedisStoreBehindSentinels(
-    BackendContract, BacklogContract, HistoryContract, OutputContract
+    BackendContract,
+    BacklogContract,
+    LeasesByKeyContract,
+    HistoryContract,
+    ReplaceAndRecordContract,
+    OutputContract,
 ):
     @pytest.fixture
     def backend_factory(self, watched):

@@ -8,7 +8,9 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    LeasesByKeyContract,
     OutputContract,
+    ReplaceAndRecordContract,
     ReplaceManyContract,
     StatusContract,
     TableContract,
@@ -48,6 +50,7 @@ class TestSqlStore(
     BacklogContract,
     TransactionContract,
     ReplaceManyContract,
+    LeasesByKeyContract,
     TableContract,
     StatusContract,
 ):
@@ -79,7 +82,7 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-class TestSqlHistory(HistoryContract, LastRunsContract, OutputContract):
+class TestSqlHistory(HistoryContract, ReplaceAndRecordContract, LastRunsContract, OutputContract):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:

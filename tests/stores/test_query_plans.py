@@ -13,9 +13,10 @@ from sqlalchemy import TextClause, text
 
 from psched.core.model import Row, Settlement
 from psched.core.selection import selection_of
+from psched.stores.sql.by_key.statements import FreeRow
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
-from psched.stores.sql.statements import Statements, as_seen
+from psched.stores.sql.statements import PLACE, Statements, as_seen
 from psched.stores.sql.store import SqlStore
 from support.big_tables import Cost, fill, joined, number, take_statistics
 from support.stores import store_factory
@@ -71,6 +72,11 @@ class Crowd:
         places = [self.store._query(query, {"id": row.key})[0] for row in self.first]
         return [(*astuple(row), *place) for row, place in zip(self.first, places, strict=True)]
 
+    def free(self) -> list[FreeRow]:
+        """The first rows as a claim by key reads them."""
+        pairs = zip(self.first, self.seen(), strict=True)
+        return [FreeRow(row, seen[PLACE], -1999) for row, seen in pairs]
+
     def ended(self) -> list[str]:
         found = self.store._connector.run(
             lambda c: c.execute(self.sql.purgeable, {"limit": LIMIT}).scalars().all()
@@ -108,6 +114,8 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
     "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
+    "by_key.free": lambda c: c.sql.by_key.free([row.key for row in (*c.first, *c.held)]),
+    "by_key.claim": lambda c: _with(c.sql.by_key.claim("new.1", c.free()), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
@@ -299,7 +307,8 @@ def costs_of_listing(crowd, conditions, rows):
 def test_every_statement_is_judged(open_store):
     sql = open_store()._sql
     public = {name for name in dir(sql) if not name.startswith("_")}
-    assert public == JUDGED.keys() | UNJUDGED.keys()
+    by_key = {f"by_key.{name}" for name in dir(sql.by_key) if not name.startswith("_")}
+    assert public - {"by_key"} | by_key == JUDGED.keys() | UNJUDGED.keys()
 
 
 def _with(sent: Sent, more: Mapping[str, Any]) -> Sent:

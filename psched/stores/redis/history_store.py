@@ -90,7 +90,7 @@ class HistoryStore(Store):
         for batch in batches(records, size_of_record):
             try:
                 lost, reason = self._connector.run(
-                    scripts.RECORD, *self._limits, *_record_arguments(batch)
+                    scripts.RECORD, *self._limits, *record_arguments(batch)
                 )
             except MemoryFullError as error:
                 lost, reason = len(batch), str(error).encode()
@@ -355,7 +355,8 @@ def size_of_record(record: RunRecord) -> int:
     return len(record.error or "") + len(record.result or "")
 
 
-def _record_arguments(records: Sequence[RunRecord]) -> Iterator[Argument]:
+def record_arguments(records: Sequence[RunRecord]) -> Iterator[Argument]:
+    """The values by which ``write_new_records`` in ``prelude.lua`` writes records."""
     for record in records:
         yield text(record.key)
         yield text(record.owner)

@@ -271,6 +271,23 @@ local function is_known(...)
   return searched and known
 end
 
+-- Writes records of the run history, except those that are known already, see `is_known`. ARGV contains
+-- from this index on the limits of the history (see `write_record`), then for each record its key, owner,
+-- scheduled time, outcome (empty: none) and the record itself. Returns the number of records that could
+-- not be written, and the reason for the last of them.
+local function write_new_records(first)
+  local limits = {tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])}
+  local lost, reason = 0, false
+  for i = first + 3, #ARGV, 5 do
+    local key, owner, scheduled_time, outcome, record = unpack(ARGV, i, i + 4)
+    if not is_known(key, owner, scheduled_time, outcome) then
+      local problem = try_to_record(limits, key, record)
+      if problem then lost, reason = lost + 1, problem end
+    end
+  end
+  return lost, reason
+end
+
 -- Returns when the lease with this fence was claimed, given the field claimed_at, which is this time, '#'
 -- and the fence. Returns nil if an older version of psched has claimed the lease: that one leaves the
 -- field of an earlier lease as it is.

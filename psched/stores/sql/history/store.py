@@ -3,9 +3,9 @@
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
@@ -280,6 +280,34 @@ class HistoryStore(TableStore[S]):
             return None
         self._refusals.written()
         return result
+
+    def _apply_and_record(
+        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
+    ) -> bool:
+        """Send a statement that changes one row, and write records if it has changed the row.
+
+        If the database refuses the records, the row is changed without them, and ``lost_records``
+        grows.
+
+        Returns:
+            Whether the row was changed; if not, no record was written.
+        """
+
+        def work(connection: Connection, insert: InsertRecords) -> bool:
+            applied = raw_execute.count(connection, statement, values) > 0
+            if applied:
+                insert(connection, records)
+            return applied
+
+        recorded = self._problem is None and bool(records)
+        if recorded and not self._refusals.paused:
+            applied = self._write_and_record(work)
+            if applied is not None:
+                return applied
+        applied = self._write(statement, values) > 0
+        if recorded and applied:
+            self.lost_records += len(records)
+        return applied
 
     def _require_history(self) -> None:
         """Raise an error if no history is kept.
