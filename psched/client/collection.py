@@ -410,7 +410,9 @@ class ScheduleCollection(CollectionChanges):
             InvalidError: a value is invalid, or there is no condition.
         """
         wanted = wanted_of(keys, status, type, label, reason, every=every)
-        changers = Changers(self._writer, self._pauser, self._extra_runs)
+        changers = Changers(
+            self._writer, self._pauser, self._extra_runs, self._skipper, self._editor
+        )
         return SelectedSchedules(self, changers, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------

@@ -8,14 +8,17 @@ from psched.base.clock import Clock
 from psched.base.retry import Send
 from psched.client.author import Author
 from psched.client.collection_history import CollectionHistory
+from psched.client.operations.editing import Editor
 from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.pausing import Pauser
+from psched.client.operations.skipping import Skipper
 from psched.client.writer import Writer
 from psched.config import Config
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE
+from psched.core.operations.rescheduled import Rescheduled
 from psched.core.schedule import Schedule
 from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
@@ -49,6 +52,8 @@ class CollectionChanges(CollectionHistory):
             store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=send
         )
         self._pauser = Pauser(store, settings, self.auditor, self._writer, draw_nonce)
+        self._skipper = Skipper(store, settings, self.auditor, self._writer, draw_nonce)
+        self._editor = Editor(store, settings, self._writer)
         self._extra_runs = ExtraRuns(
             store, settings, self._writer, self.auditor, draw_nonce=draw_nonce, send=send
         )
@@ -93,6 +98,32 @@ class CollectionChanges(CollectionHistory):
         """
         self._writer.modify(key, decide, changes)
 
+    def edit(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None = None,
+        /,
+        *,
+        dry_run: bool = False,
+        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+    ) -> Rescheduled:
+        """Change a schedule's definition as `modify` does, and say what that does.
+
+        Args:
+            key: the schedule's key.
+            decide: see `modify`.
+            dry_run: True to change nothing, and return what would be changed.
+            changes: see `modify`.
+
+        Returns:
+            The changed fields, and the next runs before and after the change.
+
+        Raises:
+            NotFoundError: no schedule has this key, or the schedule is being deleted.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+        """
+        return self._editor.edit(key, decide or (lambda _: changes), dry_run=dry_run)
+
     def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
         """Change the definitions of many schedules in one transaction, if nothing prevents that.
 
@@ -130,6 +161,10 @@ class CollectionChanges(CollectionHistory):
     def resume(self, key: str, *, backfill: bool = False) -> None:
         """Let a paused schedule run again; see `Schedule.resume`."""
         self._pauser.resume(key, backfill=backfill)
+
+    def skip(self, key: str, number: int = 1, *, dry_run: bool = False) -> Rescheduled:
+        """Leave out the next occurrences of a schedule; see `Schedule.skip`."""
+        return self._skipper.skip(key, number, dry_run=dry_run)
 
     def trigger(
         self,

@@ -6,15 +6,29 @@ from dataclasses import replace as changed
 from typing import Any
 
 from psched.base.clock import Clock
+from psched.client.operations.editing import Decide, Editor
 from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.many import Confirm, Manner, ManyChanged, Outcome, Report, change_many
 from psched.client.operations.pausing import CAN_BE_PAUSED, CAN_BE_RESUMED, Pauser
+from psched.client.operations.skipping import CAN_BE_SKIPPED, Skipper
 from psched.client.operations.wanted import Wanted
 from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
 from psched.core.declare import When
-from psched.core.model import CANCELLED, ENDED, FINISHED, PAUSED, RUNNING, WAITING, Row
+from psched.core.model import (
+    CANCELLED,
+    DELETING,
+    ENDED,
+    FINISHED,
+    MIGRATING,
+    PAUSED,
+    RUNNING,
+    WAITING,
+    Row,
+)
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
 from psched.core.operations.extra_runs import QUEUE, check_overlap
+from psched.core.operations.rescheduled import Rescheduled
+from psched.core.operations.skipping import check_count
 from psched.core.schedule import Schedules
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES
@@ -22,6 +36,9 @@ from psched.core.shorthands import Until, instant
 
 CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED})
 """The statuses of schedules of which there can be extra runs."""
+
+CAN_BE_EDITED = STATES - {DELETING, MIGRATING}
+"""The statuses of schedules that can be edited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +49,15 @@ class Changers:
         writer: changes their definitions and statuses.
         pauser: pauses and resumes them.
         extra_runs: adds extra runs.
+        skipper: leaves out occurrences.
+        editor: changes definitions, and says what that does.
     """
 
     writer: Writer
     pauser: Pauser
     extra_runs: ExtraRuns
+    skipper: Skipper
+    editor: Editor
 
 
 class SelectedSchedules:
@@ -112,6 +133,19 @@ class SelectedSchedules:
         wanted = self._wanted.among(STATES - ENDED, "cancelled")
         cancel = self._changers.writer.cancel
         return self._change(wanted, cancel, Manner(rate, dry_run, report, confirm))
+
+    def force_finish(
+        self,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Make those finished that have not ended. The arguments and errors are as in `requeue`."""
+        wanted = self._wanted.among(STATES - ENDED, "finished")
+        finish = self._changers.writer.force_finish
+        return self._change(wanted, finish, Manner(rate, dry_run, report, confirm))
 
     def trigger(
         self,
@@ -239,6 +273,62 @@ class SelectedSchedules:
             return True
 
         return self._change(wanted, resume, Manner(rate, dry_run, report, confirm))
+
+    def skip(
+        self,
+        number: int = 1,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Leave out the next occurrences of those that have a trigger and have not ended.
+
+        ``rescheduled`` of the result says what was skipped; those that run now are among the
+        ``failed``. See `Schedule.skip`; the other arguments are those of `requeue`.
+
+        Raises:
+            InvalidError: a value is invalid, or a status was selected that cannot be skipped.
+        """
+        check_count(number)
+        skipper = self._changers.skipper
+        wanted = changed(self._wanted.among(CAN_BE_SKIPPED, "skipped"), one_shots=False)
+
+        def skip(key: str, only_if: Condition) -> Rescheduled:
+            return skipper.skip(key, number, dry_run=False, only_if=only_if)
+
+        manner = Manner(rate, dry_run, report, confirm)
+        return self._change(wanted, skip, manner, lambda row: skipper.preview(row, number))
+
+    def edit(
+        self,
+        decide: Decide | None = None,
+        /,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+    ) -> ManyChanged:
+        """Change the definitions of those that are not being deleted or moved.
+
+        ``rescheduled`` of the result says what was changed; those of which a value is invalid are
+        among the ``failed``. Extra runs are left out. For ``decide`` and ``changes`` see
+        `psched.ScheduleCollection.modify`; the other arguments are those of `requeue`.
+
+        Raises:
+            InvalidError: the rate is invalid, or a status was selected that cannot be edited.
+        """
+        editor, decides = self._changers.editor, decide or (lambda _: changes)
+        wanted = changed(self._wanted.among(CAN_BE_EDITED, "edited"), extra_runs=False)
+
+        def edit(key: str, only_if: Condition) -> Rescheduled:
+            return editor.edit(key, decides, dry_run=False, only_if=only_if)
+
+        manner = Manner(rate, dry_run, report, confirm)
+        return self._change(wanted, edit, manner, lambda row: editor.preview(row, decides))
 
     def _change(
         self,

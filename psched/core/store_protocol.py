@@ -453,11 +453,11 @@ class LeasesByKey(Protocol):
     ) -> Sequence[Row]:
         """Lease the rows with these keys that nobody else has leased.
 
-        A row counts as free if it has no owner, or if its lease has ended by the rules of
-        `Store.claim`. ``owner``, ``fence`` and ``next_run_time`` change as in `Store.claim`. If
-        ``attempt`` is not negative and ``next_time`` is not NULL, ``attempt`` becomes
-        `psched.core.attempts.borrowed`; otherwise it stays. The lease is no attempt, so if its
-        worker dies, `Store.recover` writes no record of a lost attempt for such a row.
+        A row is free if it has no owner, or if its lease has ended by the rules of `Store.claim`,
+        unless that was the lease of a regular run. A row whose status is a mark is not free.
+        ``owner``, ``fence`` and ``next_run_time`` change as in `Store.claim`; ``attempt`` becomes
+        `psched.core.attempts.while_borrowed`. The lease is no attempt, so if its worker dies,
+        `Store.recover` leaves ``reason`` as it is, and writes no record of a lost attempt.
 
         Args:
             owner: a text that was never used before.
@@ -467,8 +467,8 @@ class LeasesByKey(Protocol):
 
         Returns:
             The rows that are leased now, with their new tokens, but with the ``next_run_time`` and
-            ``attempt`` that they had before. Rows that do not exist, or that somebody else holds,
-            are left out.
+            ``attempt`` that they had before (after the death of a worker that has leased the row by
+            its key, see `psched.core.attempts.returned`). Rows that are not free are left out.
 
         Raises:
             ClaimUnknownError: the connection broke; rows may have been leased to ``owner``. Then

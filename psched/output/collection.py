@@ -22,7 +22,7 @@ from psched.output.captured import (
     LiveOutput,
     Whose,
 )
-from psched.output.collector import Collector, Inherited, is_empty
+from psched.output.collector import Collector, Inherited, is_empty, unread
 from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
 from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
@@ -58,9 +58,6 @@ _LAST_WORDS = 1.5
 _PING = 0
 """The key in `_asked` of the question whether the collector works. The others are numbers of
 pipes."""
-
-_CAPACITY = 2**20
-"""More bytes than a pipe contains."""
 
 
 class _Question(NamedTuple):
@@ -355,9 +352,12 @@ class OutputCollection:
     def _salvage(self, pipe: Pipe) -> CapturedOutput:
         """Read what no collector has read of an attempt that has ended."""
         chunks: list[bytes] = []
+        # What is added meanwhile is not the task's: a process outside it has opened the pipe.
+        left = unread(pipe.reader)
         with suppress(BlockingIOError):
-            while chunk := os.read(pipe.reader, _CAPACITY):
+            while left > 0 and (chunk := os.read(pipe.reader, left)):
                 chunks.append(chunk)
+                left -= len(chunk)
         masking = Masking(self._secrets)
         text = (masking.feed(b"".join(chunks)) + masking.rest()).replace(COPIED, b"")
         dropped = max(0, len(text) - self.whose(pipe).keep)

@@ -16,6 +16,7 @@ its worker. It ends when its worker has ended.
 import errno
 import os
 import select
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -55,6 +56,11 @@ _NOTHING = bytes(4)
 def is_empty(descriptor: int) -> bool:
     """Whether nothing can be read from a pipe, or from a socket."""
     return ioctl(descriptor, FIONREAD, _NOTHING) == _NOTHING
+
+
+def unread(descriptor: int) -> int:
+    """How many bytes can be read from a pipe now."""
+    return int.from_bytes(ioctl(descriptor, FIONREAD, _NOTHING), sys.byteorder)
 
 
 class Inherited(NamedTuple):
@@ -288,15 +294,15 @@ class Collector:
                 return
         self._read_chunk(pipe)
 
-    def _read_chunk(self, pipe: _Pipe) -> bool:
-        """Read at most one chunk; return whether there was something."""
+    def _read_chunk(self, pipe: _Pipe) -> int:
+        """Read at most one chunk; return its size."""
         try:
             chunk = os.read(pipe.descriptor, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         pipe.add(chunk)
         self._forward(pipe)
-        return bool(chunk)
+        return len(chunk)
 
     def _forward(self, pipe: _Pipe, *, last: bool = False) -> None:
         for line in pipe.lines(self._output.moment(), last=last):
@@ -309,9 +315,10 @@ class Collector:
     def _end(self, number: int) -> None:
         """Read the rest of an attempt's output, and send its tail to the worker."""
         pipe = self._pipes[number]
-        # Nobody writes meanwhile, so this ends: the pipe contains at most its capacity.
-        while self._read_chunk(pipe):
-            pass
+        # What is added meanwhile is not the task's: a process outside it has opened the pipe.
+        left = unread(pipe.descriptor)
+        while left > 0 and (size := self._read_chunk(pipe)):
+            left -= size
         tail = pipe.end()
         for number_of_reader, reader in pipe.readers.items():
             for output, dropped in reader.rest():

@@ -114,9 +114,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
     "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
-    "by_key.free": lambda c: _with(
-        c.sql.by_key.free([row.key for row in (*c.first, *c.held)]), {**LEASE, "since_step": 30}
-    ),
+    "by_key.free": lambda c: c.sql.by_key.free([row.key for row in (*c.first, *c.held)]),
     "by_key.claim": lambda c: _with(c.sql.by_key.claim("new.1", c.free()), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),

@@ -545,6 +545,13 @@ class TestRowsOfOthers:
             row for row in before if row.key != "good"
         ]
 
+    def test_a_lease_by_key_that_is_taken_over_leaves_nothing_behind(self, store, write, redis_cli):
+        write("k", next_time=1)
+        assert store.claim_keys("dead.1", ["k"], alive_time=60, shortest=6)
+        redis_cli("ZADD", "{psched}:due", 1, "k")
+        assert store.claim_keys("w.1", ["k"], alive_time=60, shortest=6)
+        assert redis_cli("ZRANGE", "{psched}:held", 0, -1) == [b"w.1\0k"]
+
     @pytest.mark.parametrize("owner", [None, "dead.1"])
     def test_a_lease_by_key_notes_what_psched_notes(self, store, write, owner):
         """The script computes by itself what a row is to return to."""

@@ -27,6 +27,7 @@ class Wanted:
         reason: a pattern for the column ``reason``, in which capital and small letters are equal;
             without a wildcard, a part of the text.
         extra_runs: whether the row of an extra run fulfils the conditions, too.
+        one_shots: whether the row of a schedule that runs only once does, too.
     """
 
     keys: Sequence[str] = ()
@@ -35,6 +36,7 @@ class Wanted:
     labels: frozenset[str] = frozenset()
     reason: str | None = None
     extra_runs: bool = True
+    one_shots: bool = True
 
     def among(
         self, statuses: frozenset[str], what: str, unless_named: AbstractSet[str] = frozenset()
@@ -62,6 +64,7 @@ class Wanted:
             and (not self.labels or annotation(row, "label") in self.labels)
             and (self.reason is None or _contains(row.reason or "", self.reason))
             and (self.extra_runs or schedule_of(row.key) is None)
+            and (self.one_shots or row.cron is not None)
         )
 
     def rows(self, schedules: Schedules) -> Iterator[Row]:

@@ -1,11 +1,13 @@
 """The part of the API for programs with which operators steer schedules by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from psched.core.declare import When
+from psched.core.model import Row
 from psched.core.operations.backfills import Backfill
 from psched.core.operations.extra_runs import QUEUE
+from psched.core.operations.rescheduled import Rescheduled
 from psched.core.shorthands import Until
 
 if TYPE_CHECKING:
@@ -21,6 +23,22 @@ class OperatesSchedules(Protocol):
 
     def resume(self, key: str, *, backfill: bool = False) -> None:
         """Let a paused schedule run again."""
+        ...
+
+    def skip(self, key: str, number: int = 1, *, dry_run: bool = False) -> Rescheduled:
+        """Leave out the next occurrences of a schedule."""
+        ...
+
+    def edit(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None = None,
+        /,
+        *,
+        dry_run: bool = False,
+        **changes: Any,  # noqa: ANN401  # checked by psched.core.declare
+    ) -> Rescheduled:
+        """Change a schedule's definition, and say what that does."""
         ...
 
     def trigger(
@@ -101,6 +119,43 @@ class OperatedSchedule:
             NotSupportedError: the store keeps no status.
         """
         self._collection.resume(self.key, backfill=backfill)
+
+    def skip(self, number: int = 1, *, dry_run: bool = False) -> Rescheduled:
+        """Leave out the next occurrences of the schedule, beginning with the one that is due next.
+
+        The run history says that they were skipped, by whom, and why: the note is that of
+        `Schedules.audited`. If the next occurrence has been tried already and would be tried again,
+        it is skipped, too. A paused schedule stays paused; its next occurrence is the oldest one
+        that was not decided before the pause.
+
+        Args:
+            number: how many occurrences are left out, from 1 to 1000.
+            dry_run: True to change nothing, and return what would be changed.
+
+        Returns:
+            What was skipped, and the next runs before and after that.
+
+        Raises:
+            AlreadyExistsError: the schedule is quarantined or is being migrated.
+            AlreadyFinishedError: the schedule has ended, or is about to.
+            InvalidError: the number or the schedule is invalid; or the schedule runs only once,
+                runs now, or has no run after these. The error's ``field`` is the name of the
+                argument, or ``key``.
+            NotFoundError: there is no such schedule.
+        """
+        return self._collection.skip(self.key, number, dry_run=dry_run)
+
+    def edit(
+        self,
+        *,
+        dry_run: bool = False,
+        **changes: Any,  # noqa: ANN401  # see ScheduleCollection.modify
+    ) -> Rescheduled:
+        """Change the schedule's definition, and say what that does.
+
+        The arguments and errors are those of `psched.ScheduleCollection.edit`.
+        """
+        return self._collection.edit(self.key, dry_run=dry_run, **changes)
 
     def trigger(
         self,

@@ -331,7 +331,8 @@ class RedisStore(OutputStore):
         if self._refused or row is None or row.next_time is None:
             return b""
         if row.attempt < 1:
-            # `claim` counts an attempt, and `claim_keys` does not, so no occurrence was running.
+            # `claim` counts an attempt, and `claim_keys` does not. So no occurrence was running; or
+            # a client has set ``next_time``, and so the row does not tell which one was running.
             return b""
         if self._history_of(row) == "none":
             return b""

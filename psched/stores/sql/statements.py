@@ -165,13 +165,8 @@ class Statements:
             f" next_run_time = {lease_end}{self._claims_at}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
-        self.by_key = KeyStatements(
-            table,
-            columns,
-            dialect,
-            length=_LEASE,
-            leased=f"next_run_time = {lease_end}{self._claims_at}",
-        )
+        leased = f"next_run_time = {lease_end}{self._claims_at}"
+        self.by_key = KeyStatements(table, columns, dialect, leased=leased)
         # This query does not use MIN, because for MIN, a planner that expects few rows might read
         # all rows.
         next_due = (

@@ -55,7 +55,7 @@ TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
 _DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
 """A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
 
-_RECORDED = frozenset({"pause", "resume"})
+_RECORDED = frozenset({"pause", "resume", "skip"})
 """Changes that move the schedule only over occurrences for which they write a record."""
 
 _NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})

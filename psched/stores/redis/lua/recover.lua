@@ -20,12 +20,11 @@ for i = 6, #ARGV, VALUES do
   if not row or row[1] ~= owner then
     redis.call('ZREM', HELD, member)
   elseif (row[2] or '0') == fence and ends > now and ends <= now + alive_time + 1 then
-    local stays = attempt <= 0 or row[4] == 'paused'
     write_fields(key, {
       'owner', false, 'claimed_at', false, 'settled_by', owner..'#'..fence,
-      -- A lease that was no attempt changes nothing, so what somebody has written remains. The reason of
-      -- a paused row contains the end of its pause.
-      'reason', stays and row[5] or not stays and 'its worker died',
+      -- The reason of a paused row contains the end of its pause. A lease that was no attempt
+      -- changes nothing, so what somebody has written remains.
+      'reason', row[4] ~= 'paused' and attempt > 0 and 'its worker died' or row[5],
     })
     redis.call('ZREM', HELD, member)
     set_due(key, integer(now + (attempt > 1 and tonumber(wait) or 0)))

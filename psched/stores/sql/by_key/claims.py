@@ -61,17 +61,15 @@ class KeyClaims:
     def _read_free(self, keys: Sequence[str], lease: Mapping[str, int]) -> Sequence[FreeRow]:
         """Read those of the rows that can be claimed."""
         statement, values = self._sql.by_key.free(keys)
-        checks_clock = self._connector.dialect.host_clock
-        if checks_clock:
-            values |= {**lease, "since_step": self._connector.clock_steps.seconds_since()}
         found = self._connector.read(lambda c: raw_execute.rows(c, statement, values))
         if not found:
             return []
         self._connector.refuse_read_only(found[0][READ_ONLY])
         rows = [(Row(*columns[:_WHOLE]), columns[PLACE]) for columns in found]
-        if checks_clock:
-            # The leases are checked again, because somebody may have set the host's clock after the
-            # first call of `seconds_since` and before the database read that clock.
+        if self._connector.dialect.host_clock:
+            # After a user has set the host's clock, a lease can seem to have ended although it has
+            # not. So it counts as ended only if it is shorter than the time since then. This is
+            # checked after the query, so that a clock that was set just before it is noticed.
             since_step = self._connector.clock_steps.seconds_since()
             rows = [
                 (row, place)

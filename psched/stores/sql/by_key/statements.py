@@ -46,21 +46,14 @@ class KeyStatements:
         table: the table's name, quoted for the database.
         columns: SQL for the columns of a row.
         dialect: contains the SQL fragments that differ between databases.
-        length: SQL for the length of a row's lease in seconds.
         leased: the assignments of the columns that depend on the time of a claim.
     """
 
-    def __init__(
-        self, table: str, columns: str, dialect: Dialect, *, length: str, leased: str
-    ) -> None:
-        ended = f"next_run_time + 0 <= {dialect.now_floor}"
-        if dialect.host_clock:
-            # As in `Statements.due`: after a user has set the host's clock, a lease can seem to
-            # have expired although it has not.
-            ended += f" AND {length} < :since_step"
+    def __init__(self, table: str, columns: str, dialect: Dialect, *, leased: str) -> None:
         self._free = (
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE status NOT IN ({_MARKS}) AND (owner IS NULL OR ({ended})) AND "
+            f" WHERE status NOT IN ({_MARKS})"
+            f" AND (owner IS NULL OR next_run_time + 0 <= {dialect.now_floor}) AND "
         )
         self._claim = f"UPDATE {table} SET owner = :owner, fence = fence + 1, {leased}, attempt = "
         self._attempt = dialect.integer.format(":attempt{0}")
