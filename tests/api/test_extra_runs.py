@@ -427,6 +427,32 @@ class TestBackfilling:
         assert [each - starts[0] for each in starts] == [0, 6, 12, 18, 24, 30]
         assert now() - 5 <= starts[0] <= now()
 
+    def test_runs_that_wait_for_each_other_become_due_as_the_last_ones_end(self, schedules, hourly):
+        now = int(schedules.now())
+
+        def took(number, seconds):
+            record = RunRecord(
+                key="hourly", type="mail", scheduled_time=number, owner=f"w.{number}", fence=number,
+                started=(now - 100) * 1000, ended=(now - 100) * 1000 + int(seconds * 1000),
+                attempt=1, outcome=Outcome.FINISHED, fate=Fate.FINISHED,
+            )  # fmt: skip
+            schedules._store.record([record])
+
+        period = START, START + 2 * 3600
+        assert hourly.backfill(*period, overlap="queue", dry_run=True).within == 2
+        took(1, 0.1)
+        assert hourly.backfill(*period, overlap="queue", dry_run=True).within == 2
+        took(2, 50)
+        took(3, 7)
+        assert hourly.backfill(*period, overlap="parallel", dry_run=True).within == 0
+        assert hourly.backfill(*period, overlap="queue", rate="1/s", dry_run=True).within == 2
+        done = hourly.backfill(*period)
+        rows = schedules.read_many(done.runs)
+        starts = [rows[key].next_run_time for key in done.runs]
+        assert [each - starts[0] for each in starts] == [0, 7, 14]
+        assert options(schedules[done.runs[0]])["overlap"] == "queue"
+        assert options(schedules[done.runs[0]])["retention_time"] == STAYS + 3 * 7
+
     def test_a_preview_changes_nothing(self, schedules, hourly):
         finish(schedules, "hourly", START)
         preview = hourly.backfill(START, START + 2 * 3600, dry_run=True, **PARALLEL)

@@ -28,7 +28,7 @@ _OPTIONS = {"start": "from", "end": "to"}
 
 
 @click.command()
-@choosing_with("Let so many of the runs become due per time, in place of all now")
+@choosing_with("Let so many of the runs become due per time")
 @click.option("--from", "start", metavar="TIME", required=True, help="The first time to run.")
 @click.option("--to", "end", metavar="TIME", required=True, help="The last time to run.")
 @click.option("--again", is_flag=True, help="Also run times that have ended already.")
@@ -52,8 +52,9 @@ def backfill(
 
     Each time of the schedule's trigger from TIME to TIME, both included, gets an extra run like
     those of psched trigger, with this time as its scheduled time. By default, they run one after
-    the other. Times that have finished already are left out, and so are those that the schedule
-    itself still has to run. If the command is interrupted, the same command adds the rest.
+    the other, and become due as the last ones are expected to end. Times that have finished already
+    are left out, and so are those that the schedule itself still has to run. If the command is
+    interrupted, the same command adds the rest.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose only schedules that match all of them and have not ended.
@@ -73,7 +74,7 @@ def backfill(
             ask([row.key for row in rows], chosen, "backfill")
         failed = False
         for row in rows:
-            shown = _Shown(row, settings, dry_run=chosen.dry_run, stagger=stagger)
+            shown = _Shown(row, settings, dry_run=chosen.dry_run)
             try:
                 times = shown.parse("from", start), shown.parse("to", end)
                 shown.run(schedules, times, how)
@@ -108,11 +109,10 @@ def _with_option(error: InvalidError | ScheduleError) -> str:
 class _Shown:
     """The backfill of one schedule, which says what it does."""
 
-    def __init__(self, row: Row, settings: Config, *, dry_run: bool, stagger: Stagger) -> None:
+    def __init__(self, row: Row, settings: Config, *, dry_run: bool) -> None:
         self._key = row.key
         self._zone = row.timezone or settings.timezone
         self._dry_run = dry_run
-        self._stagger = stagger
         self._done = Backfill(key=row.key, runs=[])
 
     def parse(self, option: str, text: str) -> When:
@@ -145,8 +145,7 @@ class _Shown:
         if done.first is not None and done.last is not None:
             first, last = (format_exactly(each, local=True) for each in (done.first, done.last))
             text += f", {first}" if first == last else f", {first} to {last}"
-            if self._dry_run and self._stagger.is_used:
-                text += f", due within {format_duration(self._stagger.length(number - 1))}"
+            text += f", due within {format_duration(done.within)}" if done.within else ""
         for count, what in (
             (done.existing, "there already"),
             (done.finished, "finished already"),

@@ -14,7 +14,7 @@ from psched.core.columns import encode, parse_options
 from psched.core.declare import When
 from psched.core.definition import parse_row
 from psched.core.history.protocol import KeepsHistory, RunSelection
-from psched.core.history.records import Fate
+from psched.core.history.records import Fate, Outcome
 from psched.core.model import ENDED, Row
 from psched.core.operations.backfills import (
     STAYS,
@@ -22,6 +22,7 @@ from psched.core.operations.backfills import (
     Stagger,
     check_backfill_overlap,
     missed_instants,
+    pause_between,
     undecided,
 )
 from psched.core.operations.extra_rows import (
@@ -33,6 +34,7 @@ from psched.core.operations.extra_rows import (
 from psched.core.operations.extra_runs import (
     OVERLAP_OPTION,
     PARALLEL,
+    QUEUE,
     check_overlap,
     extra_key,
     prefix_of_extra_runs,
@@ -47,6 +49,9 @@ _BATCH = 500
 
 _LARGEST_BATCH = 4_000_000
 """The most characters of data that a backfill adds at a time, unless one row has more."""
+
+_MEASURED = 50
+"""From the durations of so many finished runs, it is estimated how long a run takes."""
 
 _CLOCK_STEP = 3600
 """By how many seconds the store's clock may have been set back since an instant. A run of the
@@ -159,6 +164,8 @@ class ExtraRuns:
             finished=sum(each in finished for each in passed),
             existing=sum(each in live for each in passed),
         )
+        if overlap == QUEUE and not stagger.is_used:
+            stagger = Stagger(None, pause=pause_between(self._durations(key)))
         # The rows of the instants differ only in their keys and times.
         model = extra_row(
             seen,
@@ -174,7 +181,7 @@ class ExtraRuns:
         for place in range(0, len(left), size):
             batch = left[place : place + size]
             added = self._add(key, model, batch, stagger, again=again, dry_run=dry_run)
-            done = _with_added(done, batch, added)
+            done = _with_added(done, batch, added, now)
             if report is not None:
                 report(done)
         return done
@@ -222,13 +229,14 @@ class ExtraRuns:
                     own = extra_key(key, random_id(order, self._draw_nonce()))
                 starts = (model.next_run_time or 0) + stagger.offset(len(rows))
                 rows.append(changed(model, key=own, next_time=time, next_run_time=starts))
-            if dry_run or not rows:
-                return rows
             try:
-                self._writer.insert(rows, audited=False)
+                if rows and not dry_run:
+                    self._writer.insert(rows, audited=False)
             except AlreadyExistsError:
                 continue  # somebody else has added some of them meanwhile
             stagger.advance(len(rows))
+            if dry_run or not rows:
+                return rows
             about = {
                 "first": rows[0].next_time,
                 "last": rows[-1].next_time,
@@ -253,6 +261,20 @@ class ExtraRuns:
         times = (record.scheduled_time for record in records if record.fate == Fate.FINISHED)
         return {time for time in times if start <= time <= end}
 
+    def _durations(self, key: str) -> Sequence[float]:
+        """How long the last finished runs of a schedule took, as far as the run history tells."""
+        store = self._store
+        if not isinstance(store, KeepsHistory) or self._send(store.history_problem) is not None:
+            return []
+        selection = RunSelection(
+            key=key,
+            with_extra_runs=True,
+            outcomes=frozenset({Outcome.FINISHED}),
+            limit=_MEASURED,
+        )
+        records = read_each(self._send, self._send(lambda: store.runs(selection)))
+        return [record.took for record in records if record.took is not None]
+
     def _live(self, key: str) -> set[int]:
         """The scheduled times of the extra runs of a schedule that have not ended."""
         selection = Selection(statuses=STATES - ENDED, prefix=prefix_of_extra_runs(key))
@@ -260,7 +282,7 @@ class ExtraRuns:
         return {row.next_time or 0 for row in rows if schedule_of(row.key) == key}
 
 
-def _with_added(done: Backfill, batch: Sequence[int], added: Sequence[Row]) -> Backfill:
+def _with_added(done: Backfill, batch: Sequence[int], added: Sequence[Row], now: float) -> Backfill:
     existing = done.existing + len(batch) - len(added)
     if not added:
         return changed(done, existing=existing)
@@ -270,4 +292,5 @@ def _with_added(done: Backfill, batch: Sequence[int], added: Sequence[Row]) -> B
         first=added[0].next_time if done.first is None else done.first,
         last=added[-1].next_time,
         existing=existing,
+        within=(added[-1].next_run_time or 0) - floor(now),
     )

@@ -1,7 +1,9 @@
 """Backfills: which missed instants of a schedule run again, and when."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from statistics import median
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import RATES, as_rate
@@ -16,6 +18,9 @@ MOST_INSTANTS = 10_000
 STAYS = 30 * 86_400
 """The least number of seconds for which the row of an instant stays after its end. So long, no
 other backfill runs the instant again, even if there is no run history."""
+
+_SHORTEST_PAUSE = 1.0
+"""The least number of seconds between the starts of two runs that wait for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,7 @@ class Backfill:
         finished: how many instants had finished already, according to the run history.
         regular: how many instants are not decided yet, because the schedule itself still has to run
             or drop them.
+        within: the seconds from now within which all of the runs become due.
     """
 
     key: str
@@ -42,24 +48,38 @@ class Backfill:
     existing: int = 0
     finished: int = 0
     regular: int = 0
+    within: int = 0
+
+
+def pause_between(took: Sequence[float]) -> float:
+    """The seconds between the starts of runs that wait for each other.
+
+    If all of them were due at once, workers would claim those that wait again and again, and other
+    schedules would wait for a claim.
+
+    Args:
+        took: how long the last runs of the schedule took, in seconds.
+    """
+    return max(median(took), _SHORTEST_PAUSE) if took else _SHORTEST_PAUSE
 
 
 class Stagger:
     """The earliest starts of the runs of one backfill, or of several.
 
     Args:
-        rate: how many runs become due in a time, such as ``"10/m"``; None means that all of them
-            are due at once.
+        rate: how many runs become due in a time, such as ``"10/m"``; None means that ``pause``
+            applies.
+        pause: the seconds between two runs; 0 means that all of them are due at once.
 
     Raises:
         InvalidError: the rate is invalid.
     """
 
-    def __init__(self, rate: str | None) -> None:
+    def __init__(self, rate: str | None, *, pause: float = 0.0) -> None:
         per_second = None if rate is None else as_rate(rate)
         if rate is not None and per_second is None:
             raise InvalidError("rate", f"must be a number per time ({RATES}), not {rate!r}")
-        self._pause = 0.0 if per_second is None else 1 / per_second
+        self._pause = pause if per_second is None else 1 / per_second
         self._count = 0
 
     @property

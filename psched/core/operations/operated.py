@@ -211,8 +211,10 @@ class OperatedSchedule:
         Args:
             start: the first instant that is run, if it is an instant of the trigger.
             end: the last instant that is run, which must not be in the future.
-            rate: how many of the runs become due in a time, such as ``"10/m"``; None means that all
-                of them are due now.
+            rate: how many of the runs become due in a time, such as ``"10/m"``. None means that all
+                of them are due now if ``overlap`` is ``parallel``; otherwise that each of them
+                becomes due when the last one is expected to end: after the median duration of the
+                last 50 finished runs, and at least a second.
             again: True to run instants again that have ended already.
             overlap: see `trigger`; ``skip`` needs a rate.
             dry_run: True to change nothing, and return what would be added.
