@@ -800,8 +800,8 @@ class TestHeldForAnExtraRun:
         answer = ask(None, self.held(NOW, cron="* * * * *", next_time=NOW))
         assert (answer.code, answer.state) == (Code.WAITING, State.WILL_RUN)
         assert answer.sentence == (
-            "The occurrence of 2026-11-22 11:00 CET has been due since 11:00 CET and waits for the end"
-            " of an extra run of the schedule; the next is 2026-11-22 11:01 CET."
+            "The occurrence of 2026-11-22 11:00 CET has been due since 11:00 CET and waits for the"
+            " end of an extra run of the schedule; the next is 2026-11-22 11:01 CET."
         )
         assert "attempt" not in answer.sentence
 
