@@ -10,7 +10,7 @@ import click
 
 from psched.app import CLOCK
 from psched.base.clock import Clock
-from psched.base.quantities import format_duration
+from psched.cli.time_format import format_span
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class Footer:
         if not self._is_able or took < _PATIENCE or now - self._shown_at < _BLINK:
             return
         self._shown_at, self._is_shown = now, True
-        left = format_duration(ceil(took / done * (total - done)))
+        left = format_span(ceil(took / done * (total - done)), most=2)
         if sys.__stderr__ is not None and done < total:
             sys.__stderr__.write(f"{what} {done} of {total}, about {left} left")
             sys.__stderr__.flush()

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from psched.base.quantities import format_duration
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
+from psched.cli.time_format import format_span
 from psched.client.operations.many import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED
@@ -58,7 +58,7 @@ def _runs(upcoming: Sequence[UpcomingTime]) -> str:
 def _run(each: UpcomingTime) -> str:
     notes = [one_line(each.note)] if each.note else []
     if each.run_at is not None and each.run_at > each.time:
-        notes.insert(0, f"starts {format_duration(each.run_at - each.time)} later")
+        notes.insert(0, f"starts {format_span(each.run_at - each.time)} later")
     return shown_time(each.local) + (f" ({'; '.join(notes)})" if notes else "")
 
 

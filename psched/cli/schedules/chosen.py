@@ -197,7 +197,7 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             rate=chosen.rate,
             report=shown.show,
             dry_run=chosen.dry_run,
-            confirm=lambda keys: shown.begin(keys) and ask(keys, chosen, verb.name),
+            confirm=lambda keys: ask(keys, chosen, verb.name) and shown.begin(keys),
         )
     except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
         # The others stay as they are, if nobody can see what becomes of them, too.
@@ -231,7 +231,7 @@ class _Shown:
 
     def begin(self, keys: Sequence[str]) -> bool:
         """Note how many schedules there are; return True."""
-        self._total = len(keys)
+        self.footer, self._total = Footer(), len(keys)
         return True
 
     def show(self, key: str, outcome: Outcome) -> None:
