@@ -18,6 +18,7 @@ from psched.client.author import Author
 from psched.client.collection import ScheduleCollection
 from psched.client.operations.pausing import Pauser
 from psched.config import from_mapping
+from psched.core.store_protocol import ReplacesAndRecords
 from support.stores import make_store
 from support.waiting import wait_until
 
@@ -161,6 +162,19 @@ class TestResume:
         )
         assert run.record.reason == reason
         assert run.record.count == (row().next_time - run.scheduled_time) // HOUR
+
+    def test_a_store_that_cannot_do_both_at_once_records_it_afterwards(
+        self, schedules, row, last_hour, monkeypatch
+    ):
+        """For example, a store of the user's own."""
+        store = schedules._store
+        own = type("Own", (type(store),), {"replace_and_record": None})
+        monkeypatch.setattr(store, "__class__", own)
+        assert not isinstance(store, ReplacesAndRecords)
+        schedules.add("k", cron="@hourly", next_time=last_hour - 5 * HOUR)
+        schedules["k"].pause()
+        schedules["k"].resume()
+        assert skipped(schedules) == [(last_hour - 5 * HOUR, row().next_time - HOUR)]
 
     def test_with_backfill_it_is_not(self, schedules, row, last_hour):
         schedules.add("k", cron="@hourly", next_time=last_hour - 5 * HOUR)

@@ -191,7 +191,7 @@ class TestEndOfThePause:
         assert end.skipped == (skipped(NOON, NOON + DAY - MINUTE, None, row),)
 
     def test_a_trigger_without_a_further_time_ends_the_schedule(self):
-        row = claimed(paused(cron="@call tests.unit.test_pausing:Once"))
+        row = claimed(paused(cron=f"@call tests.unit.test_pausing:{Once.__name__}"))
         with loading_by(load_here):
             end = after_claim(row, options(triggers=["tests"]), NOON + HOUR)
         assert (end.status, end.rest, end.retain) == (FINISHED, True, None)
@@ -240,6 +240,12 @@ class TestWhatWasDueBefore:
         assert (end.next_time, end.skipped, end.attempt) == (NOON - DAY, (), 2)
         now = claimed(changed(row, status=WAITING, attempt=end.attempt))
         assert isinstance(after_claim(now, options(catchup="skip"), NOON + 2), Run)
+
+    def test_the_death_of_a_worker_during_the_resumption_is_no_attempt(self):
+        row = claimed(paused(cron="0 12 * * *", attempt=1))
+        end = after_claim(row, SETTINGS, NOON + HOUR)
+        assert end.skipped == (skipped(NOON, NOON, 1, row),)
+        assert (end.next_time, end.attempt) == (NOON + DAY, 0)
 
     @pytest.mark.parametrize("attempt", [0, 2])
     def test_it_is_skipped_with_later_ones(self, attempt):

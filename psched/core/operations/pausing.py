@@ -353,8 +353,12 @@ def _onward(
     onward = first(trigger, max(cursor, end - definition.delay - definition.settings.jitter))
     while onward is not None and definition.first_run(onward) < end:
         onward = trigger.next_after(onward)
-    was_due = pause.since is not None and definition.first_run(cursor) <= pause.since
-    if (was_due or row.attempt > 0) and onward == trigger.next_after(cursor):
+    # Attempts alone do not tell, because a worker that dies while it resumes a row has counted one.
+    since, tried = pause.since, row.attempt > 0
+    was_due = tried
+    if since is not None:
+        was_due = definition.first_run(cursor) <= since or (tried and cursor <= since)
+    if was_due and onward == trigger.next_after(cursor):
         return cursor, None
     return onward, span_of(
         trigger,
