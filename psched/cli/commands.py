@@ -65,6 +65,10 @@ _SUBCOMMANDS = {
         "cli.schedules.change:cancel",
         "Cancel tasks or schedules: they never run again.",
     ),
+    "force-finish": (
+        "cli.schedules.change:force_finish",
+        "Mark tasks or schedules as finished.",
+    ),
     "requeue": (
         "cli.schedules.change:requeue",
         "Run again what ended, was quarantined or is paused.",
@@ -76,6 +80,14 @@ _SUBCOMMANDS = {
     "resume": (
         "cli.operate.pause:resume",
         "Let paused schedules or tasks run again.",
+    ),
+    "skip": (
+        "cli.operate.skip:skip",
+        "Leave out the next runs of schedules.",
+    ),
+    "edit": (
+        "cli.operate.edit:edit",
+        "Change schedules.",
     ),
     "delete": (
         "cli.schedules.change:delete",

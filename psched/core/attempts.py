@@ -19,7 +19,7 @@ from math import ceil
 from psched.base.stable_hash import stable_hash
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import Definition
-from psched.core.model import EXPIRED, FAILED, PAUSED, Row
+from psched.core.model import EXPIRED, FAILED, Row
 from psched.triggers.trigger import Trigger, first
 
 _MOST_DOUBLINGS = 32
@@ -154,15 +154,6 @@ def wait_after_death(attempt: int, retry_wait: float) -> float:
     wait is ``retry_wait``, because the occurrence itself might kill the worker or fork server.
     """
     return retry_wait if attempt > 1 else 0
-
-
-def reason_after_death(row: Row) -> str | None:
-    """The reason of a row whose worker has died.
-
-    That of a paused row stays, because it contains the end of the pause. After a lease that was no
-    attempt it stays, too, because what somebody has written about the row still holds.
-    """
-    return row.reason if row.status == PAUSED or row.attempt <= 0 else "its worker died"
 
 
 def is_exhausted(row: Row, definition: Definition) -> bool:

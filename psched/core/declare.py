@@ -46,7 +46,7 @@ FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES,
 
 TIMES = ("next_time", "next_run_time")
 
-_TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
+TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
 
 _DURATIONS = frozenset({"delay", "alive_time"})
@@ -199,7 +199,7 @@ def redeclare(
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
     stays_paused = seen.status == PAUSED and start is None and run_at is None
-    anew = start is not None or not _TRIGGER.isdisjoint(fields)
+    anew = start is not None or not TRIGGER_FIELDS.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0

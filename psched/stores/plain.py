@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.attempts import reason_after_death, while_borrowed
-from psched.core.model import DELETING, MARKS, Row, Settlement, Token
+from psched.core.attempts import while_borrowed
+from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
 
@@ -258,7 +258,11 @@ class PlainStore(Store, abc.ABC):
                         owner=None,
                         claimed_at=None,
                         next_run_time=now + wait,
-                        reason=reason_after_death(row),
+                        # A lease that was no attempt changes nothing else, see `claim_keys`. The
+                        # reason of a paused row contains the end of its pause.
+                        reason=row.reason
+                        if row.attempt < 1 or row.status == PAUSED
+                        else "its worker died",
                     )
                     freed.append(row.key)
             return freed

@@ -11,11 +11,13 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.cli.completion import complete_key
+from psched.cli.progress import Footer
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.client.operations.many import ManyChanged, Outcome, Pace
 from psched.client.selected import SelectedSchedules
+from psched.core.operations.rescheduled import Rescheduled
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,12 +55,17 @@ class Verb:
 
     def result(self, outcome: Outcome | None) -> str:
         """What became of a schedule."""
+        if isinstance(outcome, Rescheduled) and outcome.changes_nothing:
+            return "unchanged"
         if outcome is False:
             return f"will be {self.done} when its task has {self.after}"
         return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
 
-    def show(self, key: str, text: str, outcome: Outcome | None) -> None:
-        """Print a schedule's line, and those below it."""
+    def show(self, key: str, outcome: Outcome | None, *, dry_run: bool = False) -> None:
+        """Print what became of a schedule, or what would, and the lines below that."""
+        text = self.result(outcome)
+        if dry_run:
+            text = "would stay unchanged" if text == "unchanged" else f"would be {self.done}"
         click.echo(f"{key}: {text}")
         for line in () if self.lines is None else self.lines(outcome):
             click.echo(f"    {line}")
@@ -190,10 +197,11 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             rate=chosen.rate,
             report=shown.show,
             dry_run=chosen.dry_run,
-            confirm=lambda keys: ask(keys, chosen, verb.name),
+            confirm=lambda keys: ask(keys, chosen, verb.name) and shown.begin(keys),
         )
     except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
         # The others stay as they are, if nobody can see what becomes of them, too.
+        shown.footer.clear()
         text = f"stopped after {shown.count}; the same command goes on with the others"
         click.echo(text, err=True)
         if isinstance(stopped, KeyboardInterrupt):
@@ -212,21 +220,31 @@ class _Shown:
 
     Attributes:
         count: the number of schedules so far.
+        footer: shows the progress.
     """
 
     def __init__(self, verb: Verb) -> None:
         self.count = 0
+        self.footer = Footer()
+        self._total = 0
         self._verb = verb
+
+    def begin(self, keys: Sequence[str]) -> bool:
+        """Note how many schedules there are; return True."""
+        self.footer, self._total = Footer(), len(keys)
+        return True
 
     def show(self, key: str, outcome: Outcome) -> None:
         """Print what became of a schedule."""
         self.count += 1
+        self.footer.clear()
         if isinstance(outcome, ScheduleError):
             click.echo(f"{key}: skipped: {outcome}", err=True)
         elif isinstance(outcome, InvalidError):
             click.echo(f"Error: {key}: {outcome}", err=True)
         else:
-            self._verb.show(key, self._verb.result(outcome), outcome)
+            self._verb.show(key, outcome)
+        self.footer.show(self._verb.done, self.count, self._total)
 
 
 def _change_each(
@@ -239,12 +257,13 @@ def _change_each(
             outcome = verb.change_one(schedules, key)
         except InvalidError as error:
             failed = True
-            click.echo(f"Error: {key}: {error}", err=True)
+            about = "" if repr(key) in error.problem else f"{key}: "
+            click.echo(f"Error: {about}{error}", err=True)
         except ScheduleError as error:
             failed = True
             click.echo(f"Error: {error}", err=True)
         else:
-            verb.show(key, verb.result(outcome), outcome)
+            verb.show(key, outcome)
     if failed:
         sys.exit(1)
 
@@ -264,7 +283,7 @@ def _preview_each(
             click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
         else:
             done.append(key)
-            verb.show(key, f"would be {verb.done}", outcome)
+            verb.show(key, outcome, dry_run=True)
     click.echo(_preview(done, chosen, verb))
     if done != keys:
         sys.exit(1)
@@ -303,7 +322,7 @@ def _show_dry_run(
     """
     keys = result.changed
     for key in keys:
-        verb.show(key, f"would be {verb.done}", result.rescheduled.get(key, True))
+        verb.show(key, result.rescheduled.get(key, True), dry_run=True)
     for key, error in (*result.skipped.items(), *result.failed.items()):
         click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
     others = {*chosen.keys} - {*keys} if names_each else set[str]()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from typing import Any
 
 from psched.base.errors import NotFoundError
@@ -50,7 +51,9 @@ class Editor:
             require(only_if, seen)
             row, outcome = self._edited(seen, decide)
             made[:] = [outcome]
-            return None if row == seen else row
+            # The order of the options can differ, although nothing was changed.
+            same = changed(row, data=seen.data, options=seen.options) == seen
+            return None if same and not outcome.changes else row
 
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
             return row.status != DELETING and was_replaced(row, seen, written)

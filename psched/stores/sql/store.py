@@ -23,10 +23,10 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.attempts import reason_after_death, wait_after_death
+from psched.core.attempts import wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
-from psched.core.model import DELETING, Row, Settlement, Token
+from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
@@ -342,7 +342,9 @@ class SqlStore(OutputStore[Statements]):
                 wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,
-                reason=reason_after_death(row),
+                # A lease that was no attempt changes nothing, so what somebody has written about
+                # the row remains. The reason of a paused row contains the end of its pause.
+                reason=row.reason if row.attempt < 1 or row.status == PAUSED else "its worker died",
             )
             for row in dead
         ]
