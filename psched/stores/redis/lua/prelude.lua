@@ -213,9 +213,8 @@ end
 local function write_record(limits, key, record, expires, exists)
   local most, most_per_key, keep = unpack(limits)
   local id = redis.call('XADD', RUNS, 'MAXLEN', '~', most, '*', 'key', key, 'record', record)
-  -- Adds an element to a list, and removes old ones.
-  local function push(command, list, element, list_expires)
-    local length = redis.call(command, list, element)
+  -- Removes old elements from a list of this length, to which one was added.
+  local function trim_list(list, length, list_expires)
     if length == 0 then return end
     if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
     if keep > 0 then
@@ -228,9 +227,10 @@ local function write_record(limits, key, record, expires, exists)
       redis.call('PERSIST', list)
     end
   end
-  push(exists and 'LPUSHX' or 'LPUSH', runs_key(key), id..' '..record, expires)
+  local list = runs_key(key)
+  trim_list(list, redis.call(exists and 'LPUSHX' or 'LPUSH', list, id..' '..record), expires)
   local extra, mark = extra_list(key)
-  if extra then push('LPUSH', extra, id..mark..' '..record) end
+  if extra then trim_list(extra, redis.call('LPUSH', extra, id..mark..' '..record)) end
 end
 
 -- Calls write_record; if the server refuses one of its commands, returns the reason instead of
