@@ -180,7 +180,8 @@ def test_on_a_terminal_it_shows_how_far_it_has_come(service):
     assert shown
     assert all(int(done) < 40 for done, _ in shown)
     # The line is removed before another one is printed.
-    lines = [line.rpartition("\x1b[K")[2] for line in terminal.text.splitlines()]
+    written = terminal.log.read_bytes().decode().split("\r\n")
+    lines = [line.rpartition("\r\x1b[K")[2] for line in written]
     assert [*filter(None, lines)] == [
         *(f"k{n:03}: cancelled" for n in range(40)), "40 schedules cancelled",
     ]  # fmt: skip
