@@ -369,7 +369,7 @@ class ScheduleCollection(CollectionChanges):
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """Return the next occurrences of a schedule; see `Schedule.next`."""
-        row = self._read(key)
+        row = self.shown_as_paused()(self._read(key))
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
     def wait(self, key: str, timeout: float | None = None) -> str:

@@ -12,12 +12,14 @@ from psched.client.operations.editing import Editor
 from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.pausing import Pauser
 from psched.client.operations.skipping import Skipper
+from psched.client.operations.type_pauses import ShownAsPaused, TypePauser
 from psched.client.writer import Writer
 from psched.config import Config
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE
+from psched.core.operations.pauses import PauseRule
 from psched.core.operations.rescheduled import Rescheduled
 from psched.core.schedule import Schedule
 from psched.core.shorthands import Until
@@ -57,6 +59,7 @@ class CollectionChanges(CollectionHistory):
         self._extra_runs = ExtraRuns(
             store, settings, self._writer, self.auditor, draw_nonce=draw_nonce, send=send
         )
+        self._type_pauser = TypePauser(store, settings, self.auditor, send, draw_nonce)
 
     @abstractmethod
     def __getitem__(self, key: str) -> Schedule: ...
@@ -204,3 +207,67 @@ class CollectionChanges(CollectionHistory):
             dry_run=dry_run,
             report=report,
         )
+
+    def pause_type(
+        self,
+        type: str,  # noqa: A002  # the table's word
+        until: Until | None = None,
+    ) -> PauseRule:
+        """Pause every schedule and task of a type, and those of the type that are added later.
+
+        No worker starts one of them from its next claim on. Running tasks go on. If the type is
+        paused already, the new end and the new note replace the former ones. The note is that of
+        `audited`.
+
+        Args:
+            type: the type.
+            until: when the pause ends, as in `Schedule.pause`; a local time is in the time zone of
+                the settings. None means not before `resume_type`.
+
+        Raises:
+            InvalidError: ``type`` is invalid; or ``until`` is invalid, or not in the future.
+            NotSupportedError: the store cannot pause types.
+        """
+        return self._type_pauser.pause(type, until)
+
+    def pause_all(self, until: Until | None = None) -> PauseRule:
+        """Pause every schedule and task, and those that are added later; see `pause_type`."""
+        return self._type_pauser.pause(None, until)
+
+    def resume_type(
+        self,
+        type: str,  # noqa: A002  # the table's word
+        *,
+        backfill: bool = False,
+    ) -> None:
+        """End the pause of a type.
+
+        Workers skip what fell due during the pause when they find it, and the run history says so.
+        A task that runs only once runs now if it was due. Occurrences that were due before the
+        pause run, too. Schedules of the type that were paused by their keys stay paused.
+
+        Args:
+            type: the type.
+            backfill: True to skip nothing: the setting ``catchup`` decides which of the missed
+                occurrences run.
+
+        Raises:
+            AlreadyExistsError: the type is not paused.
+            NotSupportedError: the store cannot pause types.
+        """
+        self._type_pauser.resume(type, backfill=backfill)
+
+    def resume_all(self, *, backfill: bool = False) -> None:
+        """End the pause of everything, see `resume_type`; paused types stay paused."""
+        self._type_pauser.resume(None, backfill=backfill)
+
+    def pauses(self) -> Sequence[PauseRule]:
+        """The pauses of types and of everything that hold now."""
+        return self._type_pauser.active()
+
+    def shown_as_paused(self) -> ShownAsPaused:
+        """Read the pauses once, and return a function that changes a row as people see it.
+
+        The function returns a waiting row of a paused type as if it were paused by its key.
+        """
+        return self._type_pauser.shown()

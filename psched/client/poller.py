@@ -24,6 +24,7 @@ from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row
+from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
 from psched.core.settling import Ending, Settler
@@ -59,6 +60,7 @@ class Poller:
         self.schedules = schedules
         self.shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._draw_nonce = draw_nonce
+        self._pauses = PauseReader(store)
         self.recorder = Recorder(
             host=socket.gethostname(), generation=None, clock=StoreClock(clock)
         )
@@ -74,8 +76,11 @@ class Poller:
                 if row.key in claimed.expired:
                     lost = self.recorder.taken_over(row, claimed.expired[row.key])
                     self.record(row, lost)
+            now = claimed.now or 0
+            if self._pauses.is_outdated(claimed.rows, now):
+                self.send(partial(self._pauses.read, now))
             for row in claimed.rows:
-                if task := self._task_of(row, claimed.now or 0, sent):
+                if task := self._task_of(row, now, sent):
                     return task
             # If ``more`` is true although no row was leased, other workers have leased the due rows
             # first. The loop claims again, because further rows can be due.
@@ -110,7 +115,7 @@ class Poller:
         # The loop is repeated only if somebody has changed the schedule's definition since the row
         # was read. Then the row is read again, and the new definition is used.
         while row is not None and row.token == leased.token:
-            verdict = after_claim(row, self.settings, now)
+            verdict = after_claim(row, self.settings, now, self._pauses.pauses(row, now))
             if isinstance(verdict, Run):
                 holder = _CallersLease(self, row, sent + self.lease_time(row))
                 run = assignment(row, verdict.definition, verdict.scheduled_time)

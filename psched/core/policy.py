@@ -10,6 +10,7 @@ requeued or deleted.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
@@ -42,6 +43,7 @@ from psched.core.model import (
     Settlement,
 )
 from psched.core.operations import pausing
+from psched.core.operations.pauses import PastPause, skipped_by_pause
 from psched.triggers.trigger import Trigger, is_custom
 
 _SHORTEST_SEARCH = 1
@@ -64,13 +66,16 @@ class Run:
     scheduled_time: int
 
 
-def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
+def after_claim(
+    row: Row, settings: Config, now: float, pauses: Sequence[PastPause] = ()
+) -> Run | Settlement:
     """Decide what to do with a row that has just been claimed.
 
     Args:
         row: the row as the claim returned it.
         settings: the installation's settings.
         now: the time of the store's clock.
+        pauses: when the row's type was paused, see `psched.core.operations.pauses`.
 
     Returns:
         The occurrence to run; or a settlement, if there is nothing to run. There is nothing to run
@@ -88,7 +93,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         definition = parse_row(row, settings)
         if given_up := attempts.give_up_reason(row, definition, now):
             return _give_up(row, definition, *given_up)
-        return _next_step(row, definition, now)
+        return _next_step(row, definition, now, pauses)
     except NotLoadedError as error:
         # This is not counted as an attempt, because another host might be able to load the code, or
         # the code might be installed on this host soon.
@@ -339,22 +344,26 @@ def removal(row: Row) -> Settlement:
     return Settlement.of(row, remove=True, fate=Fate.CANCELLED)
 
 
-def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement:
+def _next_step(
+    row: Row, definition: Definition, now: float, pauses: Sequence[PastPause]
+) -> Run | Settlement:
     cursor, trigger = row.next_time, definition.trigger
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
         return _timed(row, definition, now)
-    if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+    # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+    is_early = row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now
+    # Or a client set the row's time during a lease that was never settled (see `declare`).
+    if is_early or row.attempt < 1:
         # We settle the lease, so that the row gets its ``next_run_time``.
-        return _at(row, definition, cursor)
-    if row.attempt < 1:
-        # A client set the row's time during a lease that was never settled (see `declare`). We
-        # settle the row with this time now, as the end of that lease would have done.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
+    if found := skipped_by_pause(definition, trigger, cursor, pauses):
+        resumed, span = found
+        why = plain_reason(f"what fell due was skipped: {span.reason}")
+        return changed(_at(row, definition, resumed, reason=why), skipped=(span,))
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)

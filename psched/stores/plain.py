@@ -16,6 +16,7 @@ from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.attempts import while_borrowed
 from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
+from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
 
@@ -146,7 +147,7 @@ class PlainStore(Store, abc.ABC):
     ) -> Claimed:
         with self.all() as found:
             now = self.now()
-            ours = (row for row in found.values() if not self.only or row.type in self.only)
+            ours = self._claimable(found, now)
             near = sorted((row for row in ours if _time(row) <= now + horizon), key=_by_time)
             due = [row for row in near if _time(row) <= floor(now)]
             for row in due[:limit]:
@@ -202,9 +203,20 @@ class PlainStore(Store, abc.ABC):
         """Count the due rows, as `CountsBacklog.backlog` describes."""
         with self.all() as found:
             now = self.now()
-            ours = (row for row in found.values() if not self.only or row.type in self.only)
+            ours = self._claimable(found, now)
             times = sorted(time for time in map(_time, ours) if time <= floor(now))
             return Backlog(due=len(times[:limit]), late=now - times[0]) if times else Backlog()
+
+    def _claimable(self, found: Rows, now: float) -> Sequence[Row]:
+        """The rows of the types that `claim` leases, and that no rule pauses."""
+        store: object = self
+        # A subclass that stores rules has the capability.
+        rules = store.pause_rules() if isinstance(store, PausesTypes) else ()
+        return [
+            row
+            for row in found.values()
+            if (not self.only or row.type in self.only) and not active_rules(rules, row.type, now)
+        ]
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:

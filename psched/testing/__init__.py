@@ -65,6 +65,7 @@ from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.history.last_runs import LastRunsContract
 from psched.testing.store_contract.leases import Leases
 from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyContract
+from psched.testing.store_contract.operations.pauses import PausesContract
 from psched.testing.store_contract.operations.replacing import ReplaceAndRecordContract
 from psched.testing.store_contract.output import OutputContract
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
@@ -96,6 +97,7 @@ __all__ = [
     "MasterDriver",
     "OutputContract",
     "Overrides",
+    "PausesContract",
     "Records",
     "Recovery",
     "ReplaceAndRecordContract",

@@ -19,6 +19,7 @@ from psched.core.history.recording import Recorder
 from psched.core.history.records import Fate
 from psched.core.model import Retry, Row, Settlement
 from psched.core.operations import pausing
+from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.triggers.custom import loading_by, refuse_to_ask
@@ -137,6 +138,7 @@ class Claimer:
         self._rng = rng
         self._recorder = recorder
         self._history = history
+        self._pauses = PauseReader(store)
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._unknown: list[_UnknownClaim] = []
@@ -298,6 +300,8 @@ class Claimer:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
                 self._history.taken_over(row, claimed.expired[row.key])
         granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
+        now = claimed.now or 0
+        self._read_pauses([lease.row for lease in granted], now)
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
@@ -307,18 +311,26 @@ class Claimer:
                 self._gateway.keep_leases()
                 guarded = self._clock.monotonic()
                 until += guarded - mono
-            if mono >= until:
+            if mono >= until or self._pauses.is_unsure(row, now):
                 # The remaining rows are given back, because it can take long to decide what to do
-                # with late occurrences.
+                # with late occurrences. So is a row that a pause may have held, if the rules could
+                # not be read.
                 self._unstarted.release(row)
                 continue
-            verdict = self._triggers.open(row, claimed.now or 0)
+            verdict = self._triggers.open(row, now, self._pauses.pauses(row, now))
             if isinstance(verdict, Question):
                 self._unstarted.wait(row, lease.deadlines, verdict)
             elif isinstance(verdict, Run):
                 self._start(lease, verdict, following=len(granted) - place - 1)
             else:
                 self._settle(row, verdict)
+
+    def _read_pauses(self, rows: Sequence[Row], now: float) -> None:
+        """Read the rules that pause types, if one may have held some of these rows."""
+        if self._pauses.is_outdated(rows, now):
+            # A failure has been logged. Rows that a rule may have held are given back.
+            with suppress(TransientStoreError):
+                self._gateway.request(partial(self._pauses.read, now))
 
     def _settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""

@@ -18,6 +18,7 @@ from psched.testing import (
     BacklogContract,
     LeasesByKeyContract,
     OutputContract,
+    PausesContract,
     StatusContract,
 )
 from psched.testing.store_contract.bench import LEASE, claim, ending, leased
@@ -158,3 +159,30 @@ class TestOutputOfAFileStore(OutputContract):
         store = type("Store", (KeepsOutputInMemory, example.FileStore), {})
         kept = {}, {}
         return lambda: store(*kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+
+
+class KeepsPausesInMemory:
+    """The shortest implementation of the capability."""
+
+    def __init__(self, rules, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.rules = rules
+
+    def pause_rules(self):
+        return [*self.rules.values()]
+
+    def change_pause_rules(self, *, drop, store):
+        for each in drop:
+            self.rules.pop(each, None)
+        self.rules.update({rule.id: rule for rule in store})
+
+
+class TestPausesOfAFileStore(PausesContract):
+    """The contract of a capability, on the shortest implementation of it."""
+
+    @pytest.fixture
+    def backend_factory(self, example, tmp_path):
+        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        store = type("Store", (KeepsPausesInMemory, example.FileStore), {})
+        kept = {}
+        return lambda: store(kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311

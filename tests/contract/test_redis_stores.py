@@ -11,6 +11,7 @@ from psched.testing import (
     LastRunsContract,
     LeasesByKeyContract,
     OutputContract,
+    PausesContract,
     ReplaceAndRecordContract,
     StatusContract,
 )
@@ -30,6 +31,7 @@ class TestRedisStore(
     ReplaceAndRecordContract,
     LastRunsContract,
     OutputContract,
+    PausesContract,
     StatusContract,
 ):
     @pytest.fixture

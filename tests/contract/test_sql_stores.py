@@ -10,6 +10,7 @@ from psched.testing import (
     LastRunsContract,
     LeasesByKeyContract,
     OutputContract,
+    PausesContract,
     ReplaceAndRecordContract,
     ReplaceManyContract,
     StatusContract,
@@ -51,6 +52,7 @@ class TestSqlStore(
     TransactionContract,
     ReplaceManyContract,
     LeasesByKeyContract,
+    PausesContract,
     TableContract,
     StatusContract,
 ):

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.core.model import Row, Settlement
+from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
 from psched.stores.sql.by_key.statements import FreeRow
 from psched.stores.sql.raw_execute import Columns
@@ -36,6 +37,14 @@ STATES = ("calm", "flooded")
 Flooded: as many rows again have just fallen due, all at one time, since the last ANALYZE."""
 
 LATER = 4_000_000_000
+
+RULES = [
+    PauseRule(id="a", type="absent", since=1, by="ann@web1"),
+    PauseRule(id="b", type="rare", since=1, until=LATER, by="ann@web1"),
+    PauseRule(id="c", type=None, since=1, until=2, by="ann@web1"),
+]
+"""Pauses of types that few rows have, and one that is over. If very many due rows are of a paused
+type, a claim reads them all."""
 
 LEASE = {"alive_time": 60, "shortest": 6}
 CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
@@ -175,6 +184,7 @@ def crowd(request, tmp_path_factory):
         store = open_store()
         store.init()
         store._connector.run(lambda c: gather(c, kind, int(store.now()), flooded=state != "calm"))
+        store.change_pause_rules(drop=[], store=RULES)
         yield Crowd(
             kind=kind,
             store=store,

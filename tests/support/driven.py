@@ -72,6 +72,12 @@ class Remote:
         # A capability must be a method of its own: `isinstance` does not call ``__getattr__``.
         return self.__getattr__("backlog")(limit)
 
+    def pause_rules(self) -> Any:
+        return self.__getattr__("pause_rules")()
+
+    def change_pause_rules(self, **rules: Any) -> None:
+        self.__getattr__("change_pause_rules")(**rules)
+
 
 class DrivenHost:
     """A host with a database, on which workers are driven.

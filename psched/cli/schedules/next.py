@@ -117,7 +117,7 @@ def warn_of_clock_changes(row: Row, settings: Config) -> None:
 def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) -> None:
     with open_schedules(settings) as schedules:
         schedule = schedules[key]
-        row = schedule.metadata().row
+        row = schedules.shown_as_paused()(schedule.metadata().row)
         listed = schedule.next(number) if row.status in {WAITING, PAUSED} else []
         now = schedules.now()
     own = parse_row(row, settings).settings if listed else settings

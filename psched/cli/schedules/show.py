@@ -90,7 +90,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
     redaction = Redaction(settings.redact)
     with open_schedules(settings) as schedules:
         schedule = schedules[key]
-        row = schedule.metadata().row
+        row = schedules.shown_as_paused()(schedule.metadata().row)
         now = schedules.now()
         attempts = _attempts(schedule)
         last = None if attempts is None else _last(schedules, key, attempts)

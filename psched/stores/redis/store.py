@@ -35,7 +35,7 @@ from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
 from psched.stores.redis.history_store import batches, record_arguments, size_of_record
-from psched.stores.redis.output_store import OutputStore
+from psched.stores.redis.pause_store import PauseStore
 from psched.stores.redis.scripts import Script
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ The limit is necessary because a server closes a connection that sends 1 GB in o
 """
 
 
-class RedisStore(OutputStore):
+class RedisStore(PauseStore):
     """Schedules in one database of a Redis server.
 
     Args:

@@ -19,6 +19,7 @@ from psched.core.model import MARKS, Row, Settlement, Token
 from psched.stores.sql.by_key.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.by_key.statements import KeyStatements
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.pauses.statements import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
 
@@ -76,11 +77,18 @@ class Statements:
         table: the table's name, quoted for the database.
         dialect: contains the SQL fragments that differ between databases.
         only: the types of the rows that are claimed; empty means all types.
+        info: the name of the table ``<table>_info``, quoted for the database.
         history: whether the table has the column ``claimed_at``.
     """
 
     def __init__(
-        self, table: str, dialect: Dialect, only: Sequence[str] = (), *, history: bool = False
+        self,
+        table: str,
+        dialect: Dialect,
+        only: Sequence[str] = (),
+        *,
+        info: str,
+        history: bool = False,
     ) -> None:
         now = dialect.now_floor
         self._claims_at = f", claimed_at = {now}" if history else ""
@@ -117,6 +125,7 @@ class Statements:
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
         self._build_listing(table, columns, dialect)
+        self._unpaused = unpaused(info, dialect)
         self._build_claims(table, columns, lease_end, dialect, only)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
@@ -145,6 +154,7 @@ class Statements:
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
+        ours += self._unpaused
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""

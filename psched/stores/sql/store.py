@@ -39,7 +39,7 @@ from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.output.store import OutputStore
+from psched.stores.sql.pauses.store import PauseStore
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, replace_values
@@ -81,7 +81,7 @@ class _CallersTransaction(CallersTransaction):
         self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
-class SqlStore(OutputStore[Statements]):
+class SqlStore(PauseStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -94,7 +94,8 @@ class SqlStore(OutputStore[Statements]):
         dialect = self._connector.dialect
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
-        self._statements = partial(Statements, quoted, dialect, parameters.only)
+        info = self._connector.quote(f"{parameters.table}_info")
+        self._statements = partial(Statements, quoted, dialect, parameters.only, info=info)
         # For statements that are the same whatever the table's version. `_check` sets the others.
         self._plain_sql = self._statements()
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)

@@ -7,7 +7,9 @@
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
 --   {table}:retain    a sorted set of keys by retain_until: rows that can be purged after this time
---   {table}:info      a hash: the version of this layout
+--   {table}:info      a hash: the version of this layout; and `pauses`, the standing rules that pause
+--                     types, as a JSON list of objects; and `passed`, see due_keys. Older versions of
+--                     psched ignore the last two
 --
 -- The run history; data without it are complete, and older versions of psched ignore it:
 --
@@ -122,6 +124,7 @@ local function has_status(status, seen) return seen == '' or (status or 'waiting
 -- to the set REST.
 local function set_due(key, time)
   if time then
+    if tonumber(time) < now then redis.call('HDEL', INFO, 'passed') end
     redis.call('ZADD', DUE, time, key)
     redis.call('ZREM', REST, key)
   else
@@ -168,30 +171,72 @@ local function read_row(key)
   return {key, due, unpack(values, 1, #values)}, size
 end
 
--- If types are given to due_keys, rows of other types are read and skipped. MOST_READ is the most due
--- rows that are read, PAGE the number of rows that are read at a time.
+-- Returns the types that standing rules pause now, as the keys of a table; nil if there is none, true
+-- if everything is paused. Returns also when the first of these rules ends.
+local function paused_types()
+  local text = redis.call('HGET', INFO, 'pauses')
+  if not text then return nil end
+  local is_json, rules = pcall(cjson.decode, text)
+  if not is_json or type(rules) ~= 'table' then return nil end
+  local paused, ends = nil, math.huge
+  for _, rule in pairs(rules) do
+    if type(rule) == 'table' and (type(rule['until']) ~= 'number' or rule['until'] > now) then
+      if type(rule.type) ~= 'string' then return true end
+      paused = paused or {}
+      paused[rule.type] = true
+      if type(rule['until']) == 'number' then ends = math.min(ends, rule['until']) end
+    end
+  end
+  return paused, ends
+end
+
+-- If types are given to due_keys, or types are paused, rows of other types are read and skipped.
+-- MOST_READ is the most due rows that are read, PAGE the number of rows that are read at a time.
 local MOST_READ, PAGE = 50000, 500
 
--- Returns the keys of due rows of some types (none: of all types): at most `most` keys, those of the
--- rows that have been due longest.
-local function due_keys(most, types)
-  if #types == 0 then
-    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)
+-- For so many seconds, due_keys does not read rows of paused types again. A version of psched that
+-- does not know the field `passed` can meanwhile add a row with an earlier time.
+local PASSED_FOR = 60
+
+-- Returns the keys of due rows of some types (none: of all types) that no rule pauses: at most `most`
+-- keys, those of the rows that have been due longest.
+--
+-- Very many rows of a paused type can be due. Rows that are due later must be found nevertheless. So
+-- if `remembers` is true, the field `passed` of INFO is written: a time before now, up to which all
+-- due rows are of paused types, and the time when it must not be used any more. The search begins
+-- after them. The field is deleted when the rules change, or a row gets a time before now. Returns
+-- also whether the search has ended early, and the next one continues it.
+local function due_keys(most, types, remembers)
+  local paused, ends = paused_types()
+  if paused == true then return {}, false end
+  if #types == 0 and not paused then
+    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
   local wanted, keys, offset = {}, {}, 0
   for _, kind in ipairs(types) do wanted[kind] = true end
-  while #keys < most and offset < MOST_READ do
-    local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', offset, PAGE)
-    for _, key in ipairs(page) do
-      local kind = redis.pcall('HGET', row_key(key), 'type')
-      if #keys < most and (type(kind) == 'table' or wanted[kind or 'default']) then
-        keys[#keys + 1] = key
-      end
+  local begin, over = (redis.call('HGET', INFO, 'passed') or ''):match('^(%d+) (%d+)$')
+  if not paused or not over or tonumber(over) <= now then begin, over = nil, nil end
+  local passed, time, only_paused, size = nil, nil, true, PAGE
+  while #keys < most and size == PAGE and (offset < MOST_READ or (only_paused and not passed)) do
+    local page = redis.call('ZRANGEBYSCORE', DUE, begin and '('..begin or '-inf', integer(now),
+      'WITHSCORES', 'LIMIT', offset, PAGE)
+    size, offset = #page / 2, offset + PAGE
+    for i = 1, #page, 2 do
+      local kind = redis.pcall('HGET', row_key(page[i]), 'type')
+      local is_paused = paused and type(kind) ~= 'table' and paused[kind or 'default']
+      local score = math.floor(tonumber(page[i + 1]))
+      if only_paused and time and score > time and time < now then passed = time end
+      time, only_paused = score, only_paused and is_paused
+      local takes = #types == 0 or type(kind) == 'table' or wanted[kind or 'default']
+      if #keys < most and takes and not is_paused then keys[#keys + 1] = page[i] end
     end
-    if #page < PAGE then break end
-    offset = offset + PAGE
   end
-  return keys
+  local more = remembers and passed and offset >= MOST_READ and #keys < most
+  if remembers and passed and offset > PAGE then
+    over = over or integer(math.min(now + PASSED_FOR, ends))
+    redis.call('HSET', INFO, 'passed', integer(passed)..' '..over)
+  end
+  return keys, more
 end
 
 -- Removes the oldest records from a key's list: those that ended before a time in milliseconds, at
