@@ -1,6 +1,7 @@
 """The methods of a collection of schedules that say what runs now, and how busy the workers are."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 from psched.client.arguments import keeping_history
@@ -47,11 +48,12 @@ class CollectionOfPresent(CollectionChanges):
         history = keeping_history(self._store)
         if isinstance(history, SummarizesRuns):
             return self._send(lambda: history.durations(keys, most))
-        found = {}
-        for key in keys:
-            whole = RunSelection(key=key, outcomes=WHOLE, limit=most)
-            runs = [*self._send(lambda: history.runs(whole))]
-            found[key] = [each.ended - each.started for each in runs if each.started is not None]
+
+        def durations_of(key: str) -> Sequence[int]:
+            runs = history.runs(RunSelection(key=key, outcomes=WHOLE, limit=most))
+            return [each.ended - each.started for each in runs if each.started is not None]
+
+        found = {key: self._send(partial(durations_of, key)) for key in keys}
         return {key: took for key, took in found.items() if took}
 
     def failures(self, since: int, *, among: int = 10_000, limit: int = 100) -> Sequence[Run]:
