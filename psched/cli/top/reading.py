@@ -24,9 +24,10 @@ from psched.config import Config
 from psched.core.history.records import WorkerRecord, nonce_of
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import RUNNING, WAITING, Occurrence, Row
+from psched.core.model import PAUSED, RUNNING, Occurrence, Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.operations.overview import MOST_COUNTED, Overview
+from psched.triggers.zone import find_zone
 
 MOST_ROWS = 100
 """The most rows of each kind that are read."""
@@ -89,6 +90,7 @@ class Reader:
         self._schedules = schedules
         self._settings = settings
         self._redaction = Redaction(settings.redact)
+        self._zone = find_zone(settings.timezone)
         self._ask_masters = ask_masters
         self._clock = clock
         self._host = socket.gethostname() if host is None else host
@@ -143,6 +145,7 @@ class Reader:
 
     def _read_store(self, here: _Here) -> Snapshot:
         seen = self._schedules.overview(MOST_ROWS)
+        shown = self._schedules.shown_as_paused()
         problems = [*here.problems]
         workers: Sequence[WorkerRecord] = ()
         failed: Sequence[Run] = ()
@@ -162,12 +165,17 @@ class Reader:
             masters=(*masters, *self._elsewhere(workers, here, seen)),
             counts=seen.counts,
             running=tuple(self._running(row, seen.now, hosts, here) for row in seen.running),
-            late=tuple(self._late(row, seen.now) for row in seen.late),
-            coming=tuple(_coming(row) for row in seen.following),
+            late=tuple(self._late(row, shown(row), seen.now) for row in seen.late),
+            coming=tuple(
+                self._coming(row) for row in map(shown, seen.following) if row.next_run_time
+            ),
             failed=tuple(self._failed(run) for run in failed),
             paused=tuple(
                 PausedTask(key=row.key, type=row.type, reason=self._text(row.reason))
                 for row in seen.paused
+            ),
+            pauses=tuple(
+                self._text(f"paused {rule.reason(self._zone)}") for rule in shown.rules
             ),
             problems=tuple(problems),
         )
@@ -292,13 +300,25 @@ class Reader:
             return made
         return changed(made, percent=progress["percent"], text=progress["text"] or "")
 
-    def _late(self, row: Row, now: float) -> LateTask:
+    def _late(self, row: Row, shown: Row, now: float) -> LateTask:
         due = row.next_run_time
         # A row that was inserted by plain SQL can have the time 0, which means at once.
         late = None if due is None or due <= 0 else max(0.0, now - due)
-        lost = row.owner is not None
-        reason = "its lease has ended: its worker died" if lost else self._text(row.reason)
+        reason = self._text(shown.reason)
+        if row.owner is not None:
+            reason = "its lease has ended: its worker died"
+        elif shown.status == PAUSED:
+            reason = f"paused {reason}".rstrip()
         return LateTask(key=row.key, type=row.type, late=late, reason=reason)
+
+    def _coming(self, row: Row) -> ComingTask:
+        return ComingTask(
+            key=row.key,
+            type=row.type,
+            status=row.state,
+            at=row.next_run_time or 0,
+            trigger=None if row.cron is None else self._text(row.cron),
+        )
 
     def _failed(self, run: Run) -> FailedTask:
         return FailedTask(
@@ -312,13 +332,3 @@ class Reader:
 
     def _text(self, text: str | None) -> str:
         return self._redaction.text(text or "")
-
-
-def _coming(row: Row) -> ComingTask:
-    return ComingTask(
-        key=row.key,
-        type=row.type,
-        status=WAITING if row.status == WAITING else row.state,
-        at=row.next_run_time or 0,
-        trigger=row.cron,
-    )
