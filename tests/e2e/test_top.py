@@ -1,11 +1,10 @@
 """The command top on a real terminal: it draws, its keys act, it leaves the terminal as it was."""
 
 import json
-import os
 import shlex
 import signal
 import socket
-import time
+from pathlib import Path
 
 import pytest
 
@@ -300,7 +299,8 @@ def test_json_is_one_object(busy):
     assert abs(master["clock"]) < 60
     assert (shown["slots"], shown["free"]) == (2, 1)
     assert [each["key"] for each in shown["coming"]] == ["hourly"]
-    assert abs(shown["now"] - time.time()) < 60
+    with busy.schedules() as schedules:
+        assert abs(shown["now"] - schedules.now()) < 60
 
 
 def test_no_payload_is_shown(service):
@@ -321,12 +321,11 @@ def test_a_store_that_cannot_be_used_is_an_error(service):
 
 
 def _lives(pid):
-    return os.path.exists(f"/proc/{pid}") and _state(pid) not in "ZX"
+    return _state(pid) not in "ZX"
 
 
 def _state(pid):
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "X"

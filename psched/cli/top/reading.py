@@ -174,9 +174,7 @@ class Reader:
                 PausedTask(key=row.key, type=row.type, reason=self._text(row.reason))
                 for row in seen.paused
             ),
-            pauses=tuple(
-                self._text(f"paused {rule.reason(self._zone)}") for rule in shown.rules
-            ),
+            pauses=tuple(self._text(f"paused {rule.reason(self._zone)}") for rule in shown.rules),
             problems=tuple(problems),
         )
 
