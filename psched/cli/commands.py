@@ -53,9 +53,21 @@ _SUBCOMMANDS = {
         "cli.history.verify:verify",
         "Check that every occurrence ran once or has a reason.",
     ),
+    "trigger": (
+        "cli.operate.trigger:trigger",
+        "Run schedules now, beside their regular runs.",
+    ),
+    "backfill": (
+        "cli.operate.backfill:backfill",
+        "Run the missed times of a period.",
+    ),
     "cancel": (
         "cli.schedules.change:cancel",
         "Cancel tasks or schedules: they never run again.",
+    ),
+    "force-finish": (
+        "cli.schedules.change:force_finish",
+        "Mark tasks or schedules as finished.",
     ),
     "requeue": (
         "cli.schedules.change:requeue",
@@ -68,6 +80,14 @@ _SUBCOMMANDS = {
     "resume": (
         "cli.operate.pause:resume",
         "Let paused schedules or tasks run again.",
+    ),
+    "skip": (
+        "cli.operate.skip:skip",
+        "Leave out the next runs of schedules.",
+    ),
+    "edit": (
+        "cli.operate.edit:edit",
+        "Change schedules.",
     ),
     "delete": (
         "cli.schedules.change:delete",

@@ -13,6 +13,7 @@ from psched.base.quantities import Duration
 from psched.base.retry import read_each, retry_while_unavailable
 from psched.client.author import Author, this_process
 from psched.client.collection_changes import CollectionChanges
+from psched.client.operations.wanted import wanted_of
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -20,7 +21,7 @@ from psched.client.push_arguments import (
     lacks_type,
     refuse_data_as_type,
 )
-from psched.client.selected import SelectedSchedules, wanted_of
+from psched.client.selected import Changers, SelectedSchedules
 from psched.client.waiting import wait_for_end
 from psched.client.writer import read_row
 from psched.config import Config
@@ -394,7 +395,7 @@ class ScheduleCollection(CollectionChanges):
         reason: str | None = None,
         every: bool = False,
     ) -> SelectedSchedules:
-        """Select the schedules that fulfil all conditions, to change them.
+        """Select the schedules that fulfil all conditions, to change or run them.
 
         Args:
             keys: keys or patterns, in which ``*`` stands for any characters and ``?`` for one.
@@ -409,7 +410,10 @@ class ScheduleCollection(CollectionChanges):
             InvalidError: a value is invalid, or there is no condition.
         """
         wanted = wanted_of(keys, status, type, label, reason, every=every)
-        return SelectedSchedules(self, self._writer, self._pauser, wanted, self._clock)
+        changers = Changers(
+            self._writer, self._pauser, self._extra_runs, self._skipper, self._editor
+        )
+        return SelectedSchedules(self, changers, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------
 

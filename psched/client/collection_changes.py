@@ -1,5 +1,6 @@
 """The methods of a collection of schedules that change schedules."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,14 +8,21 @@ from psched.base.clock import Clock
 from psched.base.retry import Send
 from psched.client.author import Author
 from psched.client.collection_history import CollectionHistory
+from psched.client.operations.editing import Editor
+from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.pausing import Pauser
+from psched.client.operations.skipping import Skipper
 from psched.client.operations.type_pauses import ShownAsPaused, TypePauser
 from psched.client.writer import Writer
 from psched.config import Config
 from psched.core.declare import When
 from psched.core.model import Row
+from psched.core.operations.backfills import Backfill, Stagger
+from psched.core.operations.extra_runs import QUEUE
 from psched.core.operations.pauses import PauseRule
-from psched.core.schedule import Until
+from psched.core.operations.rescheduled import Rescheduled
+from psched.core.schedule import Schedule
+from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 
 
@@ -47,6 +55,14 @@ class CollectionChanges(CollectionHistory):
         )
         self._pauser = Pauser(store, settings, self.auditor, self._writer, draw_nonce)
         self._type_pauser = TypePauser(store, settings, self.auditor, send, draw_nonce)
+        self._skipper = Skipper(store, settings, self.auditor, self._writer, draw_nonce)
+        self._editor = Editor(store, settings, self._writer)
+        self._extra_runs = ExtraRuns(
+            store, settings, self._writer, self.auditor, draw_nonce=draw_nonce, send=send
+        )
+
+    @abstractmethod
+    def __getitem__(self, key: str) -> Schedule: ...
 
     def modify(
         self,
@@ -68,9 +84,8 @@ class CollectionChanges(CollectionHistory):
         task's lease.
 
         A ``next_run_time`` before the scheduled time of the next occurrence is refused, because
-        that run would take the place of the scheduled run. For an extra run, `push` a task of the
-        same type and data with a key of its own. A task that runs only once is moved by
-        ``next_time``.
+        that run would take the place of the scheduled run. For an extra run, call `trigger`. A task
+        that runs only once is moved by ``next_time``.
 
         Args:
             key: the schedule's key.
@@ -85,6 +100,32 @@ class CollectionChanges(CollectionHistory):
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
         """
         self._writer.modify(key, decide, changes)
+
+    def edit(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None = None,
+        /,
+        *,
+        dry_run: bool = False,
+        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+    ) -> Rescheduled:
+        """Change a schedule's definition as `modify` does, and say what that does.
+
+        Args:
+            key: the schedule's key.
+            decide: see `modify`.
+            dry_run: True to change nothing, and return what would be changed.
+            changes: see `modify`.
+
+        Returns:
+            The changed fields, and the next runs before and after the change.
+
+        Raises:
+            NotFoundError: no schedule has this key, or the schedule is being deleted.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+        """
+        return self._editor.edit(key, decide or (lambda _: changes), dry_run=dry_run)
 
     def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
         """Change the definitions of many schedules in one transaction, if nothing prevents that.
@@ -187,3 +228,46 @@ class CollectionChanges(CollectionHistory):
         The function returns a waiting row of a paused type as if it were paused by its key.
         """
         return self._type_pauser.shown()
+
+    def skip(self, key: str, number: int = 1, *, dry_run: bool = False) -> Rescheduled:
+        """Leave out the next occurrences of a schedule; see `Schedule.skip`."""
+        return self._skipper.skip(key, number, dry_run=dry_run)
+
+    def trigger(
+        self,
+        key: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        overlap: str = QUEUE,
+        run_at: When | None = None,
+    ) -> Schedule:
+        """Run a schedule now, beside its regular occurrences; see `Schedule.trigger`."""
+        return self[self._extra_runs.trigger(key, data, overlap=overlap, run_at=run_at)]
+
+    def backfill(
+        self,
+        key: str,
+        start: When,
+        end: When,
+        *,
+        rate: str | Stagger | None = None,
+        again: bool = False,
+        overlap: str = QUEUE,
+        dry_run: bool = False,
+        report: Callable[[Backfill], object] | None = None,
+    ) -> Backfill:
+        """Run the missed occurrences of a period; see `Schedule.backfill`.
+
+        Several calls can share the `Stagger` of a rate, so that their runs together become due at
+        this rate. After each part of the runs, ``report`` is called with what was done so far.
+        """
+        return self._extra_runs.backfill(
+            key,
+            start,
+            end,
+            stagger=rate if isinstance(rate, Stagger) else Stagger(rate),
+            again=again,
+            overlap=overlap,
+            dry_run=dry_run,
+            report=report,
+        )

@@ -233,9 +233,21 @@ class Writer:
         """
         return self._end("cancel", key, CANCELLED, CANCELLING, only_if)
 
-    def force_finish(self, key: str) -> bool:
-        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`."""
-        return self._end("force_finish", key, FINISHED, FINISHING)
+    def force_finish(self, key: str, only_if: Condition | None = None) -> bool:
+        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
+        return self._end("force_finish", key, FINISHED, FINISHING, only_if)
+
+    def read(self, key: str) -> Row:
+        """Read the row with this key.
+
+        Raises:
+            NotFoundError: no row has this key.
+        """
+        return self._send(partial(read_row, self._store, key))
 
     def replace(
         self,

@@ -13,6 +13,7 @@ next time leaves out no occurrence. A client that sets ``next_time`` during a le
 ``attempt`` contains the time and the number to which the row returns (`borrowed`).
 """
 
+from dataclasses import replace as changed
 from math import ceil
 
 from psched.base.stable_hash import stable_hash
@@ -80,6 +81,18 @@ def returned(row: Row) -> tuple[int | None, int] | None:
     if next_run_time > LATEST_TIME or attempt < 1:
         return None  # another client has written the number
     return next_run_time or None, attempt - 1
+
+
+def given_back(row: Row) -> Row:
+    """A row as it is when the worker of an extra run has given its lease back.
+
+    A row that no such worker has leased is returned unchanged.
+    """
+    restored = returned(row)
+    if restored is None:
+        return row
+    next_run_time, attempt = restored
+    return changed(row, owner=None, next_run_time=next_run_time, attempt=attempt)
 
 
 def while_borrowed(row: Row) -> int | None:

@@ -28,6 +28,7 @@ from psched.core.columns import (
 from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, PAUSED, WAITING, Row
 from psched.core.operations.borrowing import while_free
+from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
 
@@ -46,7 +47,7 @@ FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES,
 
 TIMES = ("next_time", "next_run_time")
 
-_TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
+TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
 
 _DURATIONS = frozenset({"delay", "alive_time"})
@@ -67,15 +68,40 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
             ``next_run_time`` that is earlier.
 
     Raises:
-        InvalidError: a value is invalid, or ``next_run_time`` would run the first occurrence before
-            its scheduled time; the error's ``field`` is the name of the value.
+        InvalidError: a value is invalid, the key has the form of an extra run's key, or
+            ``next_run_time`` would run the first occurrence before its scheduled time; the error's
+            ``field`` is the name of the value.
     """
-    check_name("key", key)
+    refuse_extra_key(check_name("key", key))
     _refuse_unknown(fields)
     given = {name: value for name, value in fields.items() if value is not None}
     fields = expand_shorthands(key, given)
     row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
     return _started(row, definition, fields, now)
+
+
+def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> Row:
+    """Create the row of a one-shot that is defined like another row; it has no times yet.
+
+    Args:
+        key: the key of the new row.
+        seen: the row whose type, data, time zone, ``alive_time`` and options are copied.
+        fields: ``data`` and any of `OVERRIDES` and `OTHER_OPTIONS`, which replace those of the row.
+        settings: the installation's settings.
+
+    Raises:
+        InvalidError: a value is invalid, also one of the row; the error's ``field`` is its name.
+    """
+    copy = Row(
+        key=key,
+        type=seen.type,
+        data=seen.data,
+        timezone=seen.timezone,
+        alive_time=seen.alive_time,
+        options=seen.options,
+    )
+    row, _ = _redefined(copy, fields, settings)
+    return row
 
 
 def restart(row: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
@@ -181,7 +207,7 @@ def _redeclared(
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
     stays_paused = seen.status == PAUSED and start is None and run_at is None
-    anew = start is not None or not _TRIGGER.isdisjoint(fields)
+    anew = start is not None or not TRIGGER_FIELDS.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
@@ -307,8 +333,8 @@ def _refuse_early_run(
         fix = "to move the task to another time, set next_time instead"
     else:
         fix = (
-            "a run before it would take the place of the scheduled run. For an extra run, push a"
-            f" task of type {row.type!r} with the same data and a key of its own"
+            "a run before it would take the place of the scheduled run. For an extra run, call"
+            " trigger (psched trigger KEY)"
         )
     raise InvalidError("next_run_time", f"{early}; {fix}")
 

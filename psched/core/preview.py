@@ -122,6 +122,7 @@ def upcoming_occurrences(
         InvalidError: the row's time, its trigger, or the count is invalid.
     """
     check_number("number", count, _MOST)
+    row = attempts.given_back(row)
     trigger, cursor = definition.trigger, row.next_time
     if cursor is not None:
         check_number("next_time", cursor, LATEST_TIME)

@@ -18,6 +18,7 @@ from psched.core.history.run import Run
 from psched.core.history.task_end import TaskEnd
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
+from psched.core.operations.operated import OperatedSchedule, OperatesSchedules
 from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
 from psched.core.schedule_metadata import ScheduleMetadata
@@ -25,17 +26,16 @@ from psched.core.schedule_metadata import ScheduleMetadata
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""
 
-Until = When | timedelta | str
-"""The end of a pause, see `Schedule.pause`."""
-
 ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
 
 
-class Schedule:
+class Schedule(OperatedSchedule):
     """A reference to the schedule with a key. The schedule need not exist."""
 
     __slots__ = ("_collection", "key")
+
+    _collection: "Schedules"
 
     def __init__(self, collection: "Schedules", key: str) -> None:
         self._collection = collection
@@ -83,10 +83,12 @@ class Schedule:
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
         limit: int | None = None,
+        extra_runs: bool = True,
     ) -> Iterator[Run]:
         """Read the records of the schedule in the run history, the newest first.
 
-        The records stay when the schedule is deleted.
+        Those of its extra runs (`trigger`, `backfill`) are among them. The records stay when the
+        schedule is deleted.
 
         The arguments are those of `psched.ScheduleCollection.runs`.
 
@@ -95,7 +97,13 @@ class Schedule:
             NotSupportedError: the store keeps no run history; the text names the fix.
         """
         return self._collection.runs(
-            self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+            self.key,
+            since=since,
+            failed=failed,
+            outcome=outcome,
+            fate=fate,
+            limit=limit,
+            extra_runs=extra_runs,
         )
 
     def outputs(
@@ -191,51 +199,6 @@ class Schedule:
         """
         self._collection.requeue(self.key, run_at)
 
-    def pause(self, until: Until | None = None) -> bool:
-        """Pause the schedule, so that it does not run until it is resumed.
-
-        A running task goes on; the pause applies when the task has ended. If the schedule is paused
-        already, the new end and the new note replace the former ones. The note is that of
-        `Schedules.audited`.
-
-        Args:
-            until: when the schedule is resumed: Unix seconds, an aware datetime, a `timedelta` from
-                now on, or a text such as ``"18:00"`` (the next one, in the schedule's time zone),
-                ``"tomorrow 08:00"``, ``"2026-11-26T08:00"`` or ``"+2h"``. None means not before
-                `resume`.
-
-        Returns:
-            True if the schedule rests now; False if its task is running.
-
-        Raises:
-            AlreadyFinishedError: the schedule has ended, or is about to.
-            AlreadyExistsError: the schedule is quarantined or is being migrated.
-            InvalidError: ``until`` is invalid, or not in the future.
-            NotFoundError: there is no such schedule.
-            NotSupportedError: the store keeps no status.
-        """
-        return self._collection.pause(self.key, until)
-
-    def resume(self, *, backfill: bool = False) -> None:
-        """Let the paused schedule run again.
-
-        What fell due during the pause is skipped, and the run history says so. A schedule that runs
-        only once runs now if it was due. An occurrence that was due or had been tried before the
-        pause runs, too, unless later ones fell due during the pause.
-
-        Args:
-            backfill: True to skip nothing: the setting ``catchup`` decides which of the missed
-                occurrences run.
-
-        Raises:
-            AlreadyExistsError: the schedule is not paused.
-            AlreadyFinishedError: the schedule has ended, or is about to.
-            InvalidError: the schedule is invalid, or its trigger cannot be loaded here.
-            NotFoundError: there is no such schedule.
-            NotSupportedError: the store keeps no status.
-        """
-        self._collection.resume(self.key, backfill=backfill)
-
     def wait(self, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended.
 
@@ -283,7 +246,7 @@ class Schedule:
         self._collection.modify(self.key, **changes)
 
 
-class Schedules(Protocol):
+class Schedules(OperatesSchedules, Protocol):
     """The schedules of one store. `psched.open` returns such an object, and handlers get one.
 
     `psched.ScheduleCollection` implements this protocol and documents the methods. The protocol
@@ -387,6 +350,7 @@ class Schedules(Protocol):
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
         limit: int | None = None,
+        extra_runs: bool = True,
     ) -> Iterator[Run]:
         """Read the records of the run history that fulfil all conditions, the newest first."""
         ...
@@ -437,14 +401,6 @@ class Schedules(Protocol):
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Run a schedule again that has ended, is quarantined or is paused."""
-        ...
-
-    def pause(self, key: str, until: Until | None = None) -> bool:
-        """Pause a schedule; False if its task is running, which goes on."""
-        ...
-
-    def resume(self, key: str, *, backfill: bool = False) -> None:
-        """Let a paused schedule run again."""
         ...
 
     def wait(self, key: str, timeout: float | None = None) -> str:

@@ -63,7 +63,12 @@ def ledger(request, tmp_path_factory):
 
 def gather(connection, kind, store):
     quote = store._connector.quote
-    for prefix, rows, keys in ("k", RECORDS, f"i % {KEYS}"), ("busy", BUSY, "0"):
+    for prefix, rows, keys in (
+        ("k", RECORDS, f"i % {KEYS}"),
+        ("busy", BUSY, "0"),
+        # The records of 30 extra runs of k7.
+        ("k7!20261125T023000", 30, "i % 10"),
+    ):
         columns = {
             "key": joined(kind, f"'{prefix}'", number(kind, keys)),
             "type": "'t'",
@@ -112,6 +117,21 @@ def test_a_page_of_the_history_costs_a_page(ledger, name, page):
     cost = ledger.cost(*request)
     nearest = 2 * request[1].get("nearest", 0)
     assert cost.examined <= MOST + nearest, cost.plan
+
+
+@pytest.mark.parametrize("key", ["k7", "busy0", "none"])
+@pytest.mark.parametrize("page", ["first", "later"])
+@pytest.mark.parametrize("more", [{}, {"fates": frozenset({"finished"})}], ids=["all", "finished"])
+def test_a_page_with_extra_runs_costs_a_page_and_the_entries_of_the_extra_runs(
+    ledger, key, page, more
+):
+    """Each condition can be fulfilled through the index of keys, and none reads other keys."""
+    selection = RunSelection(key=key, with_extra_runs=True, **more)
+    before = None if page == "first" else RECORDS
+    request = ledger.sql.select_runs(selection, first=1, before=before, limit=LIMIT)
+    cost = ledger.cost(*request)
+    assert cost.examined <= MOST, cost.plan
+    assert "_key" in cost.plan
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 2.0])

@@ -1,7 +1,7 @@
 """Runs of the run history as text and as JSON, for people and programs that read the commands."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psched.base.errors import InvalidError
@@ -94,6 +94,15 @@ _CELLS: Mapping[str, Callable[[Run, View], str]] = {
 
 COLUMNS = tuple(_CELLS)
 """The headings of a table of runs."""
+
+
+def columns_for(runs: Iterable[Run], key: str | None) -> Sequence[str]:
+    """The headings of a table of the runs of one schedule; None stands for all schedules.
+
+    The keys are shown only if they differ, because there are extra runs of the schedule.
+    """
+    with_keys = key is None or any(run.key != key for run in runs)
+    return COLUMNS if with_keys else [column for column in COLUMNS if column != "KEY"]
 
 
 def table_row(run: Run, columns: Sequence[str], view: View, *, errors: bool = False) -> TableRow:

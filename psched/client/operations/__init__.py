@@ -1,1 +1,1 @@
-"""What operators do by hand: pauses and the like, as changes of a store."""
+"""What operators do by hand: extra runs, pauses and skips, by requests to a store."""

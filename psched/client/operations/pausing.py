@@ -1,6 +1,6 @@
 """Pauses and resumes schedules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from psched.base.errors import (
@@ -11,15 +11,13 @@ from psched.base.errors import (
 )
 from psched.client.auditor import Auditor
 from psched.client.lost_answers import was_replaced
+from psched.client.operations.skipped_records import records_of
 from psched.client.writer import Condition, Recorded, Writer, require
 from psched.config import Config
-from psched.core.definition import history_setting
-from psched.core.history.protocol import KeepsHistory
-from psched.core.history.records import RunRecord, Skipped
 from psched.core.history.why.asked_time import parse_next
 from psched.core.model import DELETING, ENDED, MARKS, PAUSED, RUNNING, WAITING, Row
 from psched.core.operations import pausing
-from psched.core.schedule import Until
+from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 
 CAN_BE_PAUSED = frozenset({WAITING, RUNNING, PAUSED})
@@ -94,24 +92,17 @@ class Pauser:
                 raise AlreadyExistsError(f"{key!r} is not paused: it is {seen.state}")
             now = self.store.now()
             row, skipped = pausing.resumed(seen, self.settings, now, backfill=backfill)
-            return Recorded(row, self._records_of(seen, skipped, owner, now))
+            host = self.auditor.author.host
+            spans = () if skipped is None else (skipped,)
+            records = records_of(
+                self.store, self.settings, seen, spans, owner=owner, host=host, now=now
+            )
+            return Recorded(row, records)
 
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
             return row.status != PAUSED and was_replaced(row, seen, written)
 
         self.writer.replace("resume", key, change, was_applied)
-
-    def _records_of(
-        self, row: Row, skipped: Skipped | None, owner: str, now: float
-    ) -> Sequence[RunRecord]:
-        """The records of what is skipped, if the run history keeps them."""
-        store: object = self.store
-        if skipped is None or not isinstance(store, KeepsHistory):
-            return ()
-        if history_setting(row, self.settings) == "none" or store.history_problem() is not None:
-            return ()
-        host = self.auditor.author.host
-        return (pausing.record_of(row, skipped, owner=owner, host=host, now=now),)
 
     def _refuse_without_status(self) -> None:
         if not self.settings.store_kind.keeps_status:

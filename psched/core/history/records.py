@@ -80,7 +80,7 @@ FAILED_FATES = DECISIONS - {Fate.FINISHED}
 """The fates that ``psched history --failed`` shows, even if nothing ran."""
 
 MOST_COUNTED = 30
-"""A span's occurrences are counted up to this number; ``count`` is None if there are more.
+"""The policy counts a span's occurrences up to this number; ``count`` is None if there are more.
 
 The number is small, because a worker counts them, and each costs a question to the trigger, which
 takes up to 0.2 ms. After an outage, a worker can have to count those of thousands of schedules."""
@@ -104,7 +104,8 @@ class Skipped:
         first: the scheduled time of the first one, in Unix seconds.
         until: the scheduled time of the last one, or, if that is not known, an instant between it
             and the next occurrence, in Unix seconds. None means that the span has no end.
-        count: how many they are; None if they are more than `MOST_COUNTED`, or were not counted.
+        count: how many they are; None if they were not counted. The policy counts `MOST_COUNTED` at
+            most.
         reason: why they were dropped, for people.
     """
 

@@ -48,6 +48,11 @@ def extra_key(key: str, id_: str) -> str:
     return f"{key}!{id_}"
 
 
+def prefix_of_extra_runs(key: str) -> str:
+    """The beginning of the keys of all extra runs of a schedule; other keys can have it, too."""
+    return f"{key}!"
+
+
 def schedule_of(key: str) -> str | None:
     """The key of the schedule whose extra run has this key; None for any other key."""
     match = _KEY.fullmatch(key)

@@ -230,7 +230,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
         oldest = oldest_kept(trigger, next_time, definition, now)
         if oldest != next_time:
             reason = describe_dropped(definition, next_time, oldest)
-            spans += _missed(trigger, definition, next_time, oldest, now=now, reason=reason)
+            spans += missed_spans(trigger, definition, next_time, oldest, now=now, reason=reason)
             next_time = oldest
     if next_time is None:
         return Settlement.of(
@@ -371,7 +371,7 @@ def _onward(
     )
 
 
-def _missed(
+def missed_spans(
     trigger: Trigger,
     definition: Definition,
     cursor: int,

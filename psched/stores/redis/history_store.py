@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
+from math import inf
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
@@ -99,8 +100,23 @@ class HistoryStore(Store):
         """The records of a selection, as `KeepsHistory.runs` describes.
 
         The records of one key are read from its list. If it has no list, because the list has
-        expired, they are searched in the stream of the records of all keys.
+        expired, they are searched in the stream of the records of all keys. The records of the
+        extra runs of a schedule are read from a list of their own.
         """
+        own = self._runs_of(selection)
+        if selection.key is None or not selection.with_extra_runs:
+            return own
+        key = text(selection.key)
+
+        def read(place: Argument, most: int) -> Page[RunRecord]:
+            found = self._read_page("extra", place, most, key) or ()
+            records = (history_encoding.decode_run(each.record, each.entry) for each in found)
+            matching = [each for each in records if each is not None and selection.matches(each)]
+            return Page(matching, found[-1].place if found else None)
+
+        return _Merged((own, Pages(read, selection.limit)), selection.limit)
+
+    def _runs_of(self, selection: RunSelection) -> Iterator[RunRecord]:
         what = "runs" if selection.key is None else "key"
         key = text(selection.key or "")
         earliest = None if selection.since is None else selection.since - _CLOCKS_DIFFER
@@ -277,6 +293,43 @@ class Pages(Iterator[T], Generic[T]):
                     self._left -= 1
                 return record
         raise StopIteration
+
+
+class _Merged(Iterator[RunRecord]):
+    """Merges iterators over records, each of which returns the newest first.
+
+    After an exception, ``next`` continues with the record that could not be read.
+    """
+
+    def __init__(self, sources: Sequence[Iterator[RunRecord]], limit: int | None) -> None:
+        self._sources = [*sources]
+        self._heads = list[RunRecord | None]()
+        self._left = limit
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> RunRecord:
+        if self._left == 0:
+            raise StopIteration
+        while len(self._heads) < len(self._sources):
+            self._heads.append(next(self._sources[len(self._heads)], None))
+        newest = max(range(len(self._heads)), key=lambda place: _number(self._heads[place]))
+        record = self._heads[newest]
+        if record is None:
+            raise StopIteration
+        following = None if self._left == 1 else next(self._sources[newest], None)
+        self._heads[newest] = following
+        if self._left is not None:
+            self._left -= 1
+        return record
+
+
+def _number(record: RunRecord | None) -> float:
+    """The place of a record in the order of all; the end of an iterator comes last."""
+    return -inf if record is None else record.id or 0
 
 
 def batches(items: Sequence[R], size_of: Callable[[R], int]) -> Iterator[Sequence[R]]:

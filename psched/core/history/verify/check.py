@@ -55,7 +55,7 @@ TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
 _DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
 """A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
 
-_RECORDED = frozenset({"pause", "resume"})
+_RECORDED = frozenset({"pause", "resume", "skip"})
 """Changes that move the schedule only over occurrences for which they write a record."""
 
 _NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})
@@ -89,12 +89,15 @@ class Recorded:
         row: the row; None if the schedule does not exist any more. It was read before the records.
         runs: the records since the start of the period, sorted by their times (`begin_of`).
         audits: the changes of the schedule that are known, the newest first.
+        has_extra_runs: whether workers may have leased the row for extra runs. Such a lease
+            increases the fence, but is no attempt, and has no record.
     """
 
     key: str
     row: Row | None
     runs: Sequence[RunRecord]
     audits: Sequence[AuditRecord] = ()
+    has_extra_runs: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,7 +232,7 @@ def _series(
     ]
     if row.created_at is None:  # the row has had no lease that was settled
         start = end + 1
-    if change is None and since and _is_first(mine, row):
+    if change is None and since and (recorded.has_extra_runs or _is_first(mine, row)):
         # The schedule was added with a later first time than the time at which it was added.
         start = mine[0].scheduled_time if mine else end + 1
     elif mine:

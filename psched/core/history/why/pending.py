@@ -183,6 +183,9 @@ def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None
         more: further details.
     """
     now, row = case.facts.now, case.facts.row
+    if case.facts.held_for_extra_run:
+        text = f"{due} and waits for the end of an extra run of the schedule"
+        return case.answer(Code.WAITING, _pending(case, since), text, **(more or {}), due=since)
     type_ = "" if row is None else row.type
     cause = find_cause(case.facts, type_, since, max(now, since + 1), case.near)
     state = _pending(case, since)

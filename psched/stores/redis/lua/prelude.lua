@@ -16,6 +16,8 @@
 --   {table}:runs      a stream of the records of all keys, capped; the fields are key and record
 --   {table}:runs:KEY  a list of the records of one key, the newest first; it is capped and expires.
 --                     It is no stream, because Redis allocates 4 KB for the first entry of a stream
+--   {table}:extra:KEY a list of the records of all extra runs of a schedule, the newest first; it is
+--                     capped and expires, too
 --   {table}:workers   a sorted set of nonces of workers by the time of their last record
 --   {table}:worker:NONCE   a hash: the record of a worker; it expires
 --   {table}:audit     a stream of changes of schedules, capped; the fields are key and record
@@ -33,7 +35,8 @@
 --
 -- The field `record` in a stream is a number, a space and a JSON object. The number is the time `ended`
 -- in milliseconds; it is 0 for a change, whose time is the first part of its id. An element of a key's
--- list is the id of the same record in the stream, a space and that text.
+-- list is the id of the same record in the stream, a space and that text. In a list of extra runs, '!'
+-- and the last part of the key of the extra run follow the id.
 --
 -- In arguments, an empty string stands for an absent value. A text that can be empty is passed with
 -- '=' before it, so that an empty text differs from an absent one.
@@ -62,6 +65,14 @@ local now = tonumber(redis.call('TIME')[1])
 local function row_key(key) return PREFIX..'row:'..key end
 
 local function runs_key(key) return PREFIX..'runs:'..key end
+
+-- If a key is that of an extra run (see psched.core.operations.extra_runs), returns the key of the list
+-- of all extra runs of its schedule, and what follows the id of a record in this list.
+local EXTRA_RUN = '^(.+)(!'..string.rep('%w', 16)..')$'
+local function extra_list(key)
+  local schedule, mark = key:match(EXTRA_RUN)
+  if schedule then return PREFIX..'extra:'..schedule, mark end
+end
 
 local function output_key(key) return PREFIX..'output:'..key end
 
@@ -247,19 +258,24 @@ end
 local function write_record(limits, key, record, expires, exists)
   local most, most_per_key, keep = unpack(limits)
   local id = redis.call('XADD', RUNS, 'MAXLEN', '~', most, '*', 'key', key, 'record', record)
-  local list = runs_key(key)
-  local length = redis.call(exists and 'LPUSHX' or 'LPUSH', list, id..' '..record)
-  if length == 0 then return end
-  if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
-  if keep > 0 then
-    -- Two are removed for each that is written, so all old ones are gone after a while.
-    if length > 1 then drop_old(list, (now - keep) * 1000, 2) end
-    redis.call('EXPIRE', list, integer(math.min(expires or keep, keep)))
-  elseif expires then
-    redis.call('EXPIRE', list, integer(expires))
-  else
-    redis.call('PERSIST', list)
+  -- Removes old elements from a list of this length, to which one was added.
+  local function trim_list(list, length, list_expires)
+    if length == 0 then return end
+    if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
+    if keep > 0 then
+      -- Two are removed for each that is written, so all old ones are gone after a while.
+      if length > 1 then drop_old(list, (now - keep) * 1000, 2) end
+      redis.call('EXPIRE', list, integer(math.min(list_expires or keep, keep)))
+    elseif list_expires then
+      redis.call('EXPIRE', list, integer(list_expires))
+    else
+      redis.call('PERSIST', list)
+    end
   end
+  local list = runs_key(key)
+  trim_list(list, redis.call(exists and 'LPUSHX' or 'LPUSH', list, id..' '..record), expires)
+  local extra, mark = extra_list(key)
+  if extra then trim_list(extra, redis.call('LPUSH', extra, id..mark..' '..record)) end
 end
 
 -- Calls write_record; if the server refuses one of its commands, returns the reason instead of
@@ -284,6 +300,8 @@ local function find_known(key, owner, scheduled_time, outcome)
         and other.scheduled_time == tonumber(scheduled_time) then
       if other.outcome ~= 'lost' or outcome == 'lost' then return true end
       redis.call('LREM', list, 1, element)
+      local extra, mark = extra_list(key)
+      if extra then redis.call('LREM', extra, 1, id..mark..element:sub(#id + 1)) end
       redis.call('XDEL', RUNS, id)
     end
   end

@@ -115,7 +115,10 @@ class HistoryStore(TableStore[S]):
             request = self._history.select_runs(selection, first=first, before=before, limit=limit)
             return [run_record(columns) for columns in self._query(*request)]
 
-        return Pages(read, selection.limit)
+        if not selection.with_extra_runs:
+            return Pages(read, selection.limit)
+        # The keys of other schedules can have the same beginning as those of the extra runs.
+        return Pages(read, selection.limit, keep=selection.matches)
 
     def _first_since(self, since: int) -> int:
         """An id that no record which ended at or after a time is before; as large as possible.
@@ -317,14 +320,27 @@ class HistoryStore(TableStore[S]):
 
 
 class Pages(Iterator[T], Generic[T]):
-    """Reads records page by page; after an exception, ``next`` reads the same page again."""
+    """Reads records page by page; after an exception, ``next`` reads the same page again.
+
+    Args:
+        read: returns a page of records before an id, the newest first; None is after the newest
+            record. The second argument is the most records of the page.
+        limit: the most records; None means no limit.
+        page: the most records of a page.
+        keep: whether a record that was read is returned.
+    """
 
     def __init__(
-        self, read: Callable[[int | None, int], list[T]], limit: int | None, page: int = _PAGE
+        self,
+        read: Callable[[int | None, int], list[T]],
+        limit: int | None,
+        page: int = _PAGE,
+        keep: Callable[[T], bool] = lambda _record: True,
     ) -> None:
         self._read: Callable[[int | None, int], list[T]] = read
         self._left = limit
         self._most = page
+        self._keep: Callable[[T], bool] = keep
         self._before: int | None = None
         self._page: deque[T] = deque()
         self._over = limit == 0
@@ -335,12 +351,12 @@ class Pages(Iterator[T], Generic[T]):
 
     @override
     def __next__(self) -> T:
-        if not self._page and not self._over:
+        while not self._page and not self._over:
             limit = self._most if self._left is None else min(self._most, self._left)
             found = self._read(self._before, limit)
-            self._page.extend(found)
+            self._page.extend(filter(self._keep, found))
             if self._left is not None:
-                self._left -= len(found)
+                self._left -= len(self._page)
             self._over = len(found) < limit or self._left == 0
             if found:
                 self._before = found[-1].id
