@@ -2,9 +2,12 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import psched
+from support.processes import kill
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.verified
@@ -116,3 +119,37 @@ def test_only_what_was_not_skipped_runs(service):
 
     wait_until(lambda: len(ran()) >= 3, what="the runs")
     assert min(ran()) == first + 2 * 3600
+
+
+def test_two_operators_amid_runs_and_a_dying_worker(each_service):
+    """Whatever is refused or comes in between, each occurrence has one fate (`verified`)."""
+    service = each_service
+    service.add("fast", every=1, catchup="all")
+    master = service.start()
+
+    def finished():
+        with service.schedules() as schedules:
+            return len([*schedules.runs("fast", outcome="finished")])
+
+    wait_until(lambda: finished() >= 1, what="a run")
+
+    def skip(_):
+        done = refused = 0
+        with service.schedules() as schedules:
+            while done < 4:
+                try:
+                    done += schedules["fast"].skip().skipped.count
+                except psched.InvalidError as error:
+                    assert "runs now" in str(error)  # noqa: PT017  # the loop goes on
+                    refused += 1
+        return done
+
+    with ThreadPoolExecutor(2) as pool:
+        skips = [pool.submit(skip, number) for number in range(2)]
+        kill(master.workers()[0])
+        assert [each.result() for each in skips] == [4, 4]
+    before = finished()
+    wait_until(lambda: finished() >= before + 3, what="more runs")
+    with service.schedules() as schedules:
+        skipped = [each.scheduled_time for each in schedules.runs("fast", fate="skipped")]
+    assert len({*skipped}) == len(skipped) == 8

@@ -15,7 +15,7 @@ from psched.core.history.why.asked_time import parse_next
 from psched.core.model import Row
 from psched.core.operations.pauses import KEPT, LONGEST_NOTE, PauseRule, PausesTypes, as_paused
 from psched.core.operations.pausing import zone_of
-from psched.core.schedule import Until
+from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 from psched.triggers.zone import find_zone
 
