@@ -121,6 +121,14 @@ _SUBCOMMANDS = {
         "cli.daemon.status:status",
         "Show the masters of this host, their workers and tasks.",
     ),
+    "top": (
+        "cli.top.command:top",
+        "Show what runs now, what is late, what is next and what has failed.",
+    ),
+    "load": (
+        "cli.operate.load:load_",
+        "Show when the coming runs are most, and how to spread them.",
+    ),
     "migrate": (
         "contrib.perfectsched.migration.command:migrate",
         "Move a PerfectSched or PerfectQueue table into psched's.",

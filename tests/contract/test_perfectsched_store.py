@@ -11,6 +11,7 @@ from psched.testing import (
     LastRunsContract,
     OutputContract,
     ReplaceAndRecordContract,
+    RunSummaryContract,
 )
 from psched.testing.store_contract.bench import leased
 from psched.testing.store_contract.history.bench import ending_with, recorded, runs
@@ -24,6 +25,7 @@ class TestPerfectSchedStore(
     HistoryContract,
     ReplaceAndRecordContract,
     LastRunsContract,
+    RunSummaryContract,
     OutputContract,
 ):
     @pytest.fixture

@@ -18,6 +18,7 @@ from psched.testing import (
     BacklogContract,
     LeasesByKeyContract,
     OutputContract,
+    OverviewContract,
     PausesContract,
     StatusContract,
 )
@@ -37,7 +38,9 @@ def example():
     return module
 
 
-class TestFileStore(BackendContract, BacklogContract, LeasesByKeyContract, StatusContract):
+class TestFileStore(
+    BackendContract, BacklogContract, LeasesByKeyContract, OverviewContract, StatusContract
+):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())

@@ -11,8 +11,10 @@ from psched.testing import (
     LastRunsContract,
     LeasesByKeyContract,
     OutputContract,
+    OverviewContract,
     PausesContract,
     ReplaceAndRecordContract,
+    RunSummaryContract,
     StatusContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
@@ -32,6 +34,8 @@ class TestRedisStore(
     LastRunsContract,
     OutputContract,
     PausesContract,
+    OverviewContract,
+    RunSummaryContract,
     StatusContract,
 ):
     @pytest.fixture

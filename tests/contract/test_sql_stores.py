@@ -10,9 +10,11 @@ from psched.testing import (
     LastRunsContract,
     LeasesByKeyContract,
     OutputContract,
+    OverviewContract,
     PausesContract,
     ReplaceAndRecordContract,
     ReplaceManyContract,
+    RunSummaryContract,
     StatusContract,
     TableContract,
     TransactionContract,
@@ -53,6 +55,7 @@ class TestSqlStore(
     ReplaceManyContract,
     LeasesByKeyContract,
     PausesContract,
+    OverviewContract,
     TableContract,
     StatusContract,
 ):
@@ -84,7 +87,13 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-class TestSqlHistory(HistoryContract, ReplaceAndRecordContract, LastRunsContract, OutputContract):
+class TestSqlHistory(
+    HistoryContract,
+    ReplaceAndRecordContract,
+    LastRunsContract,
+    RunSummaryContract,
+    OutputContract,
+):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:

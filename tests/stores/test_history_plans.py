@@ -77,6 +77,7 @@ def gather(connection, kind, store):
             "attempt": "1",
             "owner": joined(kind, "'w.'", number(kind, "i")),
             "fence": "1",
+            "started": f"{START * 1000} + i * 1000 - 7",
             "ended": f"{START * 1000} + i * 1000",
             "outcome": "CASE WHEN i % 1000 = 7 THEN 'failed' ELSE 'finished' END",
             "fate": "'finished'",
@@ -132,6 +133,30 @@ def test_a_page_with_extra_runs_costs_a_page_and_the_entries_of_the_extra_runs(
     cost = ledger.cost(*request)
     assert cost.examined <= MOST, cost.plan
     assert "_key" in cost.plan
+
+
+@pytest.mark.parametrize("key", ["k7", "busy0", "none"])
+def test_the_durations_of_a_key_cost_as_much_as_they_are_many(ledger, key):
+    cost = ledger.cost(*ledger.sql.select_durations([key], LIMIT))
+    assert cost.examined <= MOST, cost.plan
+    assert not cost.scans, cost.plan
+    found = ledger.store.durations([key], LIMIT)
+    assert len(found.get(key, ())) == (0 if key == "none" else LIMIT)
+
+
+def test_failures_are_searched_among_as_many_records_as_wanted(ledger):
+    sent = []
+
+    def query(statement, values):
+        sent.append((statement, values))
+        return ledger.store.__class__._query(ledger.store, statement, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger.store, "_query", query)
+        found = ledger.store.failures(since=0, among=1000, limit=LIMIT)
+    assert [record.outcome for record in found] == ["failed"]
+    assert len(sent) == 2
+    assert sum(ledger.cost(*each).examined for each in sent) <= 2 * 1000 + MOST
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 2.0])

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.core.model import Row, Settlement
+from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
 from psched.stores.sql.by_key.statements import FreeRow
@@ -29,6 +30,9 @@ LIMIT = 40
 
 MOST = 10 * LIMIT
 """Rows that a statement may examine for that; some look at each several times."""
+
+LEASED = 300 + LIMIT
+"""The rows that are leased."""
 
 KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
@@ -151,6 +155,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
 UNJUDGED = {
     "now": "reads no table",
     "selecting": "its statements are judged by `test_a_selection_costs_as_much_as_it_returns`",
+    "overview": "its statements are judged by `test_an_overview_costs_as_much_as_it_shows`",
     "rights": "match no row",
     "count": "counts every row",
     "skip_locked_probe": "matches no row",
@@ -290,6 +295,23 @@ def test_a_list_of_due_rows_does_not_read_the_others(crowd, monkeypatch):
     monkeypatch.setattr("psched.stores.sql.selecting.MOST_KEYS", 0)
     costs = costs_of_listing(crowd, {"due": True}, rows=None)
     assert not [cost.plan for cost in costs if cost.sorts or cost.examined > 2 * MOST]
+
+
+@pytest.mark.parametrize("name", ["leased", "due", "following", "paused", "counts"])
+def test_an_overview_costs_as_much_as_it_shows(crowd, name):
+    """Whatever the number of rows: those that it returns or counts, and the leased ones."""
+    statement = getattr(crowd.sql.overview, name)
+    values = {} if name == "counts" else {"limit": MOST_COUNTED if name == "leased" else LIMIT}
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
+    most = {"counts": 5 * MOST_COUNTED, "leased": 4 * LEASED, "following": 4 * LEASED}
+    assert cost.examined <= most.get(name, MOST), cost.plan
+    assert not cost.scans, cost.plan
+    assert not cost.sorts, cost.plan
+
+
+def test_every_statement_of_an_overview_is_judged(crowd):
+    sent = [each for each in vars(crowd.sql.overview) if not each.startswith("_")]
+    assert sorted(sent) == ["counts", "due", "following", "leased", "paused"]
 
 
 def costs_of_listing(crowd, conditions, rows):

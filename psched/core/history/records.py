@@ -73,6 +73,9 @@ SKIPPED = frozenset(
 FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 """The outcomes that ``psched history --failed`` shows."""
 
+WHOLE = frozenset({Outcome.FINISHED, Outcome.FAILED, Outcome.TIMED_OUT})
+"""The outcomes of attempts that nothing cut short from outside, so that they took their time."""
+
 DECISIONS = frozenset(Fate) - SKIPPED
 """The fates that `RunRecord.is_end` counts, even if nothing ran."""
 

@@ -1,5 +1,6 @@
 """Keeps the run history in Redis, beside the rows."""
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
@@ -9,7 +10,13 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from typing_extensions import override
 
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
-from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.records import (
+    FAILED_FATES,
+    FAILURES,
+    AuditRecord,
+    RunRecord,
+    WorkerRecord,
+)
 from psched.core.output.records import OutputRecord
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
@@ -40,6 +47,14 @@ _LARGEST_BATCH = 2_000_000
 
 _TRIMMED = 500
 """The most records, and the most changes, that one run of a script deletes."""
+
+_SEARCHED = 2000
+"""The most records that one run of a script searches for failures."""
+
+_LOOKED_AT = 5
+"""How many records of a key are looked at for each of its durations that is wanted."""
+
+_FAILED = json.dumps({"outcome": sorted(FAILURES), "fate": sorted(FAILED_FATES)})
 
 _CLOCKS_DIFFER = 3_600_000
 """Milliseconds by which a record's ``ended`` can be later than the time when it was written.
@@ -151,6 +166,42 @@ class HistoryStore(Store):
                 if record:
                     last[key] = changed(record, error=None, result=None)
         return last
+
+    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
+        """How long runs took, as `SummarizesRuns.durations` describes."""
+        found: dict[str, Sequence[int]] = {}
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            limits = most, _LOOKED_AT * most
+            answers = self._connector.run(
+                scripts.DURATIONS, *limits, *map(text, batch), writing=False
+            )
+            for key, answer in zip(batch, answers, strict=True):
+                if answer:
+                    found[key] = [int(took) for took in answer]
+        return found
+
+    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
+        """The newest failures, as `SummarizesRuns.failures` describes."""
+        found: list[RunRecord] = []
+        place = b""
+        while among > 0 and len(found) < limit:
+            most = min(among, _SEARCHED)
+            place, looked, answers = self._connector.run(
+                scripts.FAILURES, place, most, limit - len(found), _FAILED, writing=False
+            )
+            records = (history_encoding.decode_run(each, entry) for entry, each in answers)
+            found += [
+                changed(record, error=None, result=None)
+                for record in records
+                if record is not None and record.ended >= since
+            ]
+            among -= looked
+            if looked < most and len(answers) < limit:
+                break
+            if history_encoding.entry_time(place) < since:
+                break
+        return found
 
     def trim(self, *, before: int, limit: int) -> int:
         """Delete old records, changes and workers, as `KeepsHistory.trim` describes.

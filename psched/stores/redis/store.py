@@ -21,7 +21,8 @@ from psched.base.errors import (
 from psched.config import redis_urls
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord, WorkerRecord
-from psched.core.model import MARKS, Row, Settlement, Token
+from psched.core.model import MARKS, PAUSED, RUNNING, Row, Settlement, Token
+from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import (
     Backlog,
@@ -59,6 +60,10 @@ LARGEST_ADDED = 256 * 2**20
 
 The limit is necessary because a server closes a connection that sends 1 GB in one request.
 """
+
+
+_MOST_READ = 500
+"""The most leased rows, and the most resting rows, that `RedisStore.overview` reads."""
 
 
 class RedisStore(PauseStore):
@@ -137,6 +142,29 @@ class RedisStore(PauseStore):
         if selection.sorted_by_key:
             found = iter(sorted(found, key=lambda row: row.key))
         return SelectedRows(found, selection)
+
+    def overview(self, limit: int) -> Overview:
+        """Read what runs and what is next, as `GivesOverview.overview` describes.
+
+        There is no index of statuses. If many rows rest, the number of those with each status is
+        not known, and paused rows are left out.
+        """
+        seconds, microseconds, held, due, resting, *found = self._read(
+            scripts.OVERVIEW, min(limit, BATCH), _MOST_READ
+        )
+        leased, late, following, rest = ([*map(encoding.row_of, rows)] for rows in found)
+        counts = {RUNNING: min(held, MOST_COUNTED), DUE: min(due, MOST_COUNTED)}
+        if resting <= _MOST_READ:
+            counts |= {each: sum(row.status == each for row in rest) for each in COUNTED}
+        return made_of(
+            _seconds(seconds, microseconds),
+            leased=leased,
+            due=late,
+            following=following,
+            paused=[row for row in rest if row.status == PAUSED],
+            counts=counts,
+            limit=limit,
+        )
 
     def count(self) -> int:
         """Count the rows, as `CountsRows.count` describes."""

@@ -19,6 +19,7 @@ from psched.core.model import MARKS, Row, Settlement, Token
 from psched.stores.sql.by_key.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.by_key.statements import KeyStatements
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.overview.statements import OverviewStatements
 from psched.stores.sql.pauses.statements import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
@@ -98,6 +99,8 @@ class Statements:
         )
         self._claimed_before = "claimed_at" if history else dialect.integer.format("NULL")
         columns += f", {self._claimed_before}"
+        light = ", ".join("NULL" if c in _PAYLOADS else c for c in COLUMNS if c != "claimed_at")
+        self.overview = OverviewStatements(table, f"{light}, {self._claimed_before}", dialect)
         # SQL for the end of a lease that a statement grants or extends. One second is added,
         # because ``now`` is rounded down.
         lease_end = f"{now} + {_LEASE} + 1"

@@ -27,6 +27,7 @@ from psched.core.attempts import wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
+from psched.core.operations.overview import Overview
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
@@ -137,6 +138,10 @@ class SqlStore(PauseStore[Statements]):
             return SelectedListing(sql.selecting, selection, self._query, Row)
         parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
         return SelectedRows(Listing(self._query, parts, Row), selection)
+
+    def overview(self, limit: int) -> Overview:
+        """Read what runs and what is next, as `GivesOverview.overview` describes."""
+        return self._sql.overview.read(self._query, limit)
 
     def count(self) -> int:
         """Count the rows, as `CountsRows.count` describes."""

@@ -10,7 +10,7 @@ from sqlalchemy import TextClause, text
 
 from psched.base.texts import storable
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.records import DECISIONS, AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.records import DECISIONS, WHOLE, AuditRecord, RunRecord, WorkerRecord
 from psched.core.operations.extra_runs import prefix_of_extra_runs
 from psched.stores.sql.dialects import Dialect
 
@@ -44,6 +44,7 @@ Between the first occurrence of a span and the instant there are records only if
 occurrences of the span after all.
 """
 _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
+_WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
 
@@ -122,7 +123,10 @@ class HistoryStatements:
             f" VALUES ({', '.join(f':{name}' for name in changes)}, {self._milliseconds})"
         )
         # With these statements, the store finds the first id since a time by bisection.
-        self.bounds = text(f"SELECT MIN(id), MAX(id) FROM {self._runs}")
+        # These are two queries, because SQLite would read all records for both in one.
+        self.bounds = text(
+            f"SELECT (SELECT MIN(id) FROM {self._runs}), (SELECT MAX(id) FROM {self._runs})"
+        )
         self.next_ended = text(
             f"SELECT ended FROM {self._runs} WHERE id >= :id ORDER BY id LIMIT :limit"
         )
@@ -260,6 +264,16 @@ class HistoryStatements:
         )
         values = {f"key{i}": key for i, key in enumerate(keys)}
         return _many(parts, len(keys), " UNION ALL "), values
+
+    def select_durations(self, keys: Sequence[str], most: int) -> Request:
+        """A request that reads key, number and duration of the newest whole runs of each key."""
+        each = (
+            f"SELECT {self._key}, id, took FROM (SELECT {self._key}, id, ended - started AS took"
+            f" FROM {self._runs} WHERE {self._of_each_key} AND outcome IN ({_WHOLE})"
+            f" AND started IS NOT NULL ORDER BY {self._newest_of_each_key} LIMIT :most) AS of{{0}}"
+        )
+        values = {f"key{i}": key for i, key in enumerate(keys)}
+        return _many(("", each, ""), len(keys), " UNION ALL "), {**values, "most": most}
 
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of changes, the newest first, with ids below ``before``."""

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as changed
 from typing import Any, Generic, Self, TypeVar
 
 from sqlalchemy import Connection, TextClause
@@ -11,7 +12,14 @@ from typing_extensions import override
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, SchemaError, StoreError, StoreSlowError
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
-from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
+from psched.core.history.records import (
+    FAILED_FATES,
+    FAILURES,
+    AuditRecord,
+    Outcome,
+    RunRecord,
+    WorkerRecord,
+)
 from psched.core.output.records import OutputRecord
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
@@ -149,6 +157,30 @@ class HistoryStore(TableStore[S]):
                 record = run_record(columns)
                 found[record.key] = record
         return found
+
+    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
+        """How long runs took, as `SummarizesRuns.durations` describes."""
+        self._require_history()
+        found: dict[str, list[tuple[int, int]]] = {}
+        for start in range(0, len(keys), _KEYS):
+            request = self._history.select_durations(keys[start : start + _KEYS], most)
+            for key, number, took in self._query(*request):
+                found.setdefault(key, []).append((number, took))
+        return {
+            key: [took for _, took in sorted(runs, reverse=True)] for key, runs in found.items()
+        }
+
+    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
+        """The newest failures, as `SummarizesRuns.failures` describes."""
+        self._require_history()
+        newest = self._query(self._history.bounds, {})[0][1]
+        if newest is None:
+            return []
+        failed = RunSelection(outcomes=FAILURES, fates=FAILED_FATES, since=since)
+        first = max(0, int(newest) - among + 1)
+        request = self._history.select_runs(failed, first=first, before=None, limit=limit)
+        records = [run_record(columns) for columns in self._query(*request)]
+        return [changed(record, error=None, result=None) for record in records]
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
