@@ -27,7 +27,7 @@ from psched.core.columns import (
 )
 from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, PAUSED, WAITING, Row
-from psched.core.operations.borrowing import while_free
+from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers

@@ -42,7 +42,8 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.operations import borrowing, pausing
+from psched.core.operations import pausing
+from psched.core.operations.extra import borrowing
 from psched.core.operations.pauses import PastPause, skipped_by_pause
 from psched.triggers.trigger import Trigger, is_custom
 

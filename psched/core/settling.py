@@ -12,7 +12,7 @@ from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, RunRecord
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
-from psched.core.operations.give_back import give_back
+from psched.core.operations.extra.give_back import give_back
 from psched.core.operations.pausing import is_by_failures
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
@@ -41,7 +41,7 @@ class Ending:
             of those of the settlement.
         is_borrowed: whether the row is that of a schedule which was leased for an extra run. It is
             given back unchanged, whatever the decision is, see
-            `psched.core.operations.give_back`.
+            `psched.core.operations.extra.give_back`.
     """
 
     leased: Row

@@ -9,9 +9,9 @@ from psched.core.attempts import borrowed, returned
 from psched.core.declare import declare, redeclare
 from psched.core.history.records import Fate
 from psched.core.model import Row
-from psched.core.operations.borrowing import as_free, while_free
-from psched.core.operations.give_back import give_back
-from psched.core.operations.overlap import beside_another_run, without_lease
+from psched.core.operations.extra.borrowing import as_free, while_free
+from psched.core.operations.extra.give_back import give_back
+from psched.core.operations.extra.overlap import beside_another_run, without_lease
 from psched.core.policy import after_claim
 
 NOW = 1_700_000_000  # 22:13:20 UTC

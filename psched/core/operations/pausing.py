@@ -37,7 +37,7 @@ from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Outcome, RunRecord, Skipped
 from psched.core.history.spans import dropped_spans, span_of
 from psched.core.model import FINISHED, PAUSED, SET_ASIDE, WAITING, Retry, Row, Settlement
-from psched.core.operations.borrowing import while_free
+from psched.core.operations.extra.borrowing import while_free
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
 

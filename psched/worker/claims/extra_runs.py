@@ -12,8 +12,8 @@ from psched.base.errors import InvalidError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row, Settlement
+from psched.core.operations.extra.overlap import beside_another_run, unsupported, without_lease
 from psched.core.operations.extra_runs import QUEUE, needed_schedule
-from psched.core.operations.overlap import beside_another_run, unsupported, without_lease
 from psched.core.policy import Run, postpone, quarantine
 from psched.core.store_protocol import ClaimUnknownError, LeasesByKey, Store
 from psched.worker.claims.unknown_claims import UnknownClaims

@@ -3,8 +3,8 @@
 While the worker holds the lease, the row's ``attempt`` contains a note on the ``next_run_time`` and
 ``attempt`` that the row had before (`psched.core.attempts.borrowed`). A client that changes such a
 row treats it like a free row, and writes the new values into the note (`while_free`). The
-settlement that gives the row back reads the note, whoever ends the lease: its holder
-(`psched.core.operations.give_back`), or the next worker that claims the row after the holder's
+settlement that gives the row back reads the note, whoever ends the lease: its holder (see
+`psched.core.operations.extra.give_back`), or the next worker that claims the row after the holder's
 death (`restored`).
 """
 
@@ -17,12 +17,9 @@ from psched.core.model import MARKS, WAITING, Row, Settlement
 
 
 def as_free(row: Row) -> Row:
-    """The row with the ``next_run_time`` and ``attempt`` in its note; itself if it has no note."""
-    before = attempts.returned(row)
-    if before is None:
-        return row
-    next_run_time, attempt = before
-    return changed(row, next_run_time=next_run_time, attempt=attempt)
+    """The row as `attempts.given_back` returns it, but with its token; itself without a note."""
+    free = attempts.given_back(row)
+    return row if free is row else changed(free, owner=row.owner)
 
 
 def while_free(seen: Row, change: Callable[[Row], Row]) -> Row:
@@ -36,10 +33,10 @@ def while_free(seen: Row, change: Callable[[Row], Row]) -> Row:
         The new row. If the row has a note, the new times are in the new note, because the
         ``next_run_time`` of a leased row is the end of the lease.
     """
-    free = as_free(seen)
+    free = attempts.given_back(seen)
+    new = change(free)
     if free is seen or seen.owner is None:
-        return change(free)
-    new = change(changed(free, owner=None))
+        return new
     if new.next_time is None:
         return changed(new, owner=seen.owner, next_run_time=seen.next_run_time)
     return changed(

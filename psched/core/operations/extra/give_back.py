@@ -8,7 +8,7 @@ from psched.config import Config
 from psched.core import attempts
 from psched.core.definition import parse_row
 from psched.core.model import WAITING, Release, Row, Settlement
-from psched.core.operations.borrowing import as_free, restored
+from psched.core.operations.extra.borrowing import as_free, restored
 from psched.core.policy import after_run
 from psched.triggers.custom import AskElsewhereError, loading_by, refuse_to_ask
 from psched.triggers.trigger import Trigger, first
