@@ -18,9 +18,9 @@ from psched.config import Config
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.operations.extra_runs import QUEUE
 from psched.core.operations.pauses import PauseRule
-from psched.core.operations.rescheduled import Rescheduled
 from psched.core.schedule import Schedule
 from psched.core.shorthands import Until
 from psched.core.store_protocol import Store

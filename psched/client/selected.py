@@ -26,9 +26,9 @@ from psched.core.model import (
     Row,
 )
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
+from psched.core.operations.changes.rescheduled import Rescheduled
+from psched.core.operations.changes.skipping import check_count
 from psched.core.operations.extra_runs import QUEUE, check_overlap
-from psched.core.operations.rescheduled import Rescheduled
-from psched.core.operations.skipping import check_count
 from psched.core.schedule import Schedules
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES

@@ -10,8 +10,8 @@ from psched.config import Config
 from psched.core.columns import annotation
 from psched.core.declare import FIELDS, TIMES, declare
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
+from psched.core.operations.changes.fields import fields_of, is_same
 from psched.core.operations.extra_runs import schedule_of
-from psched.core.operations.fields import fields_of, is_same
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """The fields that make a schedule repeat; one of them is enough."""

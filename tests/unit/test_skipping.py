@@ -1,4 +1,4 @@
-"""Tests of psched.core.operations.skipping."""
+"""Tests of psched.core.operations.changes.skipping."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, Invalid
 from psched.config import from_mapping
 from psched.core import attempts
 from psched.core.model import Row
-from psched.core.operations.skipping import reason_of, skip, without_lease
+from psched.core.operations.changes.skipping import reason_of, skip
 
 HOUR = 3600
 NOW = 1_000_000 * HOUR
@@ -93,12 +93,6 @@ class TestWhileAnExtraRunHoldsTheLease:
         row, _ = skipped(paused)
         assert (row.status, row.next_time) == ("paused", NOW + 2 * HOUR)
         assert attempts.returned(row) == (NOW + 99, 0)
-
-    def test_the_row_without_the_lease(self):
-        assert without_lease(self.LEASED) == replace(
-            ROW, owner=None, next_run_time=NOW + HOUR, attempt=2
-        )
-        assert without_lease(ROW) is ROW
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from psched.core.columns import decode
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.redaction import Redaction
 from psched.core.model import Row
-from psched.core.operations.rescheduled import Rescheduled
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.triggers.zone import find_zone
 
 _REMOVABLE = ("timezone", "alive_time", "label", "note", *OVERRIDES)

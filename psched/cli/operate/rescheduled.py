@@ -10,7 +10,7 @@ from psched.cli.time_format import format_span
 from psched.client.operations.many import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED
-from psched.core.operations.rescheduled import Rescheduled
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.preview import UpcomingTime
 
 _LONGEST = 200

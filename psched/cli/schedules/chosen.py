@@ -17,7 +17,7 @@ from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.client.operations.many import ManyChanged, Outcome, Pace
 from psched.client.selected import SelectedSchedules
-from psched.core.operations.rescheduled import Rescheduled
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ from psched.client.operations.wanted import Wanted
 from psched.client.writer import ChangedMeanwhileError, Condition
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill
-from psched.core.operations.rescheduled import Rescheduled
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.schedule import Schedules
 
 _CHANGED_MEANWHILE = (

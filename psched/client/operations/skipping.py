@@ -11,8 +11,8 @@ from psched.config import Config
 from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import PAUSED, RUNNING, WAITING, Row
-from psched.core.operations.rescheduled import Rescheduled, next_runs
-from psched.core.operations.skipping import check_count, reason_of, skip
+from psched.core.operations.changes.rescheduled import Rescheduled, next_runs
+from psched.core.operations.changes.skipping import check_count, reason_of, skip
 from psched.core.store_protocol import ReplacesAndRecords, Store
 
 CAN_BE_SKIPPED = frozenset({WAITING, RUNNING, PAUSED})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.operations.extra_runs import QUEUE
-from psched.core.operations.rescheduled import Rescheduled
 from psched.core.shorthands import Until
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
 from psched.core.history.why.facts import last_before
+from psched.core.operations.changes.skipping import SKIPPED_BY
 from psched.core.operations.pausing import is_by_failures, read_reason
-from psched.core.operations.skipping import SKIPPED_BY
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""

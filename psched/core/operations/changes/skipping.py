@@ -10,6 +10,7 @@ of the run decides which one comes next. An extra run that holds the lease of th
 occurrence of it, so occurrences can be skipped then.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace as changed
 
 from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
@@ -20,6 +21,7 @@ from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import DELETING, ENDED, MARKS, PAUSED, WAITING, Row
+from psched.core.operations.borrowing import while_free
 from psched.core.operations.pausing import missed_spans
 from psched.triggers.trigger import Trigger
 
@@ -52,17 +54,6 @@ def check_count(number: object) -> int:
     return number
 
 
-def without_lease(row: Row) -> Row:
-    """The row as it will be when the extra run that has leased it gives it back.
-
-    A row that no extra run has leased is returned unchanged.
-    """
-    borrowed = attempts.returned(row) if row.owner is not None else None
-    if borrowed is None:
-        return row
-    return changed(row, owner=None, next_run_time=borrowed[0], attempt=borrowed[1])
-
-
 def skip(
     row: Row, settings: Config, number: int, now: float, *, reason: str
 ) -> tuple[Row, tuple[Skipped, ...]]:
@@ -82,19 +73,30 @@ def skip(
             has no run after these occurrences.
         NotFoundError: the schedule is being deleted.
     """
-    free = without_lease(row)
-    _refuse(free)
+    spans = list[Skipped]()
+
+    def change(free: Row) -> Row:
+        new, spans[:] = _skipped(free, settings, number, now, reason)
+        return new
+
+    return while_free(row, change), tuple(spans)
+
+
+def _skipped(
+    row: Row, settings: Config, number: int, now: float, reason: str
+) -> tuple[Row, Sequence[Skipped]]:
+    _refuse(row)
     definition = parse_row(row, settings)
-    trigger, cursor = definition.trigger, free.next_time
+    trigger, cursor = definition.trigger, row.next_time
     if trigger is None:
         raise InvalidError(
             "key", f"{row.key!r} runs only once; to leave its run out, cancel it: psched cancel"
         )
     if cursor is None:
-        cursor = attempts.first_time(free, trigger, now)
-    if cursor is None or (free.status == WAITING and free.next_run_time is None):
+        cursor = attempts.first_time(row, trigger, now)
+    if cursor is None or (row.status == WAITING and row.next_run_time is None):
         raise InvalidError("key", f"{row.key!r} has no next run")
-    begin, dropped = _catch_up(free, definition, trigger, cursor, now)
+    begin, dropped = _catch_up(row, definition, trigger, cursor, now)
     last, count = begin, 1
     following = trigger.next_after(begin)
     while following is not None and count < number:
@@ -140,9 +142,7 @@ def _catch_up(
 
 def _moved(row: Row, definition: Definition, following: int) -> Row:
     """The row with its next occurrence."""
-    run_at: int | None = definition.first_run(following)
+    moved = changed(row, next_time=following, attempt=0)
     if row.status == PAUSED:
-        run_at = row.next_run_time if row.owner is None else (attempts.returned(row) or (None,))[0]
-    attempt = 0 if row.owner is None else attempts.borrowed(run_at, 0)
-    reason = row.reason if row.status == PAUSED else None
-    return changed(row, next_time=following, next_run_time=run_at, attempt=attempt, reason=reason)
+        return moved  # its next_run_time is the end of its pause, and its reason says why
+    return changed(moved, next_run_time=definition.first_run(following), reason=None)

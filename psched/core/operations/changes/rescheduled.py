@@ -9,8 +9,8 @@ from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.history.records import Skipped
 from psched.core.model import PAUSED, WAITING, Row
-from psched.core.operations.fields import Changed
-from psched.core.operations.skipping import without_lease
+from psched.core.operations.borrowing import as_free
+from psched.core.operations.changes.fields import Changed
 from psched.core.preview import UpcomingTime, upcoming_occurrences
 
 SHOWN = 3
@@ -53,7 +53,9 @@ def next_runs(row: Row, settings: Config, now: float) -> Sequence[UpcomingTime]:
         settings: the installation's settings.
         now: the time of the store's clock.
     """
-    row = without_lease(row)
+    free = as_free(row)
+    if free is not row:  # an extra run holds the lease, and gives it back
+        row = changed(free, owner=None)
     try:
         definition = parse_row(row, settings)
         if row.status == PAUSED and row.owner is None and row.next_time is not None:
