@@ -9,8 +9,8 @@ from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.history.records import Skipped
 from psched.core.model import PAUSED, WAITING, Row
-from psched.core.operations.borrowing import as_free
 from psched.core.operations.changes.fields import Changed
+from psched.core.operations.extra.borrowing import as_free
 from psched.core.preview import UpcomingTime, upcoming_occurrences
 
 SHOWN = 3

@@ -21,7 +21,7 @@ from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import DELETING, ENDED, MARKS, PAUSED, WAITING, Row
-from psched.core.operations.borrowing import while_free
+from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.pausing import missed_spans
 from psched.triggers.trigger import Trigger
 
