@@ -61,6 +61,19 @@ def test_each_run_occupies_a_slot_for_as_long_as_it_usually_takes():
     assert (load.slots, load.slots_needed, load.runs, load.schedules) == (1, 1, 3, 2)
 
 
+def test_intervals_are_those_of_a_clock():
+    begin = START + 90
+    load, _ = estimate([once("a", START + 100, 5.0)], begin, begin + 120, per=60)
+    assert [(each.start - START, each.busy) for each in load.intervals] == [
+        (60, 5.0),
+        (120, 0),
+        (180, 0),
+    ]
+    assert load.worst[0].at == START + 100
+    hours, _ = estimate([once("a", START + 100, 5.0)], begin, begin + 2 * HOUR, per=HOUR)
+    assert [(each.start - START) for each in hours.intervals] == [0, HOUR, 2 * HOUR]
+
+
 def test_the_worst_minutes_name_the_schedules_that_run_then():
     load = load_of(
         coming("long", "0 * * * *", 600.0),

@@ -112,7 +112,6 @@ def load_(
     settings = settings_to_read(location)
     with open_schedules(settings) as schedules:
         start = int(schedules.now())
-        start -= start % 60  # minutes begin when those of a clock do
         read = _read(schedules, settings, start, start + period)
     found, runs = estimate(read.schedules, start, start + period, per=_PER[per])
     proposal = propose(read.schedules, found, runs)
@@ -209,6 +208,8 @@ def _need(load: Load, slots: int | None) -> str:
     text = f"at the peak, {_count(load.slots_needed, 'slot')} would be occupied"
     if slots is None:
         return text
+    if not slots:
+        return f"{text}; no worker is known to be alive"
     has = f"the live workers have {slots}"
     if load.slots_needed > slots:
         return f"{text}; {has}, so runs will wait then"
@@ -228,7 +229,7 @@ def _remarks(read: _Read, load: Load, redaction: Redaction) -> Iterator[str]:
     if not read.all_read:
         yield f"only the first {_MOST_SCHEDULES} schedules were read"
     if load.thinned:
-        yield f"{_count(len(load.thinned), 'schedule')} run so often that the runs are averaged"
+        yield f"so frequent that their runs are averaged: {_count(len(load.thinned), 'schedule')}"
     if load.crowded:
         named = ", ".join(map(one_line, load.crowded[:_MOST_PROBLEMS]))
         yield f"runs take longer than the time until the next one: {_more(named, load.crowded)}"

@@ -18,7 +18,7 @@ from psched.cli.top.snapshot import (
     Snapshot,
     Task,
 )
-from psched.core.model import FAILED, PAUSED, QUARANTINED, RUNNING
+from psched.core.model import PAUSED, QUARANTINED, RUNNING
 from psched.core.operations.overview import DUE, MOST_COUNTED
 
 TITLE = "title"
@@ -121,7 +121,7 @@ def render(snapshot: Snapshot, view: View) -> list[Line]:
     if view.height is None:
         room = None
     else:
-        head = head[: max(1, view.height - len(foot))]
+        head = head[: max(1, (view.height - len(foot)) // 2)]
         room = max(0, view.height - len(head) - len(foot))
     body = [*_body(_sections(snapshot, view), room, view)]
     if room is not None:
@@ -148,6 +148,10 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
     room = view.width - width_of(time) - len(GAP)
     left = cut_to(left, max(room, 0))
     yield Line(f"{left}{' ' * (room - width_of(left))}{GAP}{time}".rstrip(), TITLE)
+    for problem in snapshot.problems:
+        yield Line(problem, FAILURE)
+    if snapshot.away and snapshot.now is not None:
+        yield Line(f"what the store says is {format_duration(view.age)} old", FAILURE)
     yield Line(_summary(snapshot))
     masters = sorted(snapshot.masters, key=lambda each: each.seen is not None)
     for master in masters[:_MOST_MASTERS]:
@@ -159,10 +163,6 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
         yield Line("no worker is known to be alive", WARNING)
     for pause in snapshot.pauses:
         yield Line(pause, WARNING)
-    for problem in snapshot.problems:
-        yield Line(problem, FAILURE)
-    if snapshot.away and snapshot.now is not None:
-        yield Line(f"what the store says is {format_duration(view.age)} old", FAILURE)
 
 
 def _summary(snapshot: Snapshot) -> str:
@@ -171,14 +171,10 @@ def _summary(snapshot: Snapshot) -> str:
     parts += [f"{_number(counts.get(DUE, 0))} late"]
     if snapshot.masters:
         parts.append(f"{snapshot.free} of {snapshot.slots} slots free")
-    parts += [
-        f"{_number(counts[status])} {status}"
-        for status in (PAUSED, QUARANTINED)
-        if status in counts
-    ]
     parts.append(f"{_number(len(snapshot.failed))} failed in 1 h")
-    if counts.get(FAILED):
-        parts.append(f"{_number(counts[FAILED])} tasks gave up")
+    for status in PAUSED, QUARANTINED:
+        if counts.get(status):
+            parts.append(f"{_number(counts[status])} {status}")
     return ", ".join(parts)
 
 
@@ -187,16 +183,16 @@ def _number(count: int) -> str:
 
 
 def _about(master: Master) -> str:
-    workers = "1 worker" if master.workers == 1 else f"{master.workers} workers"
-    parts = [f"{workers}, {master.free} of {master.slots} slots free"]
-    if master.pid is not None:
-        parts.insert(0, f"master {master.pid} {master.phase}, generation {master.generation}")
+    parts = [f"{master.free} of {master.slots} slots free"]
     if master.clock is not None:
         parts.append(f"clock {_offset(master.clock)}")
-    if master.uptime is not None:
-        parts.append(f"up {format_duration(master.uptime)}")
+    parts.append("1 worker" if master.workers == 1 else f"{master.workers} workers")
     if master.seen is not None:
         parts.append(f"seen {format_span(int(master.seen))} ago")
+    if master.pid is not None:
+        parts.append(f"master {master.pid} {master.phase}, gen {master.generation}")
+    if master.uptime is not None:
+        parts.append(f"up {format_duration(master.uptime)}")
     return f"{one_line(master.host)}: {', '.join(parts)}"
 
 

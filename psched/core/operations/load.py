@@ -412,15 +412,17 @@ def _add_evenly(steps: list[float], begin: int, end: int, amount: float, size: i
 
 
 def _intervals(runs: Runs, per: int) -> list[Interval]:
+    """The intervals of a clock; the first and the last one can be shorter."""
     found = []
-    for begin in range(0, runs.end - runs.start, per):
-        part = runs.load[begin : begin + per]
+    begin = runs.start - runs.start % per
+    for start in range(begin, runs.end, per):
+        part = slice(max(0, start - runs.start), start + per - runs.start)
         found.append(
             Interval(
-                start=runs.start + begin,
-                runs=sum(runs.begun[begin : begin + per]),
-                busy=sum(part),
-                slots=max(part),
+                start=start,
+                runs=sum(runs.begun[part]),
+                busy=sum(runs.load[part]),
+                slots=max(runs.load[part]),
             )
         )
     return found
@@ -431,9 +433,9 @@ def _worst(runs: Runs, intervals: Sequence[Interval], per: int) -> Iterator[Wors
     for interval in busiest[:_WORST]:
         if interval.slots <= 0:
             return
-        begin = interval.start - runs.start
-        part = runs.load[begin : begin + per]
-        at = interval.start + part.index(max(part))
+        begin = max(0, interval.start - runs.start)
+        part = runs.load[begin : interval.start - runs.start + per]
+        at = runs.start + begin + part.index(max(part))
         causes = [*causes_at(runs, at)]
         causes.sort(key=lambda each: (-each.share, -each.took, each.key))
         yield Worst(

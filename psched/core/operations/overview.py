@@ -9,14 +9,14 @@ from typing import Protocol, runtime_checkable
 
 from psched.core.attempts import returned
 from psched.core.history.records import RunRecord
-from psched.core.model import FAILED, PAUSED, QUARANTINED, RUNNING, Row
+from psched.core.model import PAUSED, QUARANTINED, RUNNING, Row
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
 
 MOST_COUNTED = 1000
 """Rows are counted up to this number, so that the count is cheap."""
 
-COUNTED = (PAUSED, QUARANTINED, FAILED)
+COUNTED = (PAUSED, QUARANTINED)
 """The statuses whose rows are counted."""
 
 DUE = "due"
