@@ -247,11 +247,9 @@ def _more(named: str, everything: Sequence[str]) -> str:
 
 def _row(worst: Worst, load: Load, *, utc: bool) -> TableRow:
     interval = worst.interval
-    causes = ", ".join(
-        f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes
-    )
-    if worst.more:
-        causes += f" and {worst.more} more"
+    named = (f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes)
+    number = len(worst.causes) + worst.more
+    causes = f"{_count(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
     return TableRow(
         [
             short_time(interval.start, load.start, utc=utc),
