@@ -94,6 +94,23 @@ def test_what_is_paused_or_has_ended_does_not_count(busy):
     assert json.loads(load(busy, "--json"))["slots_needed"] == 1
 
 
+def test_the_end_of_a_pause_counts(service):
+    hour = 3600
+    with service.schedules() as schedules:
+        schedules.add("a", "mail", cron="*/10 * * * *")
+        schedules.add("b", "poll", cron="*/10 * * * *")
+        schedules.add("c", "poll", cron="*/10 * * * *")
+        until = int(schedules.now()) + hour
+        schedules.pause_type("mail")
+        schedules["b"].pause(until)
+        schedules["c"].pause()
+    found = json.loads(load(service, "--json", "--next", "2h"))
+    begun = [each["start"] for each in found["intervals"] if each["runs"]]
+    assert (found["schedules"], found["slots_needed"]) == (1, 1)
+    assert min(begun) >= until - 60
+    assert 5 <= found["runs"] <= 7
+
+
 def test_users_triggers_are_asked_in_another_process(service):
     service.write(
         "mytriggers.py",
