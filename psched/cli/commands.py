@@ -123,7 +123,7 @@ _SUBCOMMANDS = {
     ),
     "top": (
         "cli.top.command:top",
-        "Show what runs now, what is late, what is next and what has failed.",
+        "Show what runs now, and what is late, next or failed.",
     ),
     "load": (
         "cli.operate.load:load_",

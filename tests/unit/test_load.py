@@ -1,10 +1,15 @@
 """When the coming runs are most, and proposals that lower the peak: known cases, and an oracle."""
 
 import random
+from pathlib import Path
 
 import pytest
 
+from psched.base.errors import InvalidError
+from psched.cli.operate.load import _Read, _show
+from psched.core.history.redaction import Redaction
 from psched.core.operations.load import MOST_TIMES, Coming, estimate
+from psched.core.operations.load_report import slots_needed
 from psched.core.operations.spreading import (
     expanded_minutes,
     propose,
@@ -191,8 +196,6 @@ def test_no_more_times_than_the_limit_are_computed():
 
 
 def test_triggers_that_cannot_be_asked_are_told():
-    from psched.base.errors import InvalidError  # noqa: PLC0415
-
     class Broken:
         def next_after(self, _instant):
             raise InvalidError("cron", "is broken")
@@ -377,3 +380,29 @@ def test_the_minutes_of_a_field(text, minutes):
 def test_minutes_are_written_shortly(minutes, text):
     assert written_minutes(minutes) == text
     assert expanded_minutes(text) == minutes
+
+
+def example():
+    """The schedules of the example in docs/operate.md."""
+    hourly = [
+        coming(f"report-{name}", "0 * * * *", took, type="report")
+        for name, took in (("de", 95.0), ("fr", 80.0), ("jp", 40.0), ("uk", 130.0), ("us", 210.0))
+    ]
+    mails = [coming(f"mail-{i}", "*/15 * * * *", 20.0, type="mail") for i in (1, 2)]
+    return [
+        *hourly,
+        *mails,
+        coming("backup", "30 2 * * *", 1500.0),
+        coming("new", "45 6 * * *", type="n"),
+    ]
+
+
+def test_the_documentation_shows_a_real_load(capsys):
+    given = _Read(example(), (), 4, all_read=True, no_history=None)
+    load, runs = estimate(given.schedules, START, START + DAY)
+    proposal = propose(given.schedules, load, runs)
+    _show(given, load, proposal, "minute", Redaction(()), utc=True)
+    page = Path(__file__).parents[2].joinpath("docs/operate.md").read_text()
+    section = page.partition("## When is it busy: `psched load`")[2]
+    assert section.split("```\n")[1] == capsys.readouterr().out
+    assert load.slots_needed > slots_needed(proposal.slots)

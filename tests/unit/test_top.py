@@ -1,6 +1,7 @@
 """What psched top shows, as lines, in terminals of all sizes and with odd texts; and its keys."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,6 @@ SNAPSHOT = Snapshot(
             workers=2,
             slots=8,
             free=6,
-            uptime=10_800.0,
             clock=0.25,
         ),
         Master(host="web2", workers=1, slots=4, free=4, seen=12.0),
@@ -84,7 +84,7 @@ def test_the_screen_at_80x24():
     assert lines[:-2] == [
         "psched top  table psched on postgresql://db/psched       2027-01-15 08:00:00 UTC",
         "2 running, 1 late, 10 of 12 slots free, 1 failed in 1 h, 1 paused",
-        "web1: 6 of 8 slots free, clock +250 ms, 2 workers, master 4321 serving, gen 7, …",
+        "web1: 6 of 8 slots free, clock +250 ms, 2 workers, master 4321 serving, gen 7",
         "web2: 4 of 4 slots free, 1 worker, seen 12s ago",
         "  RUNNING 2  TYPE   HOST  ELAPSED  USUAL    PROGRESS",
         "  backup     shell  web1  5.0 min  1.7 min  attempt 2 [####------] 45 % copying",
@@ -101,6 +101,71 @@ def test_the_screen_at_80x24():
         *[""] * 6,
     ]
     assert lines[-1].startswith("q quit")
+
+
+EXAMPLE = Snapshot(
+    now=NOW,
+    table="table psched on postgresql://db/psched",
+    masters=(
+        Master(host="web1", pid=4321, generation=7, workers=2, slots=8, free=6, clock=0.012),
+        Master(host="web2", workers=2, slots=8, free=7, seen=12.0),
+    ),
+    counts={"running": 3, "due": 1, "paused": 1},
+    running=(
+        replace(SNAPSHOT.running[0], elapsed=280.0, usual=120.0, attempt=1, text="table 7"),
+        RunningTask(
+            key="digest-7",
+            type="mail",
+            status="running",
+            host="web1",
+            attempt=2,
+            elapsed=12.0,
+            usual=14.5,
+        ),
+        RunningTask(
+            key="report!2b7f9k3m5p8r1t4v",
+            type="report",
+            status="running",
+            host="web2",
+            attempt=1,
+            elapsed=3.0,
+            usual=6.1,
+        ),
+    ),
+    late=(
+        LateTask(key="sync", type="sync", late=72.0, reason="its lease has ended: its worker died"),
+    ),
+    coming=(
+        ComingTask(
+            key="poll", type="poll", status="waiting", at=int(NOW) + 8, trigger="@every 60 +8"
+        ),
+        ComingTask(
+            key="hourly", type="report", status="waiting", at=int(NOW) + 3600, trigger="0 * * * *"
+        ),
+    ),
+    failed=(
+        FailedTask(
+            key="digest-6",
+            type="mail",
+            result="gave_up",
+            ended=NOW - 260,
+            host="web2",
+            reason="SMTP: timed out",
+        ),
+    ),
+    paused=(
+        PausedTask(
+            key="import", type="import", reason="by ann@web1 since 2027-01-15 07:40 UTC: deploy"
+        ),
+    ),
+)
+
+
+def test_the_documentation_shows_a_real_screen():
+    lines = text_of(EXAMPLE, height=19, selected=("RUNNING", "backup", 0.0))
+    page = Path(__file__).parents[2].joinpath("docs/operate.md").read_text()
+    section = page.partition("## What runs now: `psched top`")[2]
+    assert section.split("```\n")[1].splitlines() == lines
 
 
 def test_styles_tell_what_is_wrong():

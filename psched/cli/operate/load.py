@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from dataclasses import replace as changed
 from statistics import median
 from typing import Any
 
@@ -24,7 +25,7 @@ from psched.config import Config
 from psched.core.attempts import returned
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
-from psched.core.model import Row
+from psched.core.model import PAUSED, Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.operations.load import LONGEST, Coming, estimate
 from psched.core.operations.load_report import ASSUMED, Load, Worst, slots_needed
@@ -130,6 +131,7 @@ def load_(
 def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int) -> _Read:
     rows: list[Row] = []
     all_read = True
+    shown = schedules.shown_as_paused()
     for each in schedules.list():
         row = each.row
         # The rows are read in the order of their times, and those without one are last.
@@ -138,7 +140,9 @@ def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int)
         if len(rows) == _MOST_SCHEDULES:
             all_read = False
             break
-        if not (row.attempt < 0 and returned(row)):
+        row = shown(row)
+        ends = row.next_run_time is not None and row.next_run_time < end  # else it is paused
+        if ends and not (row.attempt < 0 and returned(row)):
             rows.append(row)
     took: dict[str, float] = {}
     slots, no_history = None, None
@@ -166,6 +170,9 @@ def _has_past(row: Row) -> bool:
 def _coming(row: Row, settings: Config, start: int, took: float | None) -> Coming:
     definition = parse_row(row, settings)
     runs = row.owner is not None
+    if row.status == PAUSED and definition.trigger is not None:
+        # It goes on at the end of the pause; what becomes due until then is skipped.
+        row = changed(row, next_time=row.next_run_time, next_run_time=None)
     return Coming(
         key=row.key,
         type=row.type,
@@ -247,11 +254,9 @@ def _more(named: str, everything: Sequence[str]) -> str:
 
 def _row(worst: Worst, load: Load, *, utc: bool) -> TableRow:
     interval = worst.interval
-    causes = ", ".join(
-        f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes
-    )
-    if worst.more:
-        causes += f" and {worst.more} more"
+    named = (f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes)
+    number = len(worst.causes) + worst.more
+    causes = f"{_count(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
     return TableRow(
         [
             short_time(interval.start, load.start, utc=utc),

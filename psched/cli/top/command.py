@@ -43,7 +43,7 @@ _SHORTEST = 0.2
 @click.pass_context
 @report_errors
 def top(context: click.Context, *, interval: float, once: bool, as_json: bool, utc: bool) -> None:
-    """Show what runs now, what is late, what is next and what has failed.
+    """Show what runs now, and what is late, next or failed.
 
     The screen is drawn again every two seconds. Select a row with the arrow keys; p pauses or
     resumes its schedule, t runs it now, l shows what it prints, ? explains all keys, q quits.

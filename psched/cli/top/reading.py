@@ -201,7 +201,6 @@ class Reader:
                     workers=len(answer["workers"]),
                     slots=answer.get("slots", 0),
                     free=answer.get("free", 0),
-                    uptime=answer["uptime"],
                 )
             )
             for worker in answer["workers"]:

@@ -58,8 +58,9 @@ HELP = (
     "q, Ctrl-C             quit",
     "",
     "ELAPSED is how long a run takes so far, USUAL the median of the last 20 runs.",
-    "A run that takes twice as long is yellow. Progress is shown for tasks of this",
-    "host. Times of hosts: a clock that is ahead of the database's shows +.",
+    "A run that takes more than twice as long is yellow. Progress is shown for tasks",
+    "of this host. The clock of this host is compared with that of the database: with",
+    "+ it is ahead.",
 )
 
 Place = tuple[str, str, float]
@@ -191,8 +192,6 @@ def _about(master: Master) -> str:
         parts.append(f"seen {format_span(int(master.seen))} ago")
     if master.pid is not None:
         parts.append(f"master {master.pid} {master.phase}, gen {master.generation}")
-    if master.uptime is not None:
-        parts.append(f"up {format_duration(master.uptime)}")
     return f"{one_line(master.host)}: {', '.join(parts)}"
 
 

@@ -121,7 +121,6 @@ class Master:
         workers: the number of its workers.
         slots: how many tasks they can run at the same time.
         free: how many more tasks they can start.
-        uptime: since how many seconds it runs; None if it is not known.
         clock: by how many seconds the host's clock is ahead of the store's clock; negative if it is
             behind. None if it is not known.
         seen: how many seconds ago a worker of another host last wrote its record; None for this
@@ -135,7 +134,6 @@ class Master:
     workers: int = 0
     slots: int = 0
     free: int = 0
-    uptime: float | None = None
     clock: float | None = None
     seen: float | None = None
 
