@@ -81,7 +81,7 @@ def test_a_journal_that_stands_still_delays_no_task(unit, journal):
     kill(journal, signal.SIGSTOP)
     # systemd makes the buffer of the journal's socket 8 MiB large.
     printed = unit.service.folder / "printed"
-    before = int(printed.read_text())
+    before = int(printed.read_text() or 0)
     wait_until(lambda: int(printed.read_text() or 0) > before + 2**24, what="a full buffer")
 
     unit.service.add("every", cron="@every 1")
