@@ -1,5 +1,7 @@
 """What psched top shows, as lines, in terminals of all sizes and with odd texts; and its keys."""
 
+import os
+import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from psched.cli.text_table import width_of
 from psched.cli.top.actions import ACTIONS, PAUSE, RESUME, TRIGGER, target_of
 from psched.cli.top.loop import State
 from psched.cli.top.rendering import FAILURE, SELECTED, WARNING, View, render, tasks
-from psched.cli.top.screen import keys_in
+from psched.cli.top.screen import Screen, keys_in
 from psched.cli.top.snapshot import (
     ComingTask,
     FailedTask,
@@ -349,3 +351,31 @@ def test_a_snapshot_is_one_json_object():
     shown = SNAPSHOT.as_object()
     assert (shown["slots"], shown["free"]) == (12, 10)
     assert shown["running"][0]["key"] == "backup"
+
+
+def test_the_terminal_is_restored_after_an_exception():
+    master, terminal = os.openpty()
+    before = termios.tcgetattr(terminal)
+
+    def fail():
+        with Screen(terminal, terminal, colours=False) as screen:
+            assert termios.tcgetattr(terminal) != before
+            screen.draw(render(SNAPSHOT, View()))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert termios.tcgetattr(terminal) == before
+    written = os.read(master, 100_000).decode()
+    assert written.startswith("\x1b[?1049h")
+    assert written.endswith("\x1b[?25h\x1b[?1049l")
+    assert "\x1b[1m" not in written
+    os.close(terminal)
+    os.close(master)
+
+
+def test_a_terminal_that_is_gone_is_no_error_at_the_end():
+    master, terminal = os.openpty()
+    with Screen(terminal, terminal, colours=True):
+        os.close(master)
+    os.close(terminal)
