@@ -55,11 +55,11 @@ _NOTHING = bytes(4)
 
 def is_empty(descriptor: int) -> bool:
     """Whether nothing can be read from a pipe, or from a socket."""
-    return ioctl(descriptor, FIONREAD, _NOTHING) == _NOTHING
+    return unread(descriptor) == 0
 
 
 def unread(descriptor: int) -> int:
-    """How many bytes can be read from a pipe now."""
+    """How many bytes can be read from a pipe, or from a socket, now."""
     return int.from_bytes(ioctl(descriptor, FIONREAD, _NOTHING), sys.byteorder)
 
 

@@ -81,7 +81,8 @@ def test_a_journal_that_stands_still_delays_no_task(unit, journal):
     kill(journal, signal.SIGSTOP)
     # systemd makes the buffer of the journal's socket 8 MiB large.
     printed = unit.service.folder / "printed"
-    before = int(printed.read_text() or 0)
+    # The file is empty for a moment while the task writes it.
+    before = int(wait_until(printed.read_text, what="a count"))
     wait_until(lambda: int(printed.read_text() or 0) > before + 2**24, what="a full buffer")
 
     unit.service.add("every", cron="@every 1")
