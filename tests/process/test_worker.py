@@ -70,8 +70,6 @@ def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(each_se
     with service.schedules() as schedules:
         schedules["doomed"].delete()
         deleted = CLOCK.boottime()
-        with pytest.raises(AlreadyExistsError):
-            schedules.add("doomed", "recorder")
         wait_until(lambda: not schedules["doomed"].exists(), what="the removal")
         took = CLOCK.boottime() - deleted
 
@@ -80,6 +78,22 @@ def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(each_se
     assert run.end == "ProcessStopError: deleted"
     assert took < scaled(10)  # poll_interval is a tenth of a second
     assert master.status is None
+    service.add("doomed", data={})
+    service.wait_for_finish("doomed")
+
+
+def test_the_key_of_a_deleted_schedule_is_free_when_its_run_has_ended(each_service):
+    service = each_service
+    service.add("doomed", data={"until": "gate", "stubborn": True})
+    service.start()
+    # The run ignores the order to stop before the first sign of life: it ends with the gate.
+    service.runs.wait("doomed", lambda runs: runs and runs[0].last_sign > runs[0].started)
+    with service.schedules() as schedules:
+        schedules["doomed"].delete()
+        with pytest.raises(AlreadyExistsError):
+            schedules.add("doomed", "recorder")
+        service.open_gate("gate")
+        wait_until(lambda: not schedules["doomed"].exists(), what="the removal")
     service.add("doomed", data={})
     service.wait_for_finish("doomed")
 
