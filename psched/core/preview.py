@@ -14,6 +14,7 @@ from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.columns import LATEST_TIME, check_number
 from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
+from psched.core.operations import pausing
 from psched.triggers.cron import CORRECTION, Cron
 from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Change, Zone, find_zone
@@ -112,6 +113,7 @@ def upcoming_occurrences(
 
     Args:
         row: the row as it is stored now; a row without a next run has no upcoming occurrences.
+            Those of a paused row begin at the end of its pause, if it has one.
         definition: the definition parsed from the row.
         count: the number of occurrences.
         now: the time of the store's clock.
@@ -120,9 +122,12 @@ def upcoming_occurrences(
         InvalidError: the row's time, its trigger, or the count is invalid.
     """
     check_number("number", count, _MOST)
+    row = attempts.given_back(row)
     trigger, cursor = definition.trigger, row.next_time
     if cursor is not None:
         check_number("next_time", cursor, LATEST_TIME)
+    row = (pausing.after_pause(row, definition, now) if row.owner is None else None) or row
+    cursor = row.next_time
     if row.status != WAITING or row.next_run_time is None:
         return []
     if cursor is None:

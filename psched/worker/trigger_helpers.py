@@ -26,6 +26,7 @@ from psched.base.clock import Clock
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
+from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
@@ -110,7 +111,9 @@ class TriggerHelpers:
         self._received = 0.0
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
-    def open(self, row: Row, now: float) -> Run | Settlement | Question:
+    def open(
+        self, row: Row, now: float, pauses: tuple[PastPause, ...] = ()
+    ) -> Run | Settlement | Question:
         """Decide what to do with a row that has just been claimed; see `policy.after_claim`.
 
         Returns:
@@ -123,9 +126,9 @@ class TriggerHelpers:
             return postpone(row, ceil(DEADLINE))
         try:
             with loading_by(refuse_to_ask):
-                return after_claim(row, self._settings, now)
+                return after_claim(row, self._settings, now, pauses)
         except AskElsewhereError:
-            return self._ask(PolicyRequest(row, now))
+            return self._ask(PolicyRequest(row, now, pauses=pauses))
 
     def conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float

@@ -30,18 +30,26 @@ class UnstartedLeases:
         waiting: the leases that wait for a trigger's answer, by key; read only.
         settlements: the settlements to be written for rows with nothing to run, by key; read only.
         releases: the rows that are to be given back unchanged, by key; read only.
+        borrowed: the schedules that were leased for extra runs, and are to be given back unchanged,
+            by key; read only.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingLease] = {}
         self._settlements: dict[str, Settlement] = {}
         self._releases: dict[str, Row] = {}
+        self._borrowed: dict[str, Row] = {}
         self.waiting: Mapping[str, WaitingLease] = self._waiting
         self.settlements: Mapping[str, Settlement] = self._settlements
         self.releases: Mapping[str, Row] = self._releases
+        self.borrowed: Mapping[str, Row] = self._borrowed
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._settlements or self._releases)
+        return bool(self._waiting or self._settlements or self._releases or self._borrowed)
+
+    def __contains__(self, key: str) -> bool:
+        ending = key in self._settlements or key in self._releases or key in self._borrowed
+        return ending or key in self._waiting
 
     def wait(self, row: Row, deadlines: Deadlines, question: Question) -> None:
         """Add a lease that waits for the answer of its row's trigger."""
@@ -67,9 +75,20 @@ class UnstartedLeases:
         """Drop a row whose lease has ended; return whether the row was to be given back."""
         return self._releases.pop(key, None) is not None
 
+    def give_back(self, row: Row) -> None:
+        """Add a schedule that was leased for an extra run, and is to be given back."""
+        self._borrowed[row.key] = row
+
+    def gave_back(self, key: str) -> bool:
+        """Drop a schedule whose lease has ended; return whether it was to be given back."""
+        return self._borrowed.pop(key, None) is not None
+
     def holds(self, row: Row) -> bool:
         """Whether the lease that the row's token identifies is one of these leases."""
         if (waiting := self._waiting.get(row.key)) and waiting.row.token == row.token:
+            return True
+        borrowed = self._borrowed.get(row.key)
+        if borrowed is not None and borrowed.token == row.token:
             return True
         ending = self._settlements.get(row.key) or self._releases.get(row.key)
         return ending is not None and ending.token == row.token

@@ -171,6 +171,46 @@ def test_on_a_terminal_it_asks_before_it_changes_several(service, answer, status
     assert changed == ({"mail-0", "mail-3"} if status == 0 else set())
 
 
+def test_on_a_terminal_it_shows_how_far_it_has_come(service):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(40))
+    terminal = on_terminal(service, "cancel", "k*", "--yes", "--rate", "12/s")
+    assert terminal.wait() == 0
+    shown = re.findall(r"cancelled ([0-9]+) of 40, about ([0-9]+)s left", terminal.text)
+    assert shown
+    assert all(int(done) < 40 for done, _ in shown)
+    # The line is removed before another one is printed.
+    written = terminal.log.read_bytes().decode().split("\r\n")
+    lines = [line.rpartition("\r\x1b[K")[2] for line in written]
+    assert [*filter(None, lines)] == [
+        *(f"k{n:03}: cancelled" for n in range(40)), "40 schedules cancelled",
+    ]  # fmt: skip
+
+
+def test_without_a_terminal_the_lines_tell_the_progress(service):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(30))
+    done = service.psched("cancel", "k*", "--rate", "20/s")
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 31)
+
+
+def test_force_finish(service):
+    shown = service.psched("force-finish", "mail-*", "--dry-run").stdout
+    assert shown.splitlines() == [
+        "mail-0: would be finished", "mail-3: would be finished", "2 schedules would be finished",
+    ]  # fmt: skip
+    done = service.psched("force-finish", "--type", "mail", "-m", "done by hand")
+    assert done.stdout.splitlines()[-1] == "2 schedules finished"
+    assert states(service)["mail-0"] == "finished"
+    again = service.psched("force-finish", "mail-0")
+    assert (again.returncode, again.stderr) == (
+        1,
+        "Error: 'mail-0' has ended already: it is finished\n",
+    )
+    [audited, *_] = map(json.loads, service.psched("audit", "mail-3", "--json").stdout.splitlines())
+    assert (audited["action"], audited["note"]) == ("force_finish", "done by hand")
+
+
 @pytest.mark.parametrize("arguments", [["mail-0"], ["mail-*", "--yes"], ["mail-0", "mail-3", "-y"]])
 def test_it_does_not_ask_without_need(service, arguments):
     terminal = on_terminal(service, "cancel", *arguments)

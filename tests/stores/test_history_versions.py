@@ -6,10 +6,12 @@ import random
 import sqlite3
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace as changed
 
 import pytest
 
 from psched.base.errors import SchemaError, StoreError
+from psched.core.attempts import returned
 from psched.core.history.records import Outcome, RunRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ExpiredLease, Settled
@@ -46,7 +48,7 @@ def ending(row, **changes):
         key=row.key,
         type=row.type,
         scheduled_time=row.next_time,
-        owner=row.owner,
+        owner=row.owner or "",
         fence=row.fence,
         ended=1,
         outcome=Outcome.FINISHED,
@@ -66,6 +68,22 @@ def test_a_table_without_a_history_is_used_as_before(store, age):
     with pytest.raises(SchemaError, match=r"psched_runs.*`psched init`"):
         store.runs()
     store.try_rights()
+
+
+def test_on_a_table_without_a_history_rows_are_leased_by_their_keys_and_replaced(
+    store, age, open_at, database
+):
+    age()
+    late = open_at(database.url)
+    late.add(due("k"), nonce="n")
+    seen = late.get("k")
+    records = ending(seen).records
+    assert late.replace_and_record(seen, changed(seen, type="new"), records)
+    assert late.lost_records == 0
+    (row,) = late.claim_keys("w.1", ["k"], alive_time=60, shortest=6)
+    assert (row.type, row.attempt, row.claimed_at) == ("new", 0, None)
+    assert late.recover("w", alive_time=60, retry_wait=0.0) == ["k"]
+    assert returned(store.get("k")) == (60, 0)
 
 
 def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open_at, database, age):

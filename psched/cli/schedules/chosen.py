@@ -1,7 +1,7 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,10 +11,13 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.cli.completion import complete_key
+from psched.cli.progress import Footer
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
-from psched.client.selected import ManyChanged, Pace, SelectedSchedules
+from psched.client.operations.many import ManyChanged, Outcome, Pace
+from psched.client.selected import SelectedSchedules
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,18 +35,40 @@ class Verb:
     Attributes:
         name: the infinitive, such as ``cancel``.
         done: the participle, such as ``cancelled``.
-        change_one: changes the schedule with a key; returns False if its worker will do it.
-        change_many: the same for a selection.
+        change_one: changes the schedule with a key; see `Outcome` for what it returns. None means
+            the same as True.
+        change_many: the same for a selection: a method of `SelectedSchedules`, whose own options
+            are bound with `functools.partial`.
+        after: what the task of a schedule has done before its worker changes the schedule.
+        preview_one: returns what ``change_one`` would return, or raises what it would raise, but
+            changes nothing. None if the status alone says whether a schedule can be changed.
+        lines: returns the lines that are shown below that of a schedule, also of a preview.
     """
 
     name: str
     done: str
-    change_one: Callable[[ScheduleCollection, str], bool | None]
+    change_one: Callable[[ScheduleCollection, str], Outcome | None]
     change_many: Callable[..., ManyChanged]
+    after: str = "stopped"
+    preview_one: Callable[[ScheduleCollection, str], Outcome | None] | None = None
+    lines: Callable[[Outcome | None], Iterable[str]] | None = None
 
-    def result(self, is_done: bool | None) -> str:  # noqa: FBT001  # what `change_one` has returned
+    def result(self, outcome: Outcome | None) -> str:
         """What became of a schedule."""
-        return f"will be {self.done} when its task has stopped" if is_done is False else self.done
+        if isinstance(outcome, Rescheduled) and outcome.changes_nothing:
+            return "unchanged"
+        if outcome is False:
+            return f"will be {self.done} when its task has {self.after}"
+        return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
+
+    def show(self, key: str, outcome: Outcome | None, *, dry_run: bool = False) -> None:
+        """Print what became of a schedule, or what would, and the lines below that."""
+        text = self.result(outcome)
+        if dry_run:
+            text = "would stay unchanged" if text == "unchanged" else f"would be {self.done}"
+        click.echo(f"{key}: {text}")
+        for line in () if self.lines is None else self.lines(outcome):
+            click.echo(f"    {line}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +123,19 @@ class Chosen:
 
 def choosing(command: Command) -> Command:
     """Add the arguments and options to a command from which `Chosen` is made."""
+    return choosing_with("At most so many changes per time")(command)
+
+
+def choosing_with(rate: str) -> Callable[[Command], Command]:
+    """Return a decorator like `choosing`; ``rate`` says what the option --rate limits."""
+
+    def choosing_at_rate(command: Command) -> Command:
+        return _add_options(command, rate)
+
+    return choosing_at_rate
+
+
+def _add_options(command: Command, rate: str) -> Command:
     for add in reversed(
         (
             click.argument("keys", nargs=-1, shell_complete=complete_key),
@@ -123,9 +161,7 @@ def choosing(command: Command) -> Command:
                 " pattern; capital and small letters are equal.",
             ),
             click.option("--all", "every", is_flag=True, help="No condition."),
-            click.option(
-                "--rate", metavar="N/UNIT", help=f"At most so many changes per time: {RATES}."
-            ),
+            click.option("--rate", metavar="N/UNIT", help=f"{rate}: {RATES}."),
             click.option("--dry-run", is_flag=True, help="Show what would be done."),
             click.option(
                 "-y",
@@ -146,9 +182,12 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
     The program exits with status 1 if a schedule could not be changed, or if the user says no.
     """
     names_each = chosen.names_each(schedules)
+    if names_each and chosen.dry_run and verb.preview_one is not None:
+        _preview_each(schedules, chosen, verb, verb.preview_one)
+        return
     if names_each and not chosen.dry_run:
         keys = [*dict.fromkeys(chosen.keys)]
-        _ask(keys, chosen, verb)
+        ask(keys, chosen, verb.name)
         _change_each(schedules, keys, chosen, verb)
         return
     shown = _Shown(verb)
@@ -158,17 +197,18 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             rate=chosen.rate,
             report=shown.show,
             dry_run=chosen.dry_run,
-            confirm=lambda keys: _ask(keys, chosen, verb),
+            confirm=lambda keys: ask(keys, chosen, verb.name) and shown.begin(keys),
         )
     except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
         # The others stay as they are, if nobody can see what becomes of them, too.
+        shown.footer.clear()
         text = f"stopped after {shown.count}; the same command goes on with the others"
         click.echo(text, err=True)
         if isinstance(stopped, KeyboardInterrupt):
             raise click.Abort from None
         raise
     if chosen.dry_run:
-        _show_dry_run(schedules, result.changed, chosen, verb, names_each=names_each)
+        _show_dry_run(schedules, result, chosen, verb, names_each=names_each)
     else:
         click.echo(_closing(result, verb))
     if result.failed:
@@ -180,21 +220,31 @@ class _Shown:
 
     Attributes:
         count: the number of schedules so far.
+        footer: shows the progress.
     """
 
     def __init__(self, verb: Verb) -> None:
         self.count = 0
+        self.footer = Footer()
+        self._total = 0
         self._verb = verb
 
-    def show(self, key: str, outcome: bool | ScheduleError | InvalidError) -> None:  # noqa: FBT001
+    def begin(self, keys: Sequence[str]) -> bool:
+        """Note how many schedules there are; return True."""
+        self.footer, self._total = Footer(), len(keys)
+        return True
+
+    def show(self, key: str, outcome: Outcome) -> None:
         """Print what became of a schedule."""
         self.count += 1
+        self.footer.clear()
         if isinstance(outcome, ScheduleError):
             click.echo(f"{key}: skipped: {outcome}", err=True)
         elif isinstance(outcome, InvalidError):
             click.echo(f"Error: {key}: {outcome}", err=True)
         else:
-            click.echo(f"{key}: {self._verb.result(outcome)}")
+            self._verb.show(key, outcome)
+        self.footer.show(self._verb.done, self.count, self._total)
 
 
 def _change_each(
@@ -204,16 +254,48 @@ def _change_each(
     for key in keys:
         pace.wait()
         try:
-            click.echo(f"{key}: {verb.result(verb.change_one(schedules, key))}")
-        except (InvalidError, ScheduleError) as error:
+            outcome = verb.change_one(schedules, key)
+        except InvalidError as error:
+            failed = True
+            about = "" if repr(key) in error.problem else f"{key}: "
+            click.echo(f"Error: {about}{error}", err=True)
+        except ScheduleError as error:
             failed = True
             click.echo(f"Error: {error}", err=True)
+        else:
+            verb.show(key, outcome)
     if failed:
         sys.exit(1)
 
 
-def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
+def _preview_each(
+    schedules: ScheduleCollection,
+    chosen: Chosen,
+    verb: Verb,
+    preview: Callable[[ScheduleCollection, str], Outcome | None],
+) -> None:
+    done = list[str]()
+    keys = [*dict.fromkeys(chosen.keys)]
+    for key in keys:
+        try:
+            outcome = preview(schedules, key)
+        except (InvalidError, ScheduleError) as error:
+            click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
+        else:
+            done.append(key)
+            verb.show(key, outcome, dry_run=True)
+    click.echo(_preview(done, chosen, verb))
+    if done != keys:
+        sys.exit(1)
+
+
+def ask(keys: Sequence[str], chosen: Chosen, verb: str) -> bool:
     """Ask the user on a terminal before several schedules are changed; return True.
+
+    Args:
+        keys: the keys of the schedules.
+        chosen: what the user has chosen.
+        verb: what is done with them, in the infinitive.
 
     Raises:
         click.ClickException: the user says no.
@@ -221,14 +303,14 @@ def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if len(keys) > 1 and is_terminal and not chosen.yes:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
-        if not click.confirm(f"{verb.name} {len(keys)} schedules ({examples})?", err=True):
+        if not click.confirm(f"{verb} {len(keys)} schedules ({examples})?", err=True):
             raise click.ClickException("nothing was changed")
     return True
 
 
 def _show_dry_run(
     schedules: ScheduleCollection,
-    keys: Sequence[str],
+    result: ManyChanged,
     chosen: Chosen,
     verb: Verb,
     *,
@@ -238,15 +320,18 @@ def _show_dry_run(
 
     The program exits with status 1 if a schedule is named that would not be changed.
     """
+    keys = result.changed
     for key in keys:
-        click.echo(f"{key}: would be {verb.done}")
+        verb.show(key, result.rescheduled.get(key, True), dry_run=True)
+    for key, error in (*result.skipped.items(), *result.failed.items()):
+        click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
     others = {*chosen.keys} - {*keys} if names_each else set[str]()
     for key in sorted(others):
         found = schedules.read_many([key]).get(key)
         why = "there is no such schedule" if found is None else f"it is {found.status}"
         click.echo(f"{key}: would not be {verb.done}: {why}", err=True)
     click.echo(_preview(keys, chosen, verb))
-    if others:
+    if others or result.failed:
         sys.exit(1)
 
 
@@ -263,7 +348,7 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
         return _NONE
     parts = [f"{_count(len(result.changed))} {verb.done}"]
     if result.marked:
-        parts[0] += f", {len(result.marked)} of them when the task has stopped"
+        parts[0] += f", {len(result.marked)} of them when the task has {verb.after}"
     if result.skipped:
         parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
     if result.failed:
