@@ -7,8 +7,6 @@ import pytest
 from psched.core.operations.extra_runs import schedule_of
 from support.waiting import wait_until
 
-pytest.importorskip("psched.worker.extra_runs")  # workers that know extra runs
-
 LATER = 4_000_000_000
 START = 1_700_006_400
 
