@@ -197,10 +197,10 @@ class SelectedSchedules:
     ) -> ManyChanged:
         """Run the missed occurrences of a period, of those that have not ended.
 
-        Extra runs are left out, and so are quarantined schedules. ``backfills`` of the result says
-        what was done, by the schedule's key. Schedules without a trigger are among the ``failed``.
-        The first arguments are those of `Schedule.backfill`; the runs of all schedules together
-        become due at the ``rate``. ``report`` and ``confirm`` are those of `requeue`.
+        Extra runs are left out, and so are quarantined schedules and what runs only once.
+        ``backfills`` of the result says what was done, by the schedule's key. The first
+        arguments are those of `Schedule.backfill`; the runs of all schedules together become due at
+        the ``rate``. ``report`` and ``confirm`` are those of `requeue`.
 
         Raises:
             InvalidError: a value is invalid, or a status was selected of which there can be no
@@ -210,7 +210,6 @@ class SelectedSchedules:
         stagger = Stagger(rate)
         check_backfill_overlap(overlap, stagger)
         start, end = instant("start", start), instant("end", end)
-        wanted = changed(self._wanted.among(CAN_BE_TRIGGERED, "backfilled"), extra_runs=False)
         backfills: dict[str, Backfill] = {}
 
         def backfill(key: str, only_if: Condition) -> bool:
@@ -227,7 +226,15 @@ class SelectedSchedules:
             return True
 
         manner = Manner(None, dry_run=False, report=report, confirm=None if dry_run else confirm)
-        return changed(self._change(wanted, backfill, manner), backfills=backfills)
+        return changed(self._change(self._missed(), backfill, manner), backfills=backfills)
+
+    def to_backfill(self) -> Iterator[ScheduleMetadata]:
+        """Read those that `backfill` chooses.
+
+        Raises:
+            InvalidError: a status was selected of which there can be no extra run.
+        """
+        return map(ScheduleMetadata, self._missed().rows(self._schedules))
 
     def pause(
         self,
@@ -314,21 +321,27 @@ class SelectedSchedules:
     ) -> ManyChanged:
         """Change the definitions of those that are not being deleted or moved.
 
-        ``rescheduled`` of the result says what was changed; those of which a value is invalid are
-        among the ``failed``. Extra runs are left out. For ``decide`` and ``changes`` see
+        Those that have finished or were cancelled are changed only if their status is a condition.
+        Extra runs are left out. ``rescheduled`` of the result says what was changed; those of which
+        a value is invalid are among the ``failed``. For ``decide`` and ``changes`` see
         `psched.ScheduleCollection.modify`; the other arguments are those of `requeue`.
 
         Raises:
             InvalidError: the rate is invalid, or a status was selected that cannot be edited.
         """
         editor, decides = self._changers.editor, decide or (lambda _: changes)
-        wanted = changed(self._wanted.among(CAN_BE_EDITED, "edited"), extra_runs=False)
+        wanted = self._wanted.among(CAN_BE_EDITED, "edited", unless_named={FINISHED, CANCELLED})
+        wanted = changed(wanted, extra_runs=False)
 
         def edit(key: str, only_if: Condition) -> Rescheduled:
             return editor.edit(key, decides, dry_run=False, only_if=only_if)
 
         manner = Manner(rate, dry_run, report, confirm)
         return self._change(wanted, edit, manner, lambda row: editor.preview(row, decides))
+
+    def _missed(self) -> Wanted:
+        wanted = self._wanted.among(CAN_BE_TRIGGERED, "backfilled")
+        return changed(wanted, extra_runs=False, one_shots=False)
 
     def _change(
         self,

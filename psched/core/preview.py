@@ -188,8 +188,10 @@ def _with_skipped(
                     notes[time] = f"{_text(zone.wall(time))} comes twice: {each.effect}"
                     if each.effect == TWICE:
                         notes[time] += f", this is the {which}"
-    found = [UpcomingTime(time, time, _local(zone, time), notes.get(time)) for time in times]
-    found += [UpcomingTime(time, None, _local(zone, time), text) for time, text in skipped.items()]
+    found = [UpcomingTime(time, time, local_time(zone, time), notes.get(time)) for time in times]
+    found += [
+        UpcomingTime(time, None, local_time(zone, time), text) for time, text in skipped.items()
+    ]
     return sorted(found, key=lambda each: (each.time, each.run_at is not None))
 
 
@@ -198,7 +200,8 @@ def _text(wall: int) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _local(zone: Zone, instant: int) -> str:
+def local_time(zone: Zone, instant: int) -> str:
+    """An instant in a time zone, as ISO 8601 text; Unix seconds if no calendar has it."""
     if instant >= LATEST:
         # We return Unix seconds, because in zones ahead of UTC the local time can be in the year
         # 10000, which datetime cannot represent.

@@ -99,6 +99,35 @@ def test_each_named_schedule_is_tried(service):
     assert done.stderr == "Error: no schedule has the key 'none'\n"
 
 
+def test_an_error_names_the_schedule_once(service):
+    for command, said in (
+        (["skip", "mail-0"], "Error: 'mail-0' runs only once"),
+        (["trigger", "mail-1"], "Error: 'mail-1' has no extra runs"),
+        (["edit", "report", "--cron", "x"], "Error: report: cron: "),
+    ):
+        done = service.psched(*command)
+        assert done.returncode == 1
+        assert done.stderr.startswith(said), done.stderr
+    shown = service.psched("skip", "mail-0", "--dry-run")
+    assert shown.stderr.startswith("mail-0: would not be skipped: 'mail-0' runs only once")
+
+
+def test_a_preview_of_a_named_schedule_does_not_say_that_none_matches(service):
+    shown = service.psched("resume", "mail-0", "--dry-run", "--rate", "1/s")
+    assert (shown.returncode, shown.stdout) == (1, "0 schedules would be resumed\n")
+    assert shown.stderr == "mail-0: would not be resumed: it is waiting\n"
+
+
+def test_an_edit_by_pattern_leaves_out_what_is_finished_or_cancelled(service):
+    """Else a new time would run it again."""
+    assert service.psched("force-finish", "mail-0").returncode == 0
+    assert service.psched("cancel", "mail-3").returncode == 0
+    done = service.psched("edit", "mail-*", "--start", str(LATER), "--dry-run")
+    assert done.stdout.splitlines()[-1] == "2 schedules would be edited"
+    named = service.psched("edit", "mail-*", "--status", "cancelled", "--jitter", "5", "--dry-run")
+    assert named.stdout.splitlines()[-1] == "1 schedule would be edited"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -147,7 +176,29 @@ def test_a_closed_pipe_stops_it_and_says_so(service):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "k000: cancelled\n"
-    assert re.search(r"stopped after \d+; the same command goes on", done.stderr), done.stderr
+    assert re.search(r"stopped after \d+ of 50; the same command goes on", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cancel", *(f"k{n:03}" for n in range(40))], "the same command goes on with the others"),
+        (["trigger", "k*"], "the same command would trigger these again"),
+        (["skip", "s*"], "the same command would skip these again"),
+    ],
+)
+def test_an_interruption_says_whether_the_same_command_goes_on(service, arguments, said):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(40))
+        schedules.add_many({"key": f"s{n:03}", "cron": "@daily"} for n in range(40))
+    service.env["PYTHONUNBUFFERED"] = "1"
+    command = service.start(
+        *service.psched_command, *arguments, "--rate", "5/s", log="done", generation=0
+    )
+    wait_until(lambda: command.text.count("ed") >= 2, what="some changes")
+    command.send(signal.SIGINT)
+    assert command.wait() == 1
+    assert re.search(rf"stopped after \d+ of 40; .*{said}", command.text), command.text
 
 
 # --- on a terminal -------------------------------------------------------------------

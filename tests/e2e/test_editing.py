@@ -133,6 +133,15 @@ class TestOptions:
         assert service.row("nightly").next_time == FIRST + 3 * 86_400 + 2 * 3600
         assert service.row("other").next_time == FIRST + 3 * 86_400 + 4 * 3600
 
+    def test_times_are_shown_as_dates_and_a_missing_value_as_none(self, service):
+        service.env["TZ"] = "UTC"
+        moved = service.psched("edit", "once", "--start", str(FIRST + 60))
+        assert moved.stdout.splitlines()[1] == (
+            "    next_time: 2096-10-02 08:00:00 UTC -> 2096-10-02 08:01:00 UTC"
+        )
+        shown = service.psched("edit", "once", "--cron", "@daily", "--dry-run")
+        assert shown.stdout.splitlines()[1] == '    cron: (none) -> "@daily"'
+
     def test_what_stays_the_same_is_unchanged(self, service):
         done = service.psched("edit", "nightly", "--jitter", "30")
         assert done.stdout == "nightly: unchanged\n"
@@ -268,8 +277,9 @@ class TestEditor:
             ('sed -i \'/jitter/a\\  more: {cron: "@daily"}\' "$1"', "must contain nightly alone"),
             ("printf '\\377' >\"$1\"", "cannot be read as UTF-8 text"),
             ('echo hello >"$1"', "has no schedules"),
-            ('rm "$1"', "cannot be read"),
-            ("exit 3", "has failed with status 3; nothing was changed"),
+            ('rm "$1"', "nothing was changed: the file is gone"),
+            ("exit 3", "has failed with status 3"),
+            ("kill -9 $$", "has been killed by signal 9"),
         ],
     )
     def test_what_the_editor_must_not_leave(self, service, editor, script, said):
@@ -279,6 +289,32 @@ class TestEditor:
         assert done.returncode == 1
         assert said in done.stderr
         assert service.row("nightly").row == before
+
+    @pytest.mark.parametrize("end", ["exit 1", "kill -9 $$"])
+    def test_a_text_that_was_saved_before_the_editor_failed_stays(
+        self, service, editor, drafts, end
+    ):
+        editor.step(1, f"sed -i 's/@hourly/@daily/' \"$1\"; {end}")
+        done = service.psched("edit", "nightly")
+        assert done.returncode == 1
+        assert "the text stays in " in done.stderr
+        assert service.row("nightly").cron == "@hourly"
+        [kept] = drafts()
+        assert "@daily" in kept
+
+    def test_a_file_that_is_no_text_stays(self, service, editor):
+        editor.step(1, "printf '\\377' >>\"$1\"")
+        done = service.psched("edit", "nightly")
+        path = re.search(r"the text stays in (\S+\.yml)", done.stderr)[1]
+        assert Path(path).read_bytes().endswith(b"\xff")
+
+    def test_a_file_that_was_not_saved_is_removed_when_the_editor_fails(
+        self, service, editor, drafts
+    ):
+        editor.step(1, "exit 1")
+        done = service.psched("edit", "nightly")
+        assert (done.returncode, "stays in" in done.stderr) == (1, False)
+        assert drafts() == []
 
     def test_an_editor_that_cannot_be_started(self, service, editor, drafts):  # noqa: ARG002
         service.env["VISUAL"] = "/none --wait"
@@ -295,7 +331,9 @@ class TestEditor:
         assert terminal.wait() == 1
         shown = terminal.text.replace("\r\n", "\n")
         assert re.search(
-            r"Error: 'nightly' was changed meanwhile by \S+ on \S+ \(psched edit\)", shown
+            r"Error: nothing was changed: 'nightly' was changed meanwhile \(edit\) by \S+ on \S+"
+            r" \(psched edit\); edit it again",
+            shown,
         )
         row = service.row("nightly")
         assert (row.cron, row.delay) == ("@hourly", 7)

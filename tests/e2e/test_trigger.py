@@ -172,7 +172,7 @@ class TestBackfilling:
     def test_the_missed_times_run_once_each(self, jobs):
         command = ["backfill", "report", *self.PERIOD, *PARALLEL]
         jobs.env["TZ"] = "UTC"
-        span = "2023-11-15T00:00:00+00:00 to 2023-11-15T04:00:00+00:00"
+        span = "2023-11-15 01:00 +01:00 to 2023-11-15 05:00 +01:00"
         assert done(jobs, *command, "--dry-run") == f"report: 5 runs would be added, {span}\n"
         assert extra_runs(jobs) == []
         assert done(jobs, *command, "-m", "outage") == f"report: 5 runs added, {span}\n"
@@ -222,8 +222,30 @@ class TestBackfilling:
             schedules.push("once", "report", run_at=LATER)
         shown = done(jobs, "backfill", "--all", *self.PERIOD, *PARALLEL).splitlines()
         assert [each.partition(" added")[0] for each in shown] == [
-            "daily: 0 runs", "report: 5 runs",
+            "daily: 0 runs", "report: 5 runs", "2 schedules: 5 runs",
         ]  # fmt: skip
+
+    def test_each_named_schedule_is_tried(self, jobs):
+        command = ["backfill", "none", "report", *self.PERIOD, *PARALLEL]
+        preview = jobs.psched(*command, "--dry-run")
+        assert preview.returncode == 1
+        assert preview.stderr == ("none: would not be backfilled: no schedule has the key 'none'\n")
+        assert preview.stdout.splitlines()[1:] == [
+            "1 schedule: 5 runs would be added; 1 not backfilled, because of errors"
+        ]
+        tried = jobs.psched(*command)
+        assert (tried.returncode, len(extra_runs(jobs))) == (1, 5)
+        assert tried.stderr == "Error: no schedule has the key 'none'\n"
+
+    def test_a_wrong_option_is_refused_once_and_changes_nothing(self, jobs):
+        with jobs.schedules() as schedules:
+            schedules.add("daily", "report", cron="@daily", next_time=LATER)
+        refused = jobs.psched("backfill", "--all", "--from", "x", "--to", "0", *PARALLEL)
+        assert refused.stderr.count("\n") == 1
+        assert refused.stderr.startswith("Error: from: 'x' is neither")
+        refused = jobs.psched("backfill", "--status", "failed", *self.PERIOD, *PARALLEL)
+        assert refused.returncode == 1
+        assert "status: 'failed' cannot be backfilled; choose from" in refused.stderr
 
     def test_what_cannot_run_is_refused(self, jobs):
         with jobs.schedules() as schedules:

@@ -155,6 +155,20 @@ def test_what_would_be_done_is_shown_and_wrong_options_are_refused(busy):
     ]
     assert busy.psched("pause", "--all", "--dry-run").stdout.startswith("everything: would be")
     assert "neither a type nor" in busy.psched("pause", "--list").stdout
+    shown = busy.psched("pause", "--type", "mail", "--until", "yesterday", "--dry-run")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    shown = busy.psched("resume", "--type", "mail", "--dry-run")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (
+        1, "", "type mail: would not be resumed: it is not paused\n",
+    )  # fmt: skip
+    assert busy.psched("pause", "--type", "web", "-m", "new", "--until", "+1h").returncode == 0
+    shown = busy.psched("resume", "--type", "web", "--dry-run")
+    assert (shown.returncode, shown.stdout) == (0, "type web: would be resumed: 0 schedules now\n")
+    [listed] = map(json.loads, busy.psched("pause", "--list", "--json").stdout.splitlines())
+    assert (listed["type"], listed["note"]) == ("web", "new")
+    assert listed["until"] > listed["since"]
+    for wrong in (["--list", "m1"], ["--list", "--until", "+1h"], ["--json", "m1"]):
+        assert busy.psched("pause", *wrong).returncode == 2
     refused = busy.psched("pause", "--all", "--rate", "1/s")
     assert refused.returncode == 2
     assert "--rate" in refused.stderr

@@ -1,7 +1,6 @@
 """The command backfill."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,17 +10,28 @@ from psched.base.quantities import format_duration
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
+from psched.cli.operate.rescheduled import shown_time
 from psched.cli.operate.trigger import overlap_option
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
-from psched.cli.schedules.chosen import Chosen, ask, choosing_with
-from psched.cli.time_format import format_exactly, parse_time
+from psched.cli.schedules.chosen import (
+    NONE,
+    Chosen,
+    about,
+    ask,
+    choosing_with,
+    count,
+    say_not_done,
+)
+from psched.cli.time_format import parse_time
+from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
-from psched.client.selected import CAN_BE_TRIGGERED
 from psched.config import Config
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
+from psched.core.preview import local_time
+from psched.triggers.zone import find_zone
 
 _OPTIONS = {"start": "from", "end": "to"}
 """For each argument whose option has a different name: the name of the option."""
@@ -67,43 +77,76 @@ def backfill(
     settings = settings_to_write(location)
     stagger = Stagger(chosen.rate)
     check_backfill_overlap(overlap, stagger)
+    for option, text in (("from", start), ("to", end)):
+        parse_time(option, text, settings.timezone)  # a wrong time is refused once
     how: dict[str, Any] = {"rate": stagger, "again": again, "overlap": overlap}
     with open_to_change(settings, message) as schedules:
-        rows = _rows(schedules, chosen)
+        names_each = chosen.names_each(schedules)
+        if names_each:
+            keys = [*dict.fromkeys(map(stored_key, chosen.keys))]
+        else:
+            keys = [each.row.key for each in chosen.select(schedules).to_backfill()]
         if not chosen.dry_run:
-            ask([row.key for row in rows], chosen, "backfill")
-        failed = False
-        for row in rows:
-            shown = _Shown(row, settings, dry_run=chosen.dry_run)
+            ask(keys, chosen, "backfill")
+        result = _Result(chosen, names_each=names_each)
+        for key in keys:
             try:
+                shown = _Shown(schedules.read(key).row, settings, dry_run=chosen.dry_run)
                 times = shown.parse("from", start), shown.parse("to", end)
-                shown.run(schedules, times, how)
+                result.add(shown.run(schedules, times, how))
             except (InvalidError, ScheduleError) as error:
-                failed = True
-                click.echo(f"Error: {row.key}: {_with_option(error)}", err=True)
-        if not rows:
-            click.echo("no schedule matches")
-    if failed:
+                result.refuse(key, _with_option(error))
+        result.show()
+    if result.failed:
         sys.exit(1)
 
 
-def _rows(schedules: ScheduleCollection, chosen: Chosen) -> Sequence[Row]:
-    """The rows of the chosen schedules.
-
-    Raises:
-        NotFoundError: a schedule is named that does not exist.
-    """
-    if chosen.names_each(schedules):
-        return [schedules.read(key).row for key in dict.fromkeys(chosen.keys)]
-    found = (metadata.row for metadata in chosen.select(schedules))
-    # What runs only once has no missed times.
-    return [row for row in found if row.state in CAN_BE_TRIGGERED and row.cron is not None]
-
-
-def _with_option(error: InvalidError | ScheduleError) -> str:
+def _with_option(error: InvalidError | ScheduleError) -> InvalidError | ScheduleError:
     if isinstance(error, InvalidError) and error.field in _OPTIONS:
-        return str(InvalidError(_OPTIONS[error.field], error.problem))
-    return str(error)
+        return InvalidError(_OPTIONS[error.field], error.problem)
+    return error
+
+
+class _Result:
+    """What became of all chosen schedules."""
+
+    def __init__(self, chosen: Chosen, *, names_each: bool) -> None:
+        self.failed = 0
+        self._chosen = chosen
+        self._names_each = names_each
+        self._schedules = self._runs = self._skipped = 0
+
+    def add(self, done: Backfill) -> None:
+        """Note the backfill of a schedule."""
+        self._schedules += 1
+        self._runs += len(done.runs)
+
+    def refuse(self, key: str, error: InvalidError | ScheduleError) -> None:
+        """Print why a schedule was not backfilled."""
+        if isinstance(error, ScheduleError) and not self._names_each:
+            self._skipped += 1
+            click.echo(f"{key}: skipped: {error}", err=True)
+            return
+        self.failed += 1
+        if self._chosen.dry_run:
+            say_not_done(key, error, "backfilled")
+        else:
+            click.echo(f"Error: {about(key, error)}", err=True)
+
+    def show(self) -> None:
+        """Print the sum, if several schedules were chosen."""
+        number = self._schedules + self._skipped + self.failed
+        if not number:
+            click.echo(NONE)
+        if number < 2:  # noqa: PLR2004  # the line about the schedule says it
+            return
+        verb = "would be added" if self._chosen.dry_run else "added"
+        text = f"{count(self._schedules)}: {_runs(self._runs)} {verb}"
+        if self._skipped:
+            text += f"; {self._skipped} skipped, because they were changed meanwhile"
+        if self.failed:
+            text += f"; {self.failed} not backfilled, because of errors"
+        click.echo(text)
 
 
 class _Shown:
@@ -121,8 +164,8 @@ class _Shown:
 
     def run(
         self, schedules: ScheduleCollection, times: tuple[When, When], how: dict[str, Any]
-    ) -> None:
-        """Backfill the schedule, and print what was done."""
+    ) -> Backfill:
+        """Backfill the schedule, and print and return what was done."""
 
         def note(done: Backfill) -> None:
             self._done = done
@@ -137,19 +180,24 @@ class _Shown:
                 raise click.Abort from None
             raise
         click.echo(f"{self._key}: {self._text(done)}")
+        return done
 
     def _text(self, done: Backfill) -> str:
-        number = len(done.runs)
         verb = "would be added" if self._dry_run else "added"
-        text = f"{number} {'run' if number == 1 else 'runs'} {verb}"
+        text = f"{_runs(len(done.runs))} {verb}"
         if done.first is not None and done.last is not None:
-            first, last = (format_exactly(each, local=True) for each in (done.first, done.last))
+            zone = find_zone(self._zone)
+            first, last = (shown_time(local_time(zone, at)) for at in (done.first, done.last))
             text += f", {first}" if first == last else f", {first} to {last}"
             text += f", due within {format_duration(done.within)}" if done.within else ""
-        for count, what in (
+        for number, what in (
             (done.existing, "there already"),
             (done.finished, "finished already"),
             (done.regular, "left to the regular runs"),
         ):
-            text += f"; {count} {what}" if count else ""
+            text += f"; {number} {what}" if number else ""
         return text
+
+
+def _runs(number: int) -> str:
+    return f"{number} run" if number == 1 else f"{number} runs"

@@ -12,6 +12,7 @@ from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
 from psched.cli.operate.in_editor import edit_in_editor
 from psched.cli.operate.rescheduled import lines_of
+from psched.cli.operate.waiting import json_data
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
@@ -22,7 +23,6 @@ from psched.client.collection import ScheduleCollection
 from psched.client.operations.many import Outcome
 from psched.client.selected import SelectedSchedules
 from psched.config import OVERRIDES, Config
-from psched.core.columns import decode
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.redaction import Redaction
 from psched.core.model import Row
@@ -40,7 +40,11 @@ _TIMES = ("start", "at")
 @click.option(
     "--cron", metavar="CRON", help="When it runs: a cron line, or a trigger; see psched add --help."
 )
-@click.option("--data", metavar="JSON", help="The data for the handler, a JSON object.")
+@click.option(
+    "--data",
+    metavar="JSON",
+    help="The data for the handler, a JSON object; - reads them from standard input.",
+)
 @click.option(
     "--new-type", metavar="TYPE", help="The type of its tasks, which selects the handler."
 )
@@ -79,8 +83,8 @@ def edit(
     stays in a file, whose path is shown.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
-    Patterns and conditions choose only those that match all of them. --type chooses schedules;
-    --new-type changes their type.
+    Patterns and conditions choose only those that match all of them. What is finished or cancelled
+    is left out unless --status names it. --type chooses schedules; --new-type changes their type.
 
     If the schedule runs now, this run goes on as it was started. If CRON, --every, --timezone or
     --dst-policy is given, the next run is computed anew, from now on.
@@ -97,7 +101,7 @@ def edit(
     times = {name: given.pop(name) for name in _TIMES}
     changed = {name: value for name, value in fields.items() if value is not None}
     if data is not None:
-        changed["data"] = decode("data", data, values=None)
+        changed["data"] = json_data(data)
     if both := {*changed} & {*unset}:
         raise click.UsageError(f"--unset {min(both)} contradicts the option that sets it")
     changed |= dict.fromkeys(unset)

@@ -105,7 +105,10 @@ def _apply(
 
     def decide(row: Row) -> Mapping[str, Any]:
         if row.version != seen.version or changes_of(seen, row, settings):
-            raise ChangedMeanwhileError(f"{seen.key!r} was changed meanwhile{_by(schedules, row)}")
+            by = _by(schedules, row)
+            raise ChangedMeanwhileError(
+                f"nothing was changed: {seen.key!r} was changed meanwhile{by}; edit it again"
+            )
         return changes
 
     return schedules.edit(seen.key, decide, dry_run=dry_run)
@@ -131,7 +134,7 @@ def _by(schedules: ScheduleCollection, row: Row) -> str:
     """Who has changed a row last, as far as the audit trail knows."""
     with suppress(PschedError):
         for each in schedules.audit(row.key, limit=1):
-            return f" {who(each)} ({each.action})"
+            return f" ({each.action}) {who(each)}"
     return ""
 
 
@@ -144,12 +147,13 @@ class _Draft:
 
     Attributes:
         is_used: whether the text is not needed any more.
+        is_unreadable: whether the file contains something that is no text.
     """
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self.text = text
-        self.is_used = False
+        self.is_used = self.is_unreadable = False
         self._header = 0  # the number of psched's own lines
 
     def numbered(self, problem: str) -> str:
@@ -166,14 +170,22 @@ class _Draft:
         about = [f"Error: {line}" for line in self.numbered(problem or "").splitlines()]
         lines = [f"{_MARK}{visible(line)}\n" for line in (*about, *_ABOUT)]
         self.path.write_text("".join(lines) + self.text, encoding="utf-8")
-        _run_editor(self.path)
+        failure = _run_editor(self.path)
         try:
             written = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            self.is_used = True
+            raise failure or ConfigError("nothing was changed: the file is gone") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.path}: cannot be read as UTF-8 text: {error}") from None
+            self.is_unreadable = True
+            text = f"{self.path}: cannot be read as UTF-8 text: {error}"
+            raise failure or ConfigError(text) from None
         self.text = "".join(
             line for line in written.splitlines(keepends=True) if not line.startswith(_MARK)
         )
+        # An editor can fail after the user has saved the text.
+        if failure is not None:
+            raise failure
 
 
 @contextmanager
@@ -185,7 +197,7 @@ def _draft(text: str) -> Iterator[_Draft]:
     try:
         yield draft
     except BaseException:
-        draft.is_used = draft.is_used or draft.text == text
+        draft.is_used |= draft.text == text and not draft.is_unreadable
         raise
     finally:
         if draft.is_used:
@@ -194,11 +206,14 @@ def _draft(text: str) -> Iterator[_Draft]:
             click.echo(f"the text stays in {draft.path}", err=True)
 
 
-def _run_editor(path: Path) -> None:
+def _run_editor(path: Path) -> ConfigError | None:
     """Start the editor, and wait for its end. Ctrl-C is meant for the editor meanwhile.
 
+    Returns:
+        How it has failed; None if it has not.
+
     Raises:
-        ConfigError: it cannot be started, or has failed.
+        ConfigError: it cannot be started.
     """
     name = next((each for each in ("VISUAL", "EDITOR") if os.environ.get(each)), None)
     chosen = os.environ[name] if name else "vi"
@@ -211,8 +226,10 @@ def _run_editor(path: Path) -> None:
     while status is None:
         with suppress(KeyboardInterrupt):
             status = editor.wait()
-    if status:
-        raise ConfigError(f"the editor {said} has failed with status {status}; nothing was changed")
+    if not status:
+        return None
+    how = f"failed with status {status}" if status > 0 else f"been killed by signal {-status}"
+    return ConfigError(f"nothing was changed: the editor {said} has {how}")
 
 
 def _is_terminal() -> bool:

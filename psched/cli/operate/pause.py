@@ -35,6 +35,9 @@ from psched.triggers.zone import find_zone
 @click.option(
     "--list", "is_list", is_flag=True, help="Show the types that are paused, and change nothing."
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --list: show each as one JSON object per line."
+)
 @changes.message
 @options.database
 @click.pass_obj
@@ -45,6 +48,7 @@ def pause(
     *,
     until: str | None,
     is_list: bool,
+    as_json: bool,
     message: str | None,
     **given: Any,  # noqa: ANN401  # the options of `choosing`
 ) -> None:
@@ -61,17 +65,18 @@ def pause(
     the new end and the new message replace the former ones. A TIME without an offset is in the
     schedule's time zone. At this time a worker resumes the schedule as psched resume does.
     """
-    if is_list:
-        with open_schedules(settings_to_read(location)) as schedules:
-            list_pauses(schedules)
-        return
     chosen = Chosen(**given)
+    if is_list:
+        if chosen.chooses or until is not None:
+            raise click.UsageError("--list changes nothing; leave out KEYS, conditions and --until")
+        with open_schedules(settings_to_read(location)) as schedules:
+            list_pauses(schedules, as_json=as_json)
+        return
+    if as_json:
+        raise click.UsageError("--json needs --list")
     chosen.check()
     settings = settings_to_write(location)
-    if types := chosen_types(chosen):
-        with open_to_change(settings, message) as schedules:
-            pause_types(schedules, types, until, chosen)
-        return
+    types = chosen_types(chosen)
 
     def pause_one(schedules: ScheduleCollection, key: str) -> bool:
         return schedules.pause(key, until)
@@ -83,7 +88,10 @@ def pause(
         if until is not None:
             # A wrong time is refused once, and not for each schedule.
             parse_next("until", until, find_zone(settings.timezone), schedules.now())
-        change_chosen(schedules, chosen, verb)
+        if types:
+            pause_types(schedules, types, until, chosen)
+        else:
+            change_chosen(schedules, chosen, verb)
 
 
 @click.command()

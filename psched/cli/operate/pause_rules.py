@@ -40,8 +40,10 @@ def pause_types(
         InvalidError: a type or the time is invalid.
     """
     _refuse_rate(chosen)
-    if not _goes_on("pause", schedules, types, chosen):
+    if chosen.dry_run:
+        _preview("paused", schedules, types)
         return
+    _ask("pause", schedules, types, chosen)
     for type_ in types:
         paused = schedules.pause_all(until) if type_ is None else schedules.pause_type(type_, until)
         end = "" if paused.until is None else f" until {format_time(paused.until, local=True)}"
@@ -64,8 +66,16 @@ def resume_types(
         click.ClickException: the user says no.
     """
     _refuse_rate(chosen)
-    if not _goes_on("resume", schedules, types, chosen):
+    if chosen.dry_run:
+        held = {rule.type for rule in schedules.pauses()}
+        _preview("resumed", schedules, [each for each in types if each in held])
+        others = [each for each in types if each not in held]
+        for each in others:
+            click.echo(f"{_what(each)}: would not be resumed: it is not paused", err=True)
+        if others:
+            sys.exit(1)
         return
+    _ask("resume", schedules, types, chosen)
     failed = False
     for type_ in types:
         try:
@@ -82,11 +92,12 @@ def resume_types(
         sys.exit(1)
 
 
-def list_pauses(schedules: ScheduleCollection, *, as_json: bool = False) -> None:
+def list_pauses(schedules: ScheduleCollection, *, as_json: bool) -> None:
     """Print the pauses of types and of everything that hold now."""
     found = schedules.pauses()
     for rule in found:
-        click.echo(json.dumps(rule.to_json()) if as_json else describe_pause(rule))
+        made = {name: getattr(rule, name) for name in ("type", "since", "until", "by", "note")}
+        click.echo(json.dumps(made) if as_json else describe_pause(rule))
     if not found and not as_json:
         click.echo(
             "neither a type nor everything is paused; psched list --status paused shows keys"
@@ -106,28 +117,32 @@ def _refuse_rate(chosen: Chosen) -> None:
         raise click.UsageError("--rate: a type, or everything, is paused or resumed at once")
 
 
-def _goes_on(
+def _preview(done: str, schedules: ScheduleCollection, types: Sequence[str | None]) -> None:
+    for type_ in types:
+        text = _counted(_number(schedules, type_))
+        click.echo(f"{_what(type_)}: would be {done}: {text} now")
+
+
+def _ask(
     verb: str, schedules: ScheduleCollection, types: Sequence[str | None], chosen: Chosen
-) -> bool:
-    """Ask the user on a terminal, or show what would be done; return whether it is to be done.
+) -> None:
+    """Ask the user on a terminal.
 
     Raises:
         click.ClickException: the user says no.
     """
-    is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not chosen.yes
-    if not (is_asked or chosen.dry_run):
-        return True
-    number = 0
-    for type_ in types:
-        found = schedules.list(type=type_, limit=_MOST_COUNTED + 1)
-        number += (count := sum(1 for _ in islice(found, _MOST_COUNTED + 1)))
-        if chosen.dry_run:
-            click.echo(f"{_what(type_)}: would be {verb}d: {_counted(count)} now")
-    if is_asked and not chosen.dry_run:
-        what = " and ".join(map(_what, types))
-        if not click.confirm(f"{verb} {what} ({_counted(number)} now)?", err=True):
-            raise click.ClickException("nothing was changed")
-    return not chosen.dry_run
+    if chosen.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    number = sum(_number(schedules, type_) for type_ in types)
+    what = " and ".join(map(_what, types))
+    if not click.confirm(f"{verb} {what} ({_counted(number)} now)?", err=True):
+        raise click.ClickException("nothing was changed")
+
+
+def _number(schedules: ScheduleCollection, type_: str | None) -> int:
+    """How many schedules have a type, as far as they are counted."""
+    found = schedules.list(type=type_, limit=_MOST_COUNTED + 1)
+    return sum(1 for _ in islice(found, _MOST_COUNTED + 1))
 
 
 def _counted(count: int) -> str:

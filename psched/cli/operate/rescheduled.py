@@ -6,7 +6,7 @@ from typing import Any
 
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
-from psched.cli.time_format import format_span
+from psched.cli.time_format import format_span, format_time
 from psched.client.operations.many import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED
@@ -15,6 +15,12 @@ from psched.core.preview import UpcomingTime
 
 _LONGEST = 200
 """The most characters of a value that are shown."""
+
+_TIMES = ("next_time", "next_run_time")
+"""The fields that are instants."""
+
+_WITHOUT_DEFAULT = (*_TIMES, "cron", "label", "note")
+"""The fields of which the settings have no default."""
 
 
 def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
@@ -32,7 +38,7 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
         more = "" if skipped.count == 1 else f" and the {(skipped.count or 1) - 1} after it"
         yield f"left out: {first}{more}"
     for name, change in outcome.changes.items():
-        old, new = (_value(redaction.value({name: each})[name]) for each in change)
+        old, new = (_value(name, redaction.value({name: each})[name]) for each in change)
         yield f"{name}: {old} -> {new}"
     before, after = _runs(outcome.before), _runs(outcome.after)
     if before != after:
@@ -62,8 +68,10 @@ def _run(each: UpcomingTime) -> str:
     return shown_time(each.local) + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
+def _value(name: str, value: Any) -> str:  # noqa: ANN401  # a field of any type
     if value is None:
-        return "(default)"
+        return "(none)" if name in _WITHOUT_DEFAULT else "(default)"
+    if name in _TIMES and isinstance(value, int):
+        return format_time(value, local=True)
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return visible(cut(text, _LONGEST))

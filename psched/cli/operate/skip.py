@@ -70,6 +70,7 @@ def skip(
         partial(SelectedSchedules.skip, number=number),
         preview_one=partial(skip_one, dry_run=True),
         lines=lambda outcome: lines_of(outcome, redaction),
+        leaves_changed=False,
     )
     with open_to_change(settings, message) as schedules:
         change_chosen(schedules, chosen, verb)

@@ -82,7 +82,8 @@ def trigger(
     with open_to_change(settings, message) as schedules:
         if wait is None or chosen.dry_run:
             many = partial(SelectedSchedules.trigger, data=own, **how)
-            change_chosen(schedules, chosen, Verb("trigger", "triggered", trigger_one, many))
+            verb = Verb("trigger", "triggered", trigger_one, many, leaves_changed=False)
+            change_chosen(schedules, chosen, verb)
             return
         if len(chosen.keys) != 1 or not chosen.names_each(schedules):
             raise click.UsageError("--wait needs one KEY, and no condition")

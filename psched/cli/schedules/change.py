@@ -19,7 +19,7 @@ from psched.client.selected import SelectedSchedules
 _CANCEL = Verb("cancel", "cancelled", ScheduleCollection.cancel, SelectedSchedules.cancel)
 
 _FINISH = Verb(
-    "finish", "finished", ScheduleCollection.force_finish, SelectedSchedules.force_finish
+    "force-finish", "finished", ScheduleCollection.force_finish, SelectedSchedules.force_finish
 )
 
 

@@ -1,14 +1,15 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 from psched.app import CLOCK
-from psched.base.errors import InvalidError, ScheduleError, StoreError
+from psched.base.errors import InvalidError, PschedError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.cli.completion import complete_key
 from psched.cli.progress import Footer
@@ -25,7 +26,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _EXAMPLES = 3
 """The most keys that the question names."""
 
-_NONE = "no schedule matches"
+NONE = "no schedule matches"
+"""Is printed if patterns and conditions choose no schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Verb:
         preview_one: returns what ``change_one`` would return, or raises what it would raise, but
             changes nothing. None if the status alone says whether a schedule can be changed.
         lines: returns the lines that are shown below that of a schedule, also of a preview.
+        leaves_changed: whether the same command, entered again, leaves alone what it has changed.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Verb:
     after: str = "stopped"
     preview_one: Callable[[ScheduleCollection, str], Outcome | None] | None = None
     lines: Callable[[Outcome | None], Iterable[str]] | None = None
+    leaves_changed: bool = True
 
     def result(self, outcome: Outcome | None) -> str:
         """What became of a schedule."""
@@ -93,10 +97,15 @@ class Chosen:
         """
         if self.every and (self.keys or self._has_conditions):
             raise click.UsageError("--all chooses every schedule; leave out KEYS and conditions")
-        if not (self.every or self.keys or self._has_conditions):
+        if not self.chooses:
             raise click.UsageError(
                 "name KEYS, or choose by --status, --type, --label, --reason or --all"
             )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether schedules are chosen."""
+        return self.every or bool(self.keys) or self._has_conditions
 
     @property
     def _has_conditions(self) -> bool:
@@ -180,18 +189,22 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
     """Change the chosen schedules, and print each result.
 
     The program exits with status 1 if a schedule could not be changed, or if the user says no.
+    If it is stopped before the end, it says how far it has come.
     """
     names_each = chosen.names_each(schedules)
     if names_each and chosen.dry_run and verb.preview_one is not None:
         _preview_each(schedules, chosen, verb, verb.preview_one)
         return
+    shown = _Shown(verb)
     if names_each and not chosen.dry_run:
         keys = [*dict.fromkeys(chosen.keys)]
+        pace = Pace(chosen.rate, CLOCK)  # refuses a wrong rate before the question
         ask(keys, chosen, verb.name)
-        _change_each(schedules, keys, chosen, verb)
+        with shown.telling_where_it_stops():
+            shown.begin(keys)
+            _change_each(schedules, keys, pace, shown)
         return
-    shown = _Shown(verb)
-    try:
+    with shown.telling_where_it_stops():
         result = verb.change_many(
             chosen.select(schedules),
             rate=chosen.rate,
@@ -199,14 +212,6 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             dry_run=chosen.dry_run,
             confirm=lambda keys: ask(keys, chosen, verb.name) and shown.begin(keys),
         )
-    except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
-        # The others stay as they are, if nobody can see what becomes of them, too.
-        shown.footer.clear()
-        text = f"stopped after {shown.count}; the same command goes on with the others"
-        click.echo(text, err=True)
-        if isinstance(stopped, KeyboardInterrupt):
-            raise click.Abort from None
-        raise
     if chosen.dry_run:
         _show_dry_run(schedules, result, chosen, verb, names_each=names_each)
     else:
@@ -219,51 +224,80 @@ class _Shown:
     """Prints what became of each schedule.
 
     Attributes:
-        count: the number of schedules so far.
-        footer: shows the progress.
+        verb: what is done with each schedule.
     """
 
     def __init__(self, verb: Verb) -> None:
-        self.count = 0
-        self.footer = Footer()
-        self._total = 0
-        self._verb = verb
+        self._count = self._total = 0
+        self._footer = Footer()
+        self.verb = verb
 
     def begin(self, keys: Sequence[str]) -> bool:
         """Note how many schedules there are; return True."""
-        self.footer, self._total = Footer(), len(keys)
+        self._footer, self._total = Footer(), len(keys)
         return True
 
-    def show(self, key: str, outcome: Outcome) -> None:
-        """Print what became of a schedule."""
-        self.count += 1
-        self.footer.clear()
+    def show(self, key: str, outcome: Outcome | None) -> None:
+        """Print what became of a schedule that was selected by a pattern or a condition."""
         if isinstance(outcome, ScheduleError):
-            click.echo(f"{key}: skipped: {outcome}", err=True)
+            self.say(f"{key}: skipped: {outcome}")
         elif isinstance(outcome, InvalidError):
-            click.echo(f"Error: {key}: {outcome}", err=True)
+            self.say(f"Error: {about(key, outcome)}")
         else:
-            self._verb.show(key, outcome)
-        self.footer.show(self._verb.done, self.count, self._total)
+            self._footer.clear()
+            self.verb.show(key, outcome)
+            self._note()
+
+    def say(self, text: str) -> None:
+        """Print why a schedule was not changed."""
+        self._footer.clear()
+        click.echo(text, err=True)
+        self._note()
+
+    def _note(self) -> None:
+        self._count += 1
+        self._footer.show(self.verb.done, self._count, self._total)
+
+    @contextmanager
+    def telling_where_it_stops(self) -> Iterator[None]:
+        """Say how far the command has come if it is interrupted, or if the database is away."""
+        try:
+            yield
+        except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
+            # The others stay as they are, if nobody can see what becomes of them, too.
+            self._footer.clear()
+            if self._total > 1:
+                text = "the same command goes on with the others"
+                if not self.verb.leaves_changed:
+                    text = (
+                        f"name only the others next time: the same command would {self.verb.name}"
+                        " these again"
+                    )
+                click.echo(f"stopped after {self._count} of {self._total}; {text}", err=True)
+            if isinstance(stopped, KeyboardInterrupt):
+                raise click.Abort from None
+            raise
+
+
+def about(key: str, error: InvalidError | ScheduleError) -> str:
+    """The text of an error about a schedule, which names the schedule once."""
+    text = error.problem if isinstance(error, InvalidError) and error.field == "key" else str(error)
+    return text if repr(key) in text else f"{key}: {text}"
 
 
 def _change_each(
-    schedules: ScheduleCollection, keys: Sequence[str], chosen: Chosen, verb: Verb
+    schedules: ScheduleCollection, keys: Sequence[str], pace: Pace, shown: _Shown
 ) -> None:
-    pace, failed = Pace(chosen.rate, CLOCK), False
+    failed = False
     for key in keys:
         pace.wait()
         try:
-            outcome = verb.change_one(schedules, key)
-        except InvalidError as error:
+            outcome = shown.verb.change_one(schedules, key)
+        except (InvalidError, ScheduleError) as error:
             failed = True
-            about = "" if repr(key) in error.problem else f"{key}: "
-            click.echo(f"Error: {about}{error}", err=True)
-        except ScheduleError as error:
-            failed = True
-            click.echo(f"Error: {error}", err=True)
+            shown.say(f"Error: {about(key, error)}")
         else:
-            verb.show(key, outcome)
+            shown.show(key, outcome)
     if failed:
         sys.exit(1)
 
@@ -280,11 +314,11 @@ def _preview_each(
         try:
             outcome = preview(schedules, key)
         except (InvalidError, ScheduleError) as error:
-            click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
+            say_not_done(key, error, verb.done)
         else:
             done.append(key)
             verb.show(key, outcome, dry_run=True)
-    click.echo(_preview(done, chosen, verb))
+    click.echo(_preview(done, chosen, verb, names_each=True))
     if done != keys:
         sys.exit(1)
 
@@ -324,31 +358,37 @@ def _show_dry_run(
     for key in keys:
         verb.show(key, result.rescheduled.get(key, True), dry_run=True)
     for key, error in (*result.skipped.items(), *result.failed.items()):
-        click.echo(f"{key}: would not be {verb.done}: {error}", err=True)
+        say_not_done(key, error, verb.done)
     others = {*chosen.keys} - {*keys} if names_each else set[str]()
     for key in sorted(others):
         found = schedules.read_many([key]).get(key)
         why = "there is no such schedule" if found is None else f"it is {found.status}"
         click.echo(f"{key}: would not be {verb.done}: {why}", err=True)
-    click.echo(_preview(keys, chosen, verb))
+    click.echo(_preview(keys, chosen, verb, names_each=names_each))
     if others or result.failed:
         sys.exit(1)
 
 
-def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb) -> str:
-    if not keys:
-        return _NONE
+def say_not_done(key: str, error: PschedError, done: str) -> None:
+    """Print that a schedule would not be changed, and why; ``done`` is the participle."""
+    text = error.problem if isinstance(error, InvalidError) and error.field == "key" else error
+    click.echo(f"{key}: would not be {done}: {text}", err=True)
+
+
+def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb, *, names_each: bool) -> str:
+    if not (keys or names_each):
+        return NONE
     pause = Pace(chosen.rate, CLOCK).pause
-    took = f", in {format_duration((len(keys) - 1) * pause)}" if pause else ""
-    return f"{_count(len(keys))} would be {verb.done}{took}"
+    took = f", in {format_duration((len(keys) - 1) * pause)}" if pause and keys else ""
+    return f"{count(len(keys))} would be {verb.done}{took}"
 
 
 def _closing(result: ManyChanged, verb: Verb) -> str:
     if not (result.changed or result.skipped or result.failed):
-        return _NONE
-    parts = [f"{_count(len(result.changed))} {verb.done}"]
+        return NONE
+    parts = [f"{count(len(result.changed))} {verb.done}"]
     if result.marked:
-        parts[0] += f", {len(result.marked)} of them when the task has {verb.after}"
+        parts[0] += f", {len(result.marked)} of them when its task has {verb.after}"
     if result.skipped:
         parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
     if result.failed:
@@ -356,5 +396,6 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
     return "; ".join(parts)
 
 
-def _count(number: int) -> str:
+def count(number: int) -> str:
+    """A number of schedules: ``1 schedule``, ``2 schedules``."""
     return f"{number} schedule" if number == 1 else f"{number} schedules"
