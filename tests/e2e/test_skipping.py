@@ -70,7 +70,7 @@ def test_what_cannot_be_skipped_is_refused_with_the_fix(service):
     done = service.psched("skip", "once", "one", "none")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "Error: key: 'once' runs only once; to leave its run out, cancel it: psched cancel",
+        "Error: 'once' runs only once; to leave its run out, cancel it: psched cancel",
         "Error: no schedule has the key 'none'",
     ]
     assert service.row("one").next_time == FIRST + 3600

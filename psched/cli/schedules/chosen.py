@@ -281,8 +281,14 @@ class _Shown:
 
 def about(key: str, error: InvalidError | ScheduleError) -> str:
     """The text of an error about a schedule, which names the schedule once."""
-    text = error.problem if isinstance(error, InvalidError) and error.field == "key" else str(error)
+    text = _without_field(key, error)
     return text if repr(key) in text else f"{key}: {text}"
+
+
+def _without_field(key: str, error: PschedError) -> str:
+    if isinstance(error, InvalidError) and error.field == "key" and repr(key) in error.problem:
+        return error.problem
+    return str(error)
 
 
 def _change_each(
@@ -371,8 +377,7 @@ def _show_dry_run(
 
 def say_not_done(key: str, error: PschedError, done: str) -> None:
     """Print that a schedule would not be changed, and why; ``done`` is the participle."""
-    text = error.problem if isinstance(error, InvalidError) and error.field == "key" else error
-    click.echo(f"{key}: would not be {done}: {text}", err=True)
+    click.echo(f"{key}: would not be {done}: {_without_field(key, error)}", err=True)
 
 
 def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb, *, names_each: bool) -> str:
