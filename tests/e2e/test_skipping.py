@@ -30,7 +30,7 @@ def service(service):
 
 def test_it_shows_the_next_runs_before_and_after(service):
     wanted = [
-        f"    left out: {TIMES[0]} and the 1 after it",
+        f"    left out: {TIMES[0]} and the next one",
         f"    next was: {', '.join(TIMES[:3])}",
         f"    next: {', '.join(TIMES[2:5])}",
     ]

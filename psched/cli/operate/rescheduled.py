@@ -35,8 +35,9 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
     if (skipped := outcome.skipped) is not None:
         times = [each.local for each in outcome.before if each.time == skipped.first]
         first = shown_time(times[0]) if times else str(skipped.first)
-        more = "" if skipped.count == 1 else f" and the {(skipped.count or 1) - 1} after it"
-        yield f"left out: {first}{more}"
+        more = {1: "", 2: " and the next one"}
+        number = skipped.count or 1
+        yield f"left out: {first}{more.get(number, f' and the next {number - 1}')}"
     for name, change in outcome.changes.items():
         old, new = (_value(name, redaction.value({name: each})[name]) for each in change)
         yield f"{name}: {old} -> {new}"
