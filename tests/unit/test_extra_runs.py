@@ -193,6 +193,25 @@ def test_the_extra_runs_of_a_claim_that_wait_become_due_one_after_the_other(host
     assert {(host.row(key).attempt, host.row(key).owner) for key in others} == {(0, None)}
 
 
+def test_many_that_wait_for_a_long_run_cost_few_requests(host):
+    add_daily(host)
+    first, *others = add_extra(host, count=100)
+    store = host.remote()
+    worker = host.worker(store, concurrency=4)
+    worker.advance(60)
+    assert [*worker.tasks] == [first]
+
+    store.requests.clear()
+    for _ in range(60):
+        worker.advance(1)
+    # One of them is tried in a second, and none of them twice.
+    assert 0 < store.requests["claim_keys"] + store.requests["settle"] <= 2 * 60
+    assert len({host.row(key).next_run_time for key in others}) == len(others)
+    worker.tasks[first].finish()
+    worker.advance(2)
+    assert {*worker.tasks} < {*others}
+
+
 @pytest.mark.parametrize("same_worker", [True, False])
 def test_an_extra_run_waits_for_the_regular_run(host, same_worker):
     host.schedules.add("report", "test", cron="*/10 * * * *", next_time=START // 600 * 600)
@@ -468,7 +487,7 @@ def test_the_schedule_of_a_dead_worker_returns_to_its_times(host, recovered):
     assert len(runs(store, extra)) == 2
 
 
-def test_a_paused_schedule_of_a_dead_worker_stays_paused(host):
+def test_a_paused_schedule_of_a_dead_worker_stays_paused(host, caplog):
     add_daily(host)
     host.sql("UPDATE psched SET status = 'paused', next_run_time = NULL, reason = 'by ann'")
     before = host.row("report")
@@ -487,6 +506,7 @@ def test_a_paused_schedule_of_a_dead_worker_stays_paused(host):
         None,
         "by ann",
     )
+    assert "by ann" not in caplog.text  # this is no news
 
 
 def test_an_extra_run_waits_for_a_worker_of_an_older_version(host, tmp_path):
