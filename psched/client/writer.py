@@ -139,7 +139,10 @@ class Writer:
             nonlocal seen
             try:
                 if self._auditor.is_able:
-                    seen = self._store.get(stored_key(key)) or seen
+                    found = self._store.get(stored_key(key))
+                    # If an answer was lost, this may be the mark of the earlier try.
+                    if found is not None and not (lost and found.status == DELETING):
+                        seen = found
                 return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:

@@ -51,7 +51,8 @@ def test_a_second_one_does_not_start_meanwhile(schedules, report, overlap):
     assert is_as_before(schedules, report)
 
 
-def test_those_that_wait_are_due_one_after_the_other(schedules, report, now):
+@pytest.mark.usefixtures("report")
+def test_those_that_wait_are_due_one_after_the_other(schedules, now):
     """Else a poll would find them due again and again, and never end."""
     keys = add_extra_runs(schedules, "report", 5)
     task = schedules.poll()
