@@ -6,10 +6,13 @@
 import itertools
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 
 import pytest
 
+from psched.core.model import ENDED
+from psched.core.operations.extra_runs import schedule_of
 from support.operating import EXTRA, REFUSALS, REGULAR, VERBS, Operated, Times
 from support.processes import kill
 from support.waiting import wait_until
@@ -17,11 +20,11 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.verified
 
 SERVERS = ("mariadb", "postgresql", "redis")
+EACH = ["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVERS)]
+on = partial(pytest.mark.parametrize, "service", indirect=True)
 
 
-@pytest.fixture(
-    params=["sqlite", *(pytest.param(k, marks=getattr(pytest.mark, k)) for k in SERVERS)]
-)
+@pytest.fixture
 def service(request, open_database, make_service):
     """A service on each kind of database, its table made; it can run everything at once."""
     with open_database(request.param) as database:
@@ -35,9 +38,25 @@ def times_of(schedules):
     return Times(int(schedules.now()))
 
 
-@pytest.mark.parametrize("dies", ["after", "before", "host"])
-def test_a_verb_and_the_death_of_the_worker(service, dies):
-    """The worker dies just after the verbs, or they find it dead, or its host."""
+@on(EACH)
+def test_a_verb_just_before_its_worker_dies(service):
+    amid_a_death(service, "after")
+
+
+@on(EACH[:2])
+@pytest.mark.parametrize("dies", ["before", "host"])
+def test_a_verb_that_finds_the_worker_or_its_host_dead(service, dies):
+    amid_a_death(service, dies)
+
+
+def amid_a_death(service, dies):
+    """Apply each verb to schedules that run, or are held for extra runs, whose worker dies.
+
+    Args:
+        service: the service.
+        dies: "after": the worker dies just after the verbs; "before": just before them; "host":
+            before them, with its master, so that its leases have to end.
+    """
     if dies == "host":
         service.configure(alive_time=6)
     master = service.start()
@@ -69,6 +88,7 @@ def test_a_verb_and_the_death_of_the_worker(service, dies):
         assert master.stop() == 0
 
 
+@on(EACH)
 def test_two_operators_at_once(service):
     """Any two verbs at the same time, on schedules that run, and are held for extra runs."""
     service.start()
@@ -95,7 +115,9 @@ def test_two_operators_at_once(service):
             rows = [each.row for each in schedules.list()]
             now = schedules.now()
             return all(
-                row.owner is None and (row.next_run_time is None or row.next_run_time > now)
+                row.status in ENDED
+                if schedule_of(row.key)
+                else row.owner is None and (row.next_run_time is None or row.next_run_time > now)
                 for row in rows
             )
 
@@ -111,3 +133,54 @@ def test_two_operators_at_once(service):
         if row.status != "waiting":
             wanted = {"paused": "pause", "cancelled": "cancel", "finished": "force_finish"}
             assert wanted[row.status] in verbs, key
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@on(EACH[:1])
+def test_a_verb_on_an_extra_run_while_it_runs(service, dies):
+    """It ends like any task that runs once, and its schedule gets its times back."""
+    ends = {
+        "cancel": "cancelled",
+        "force_finish": "finished",
+        "delete": None,
+        # It has succeeded, unless its worker has died.
+        "pause": "paused" if dies else "finished",
+        "requeue": "finished",
+        "skip": "finished",
+        "trigger": "finished",
+        "backfill": "finished",
+    }
+    refused = {"requeue", "skip", "trigger", "backfill"}
+    master = service.start()
+    with service.schedules() as schedules:
+        times = times_of(schedules)
+        cases = {verb: Operated(verb, EXTRA, times) for verb in ends}
+        extra = {
+            verb: case.add(schedules, "recorder", data={"until": "gate"})
+            for verb, case in cases.items()
+        }
+        for key in extra.values():
+            service.runs.wait(key)
+        for verb, key in extra.items():
+            with pytest.raises(REFUSALS) if verb in refused else nullcontext():
+                VERBS[verb](schedules[key], times)
+        if dies:
+            kill(master.workers()[0])
+
+        def is_over(verb, status):
+            if schedules.read(cases[verb].key).row.owner is not None:
+                return False
+            if status is None:
+                return not schedules[extra[verb]].exists()
+            row = schedules.read(extra[verb]).row
+            return (row.status, row.owner) == (status, None)
+
+        for verb in ("cancel", "force_finish", "delete", *ends):
+            if verb == "pause":
+                service.open_gate("gate")
+            wait_until(lambda verb=verb: is_over(verb, ends[verb]), what=f"the end of {verb}")
+        for case in cases.values():
+            row = schedules.read(case.key).row
+            found = (row.next_time, row.next_run_time, row.attempt, row.status, row.version)
+            assert found == (times.later, times.later, 0, "waiting", 1), case.key
+        assert master.stop() == 0

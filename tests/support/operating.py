@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import psched
-from psched.core.model import Row
+from psched.core.model import ENDED, Row
 from psched.core.operations.extra_runs import schedule_of
 
 HOUR = 3600
@@ -129,7 +129,7 @@ class Operated:
         if self.held == REGULAR and own == "waiting" and row is not None:
             ended = ended and row.next_time != self._times.last
         statuses = {each.status for each in self.extra_runs(schedules)}
-        return gone and ended and statuses <= psched.core.model.ENDED
+        return gone and ended and statuses <= ENDED
 
     def extra_runs(self, schedules: Any) -> list[Row]:
         """Its extra runs."""
