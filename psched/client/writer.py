@@ -26,6 +26,7 @@ from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
 from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.config import Config
+from psched.core import attempts
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
 from psched.core.history.protocol import KeepsHistory
@@ -384,6 +385,8 @@ class Writer:
             )
         if seen.owner is not None:
             return changed(seen, status=mark)
+        # The worker of an extra run may have died, and nobody has leased the row since.
+        seen = attempts.given_back(seen)
         keep = seen.cron is not None
         try:
             retention = parse_row(seen, self._settings).settings.retention_time

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from psched.base.lease_times import Deadlines
+from psched.core.attempts import returned
 from psched.core.model import Row, Settlement
 from psched.worker.lease import Lease
 from psched.worker.trigger_helpers import Question
@@ -82,7 +83,12 @@ class UnstartedLeases:
 
     def release(self, row: Row) -> None:
         """Add a row that is to be given back, because this worker will not run it."""
-        self._releases[row.key] = row
+        if returned(row) is None:
+            self._releases[row.key] = row
+        else:
+            # The row was claimed after the death of a worker that had leased it for an extra run,
+            # and has its times back with the next settlement. It is not due.
+            self.give_back(row)
 
     def released(self, key: str) -> bool:
         """Drop a row whose lease has ended; return whether the row was to be given back."""
