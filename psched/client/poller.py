@@ -26,6 +26,7 @@ from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
 from psched.core.operations.extra.overlap import unsupported, without_lease
+from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, after_claim, quarantine
@@ -64,6 +65,7 @@ class Poller:
         self.shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._draw_nonce = draw_nonce
         self._pauses = PauseReader(store)
+        self._turns = Turns()
         self.recorder = Recorder(
             host=socket.gethostname(), generation=None, clock=StoreClock(clock)
         )
@@ -185,7 +187,8 @@ class Poller:
         if leased := self.send(request):
             return leased[0]
         found = self.send(partial(self.store.look, [key])).get(key)
-        return without_lease(row, run.definition.settings, needed, found, now)
+        own = run.definition.settings
+        return without_lease(row, own, needed, found, now=now, turns=self._turns)
 
     def _claim(self) -> Claimed:
         owner = self._draw_nonce()

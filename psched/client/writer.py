@@ -26,6 +26,7 @@ from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
 from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.config import Config
+from psched.core import attempts
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
 from psched.core.history.protocol import KeepsHistory
@@ -139,7 +140,10 @@ class Writer:
             nonlocal seen
             try:
                 if self._auditor.is_able:
-                    seen = self._store.get(stored_key(key)) or seen
+                    found = self._store.get(stored_key(key))
+                    # If an answer was lost, this may be the mark of the earlier try.
+                    if found is not None and not (lost and found.status == DELETING):
+                        seen = found
                 return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:
@@ -381,6 +385,8 @@ class Writer:
             )
         if seen.owner is not None:
             return changed(seen, status=mark)
+        # The worker of an extra run may have died, and nobody has leased the row since.
+        seen = attempts.given_back(seen)
         keep = seen.cron is not None
         try:
             retention = parse_row(seen, self._settings).settings.retention_time

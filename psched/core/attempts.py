@@ -83,16 +83,18 @@ def returned(row: Row) -> tuple[int | None, int] | None:
     return next_run_time or None, attempt - 1
 
 
-def given_back(row: Row) -> Row:
+def given_back(row: Row, owner: str | None = None) -> Row:
     """A row as it is when the worker of an extra run has given its lease back.
 
-    A row that no such worker has leased is returned unchanged.
+    Args:
+        row: the row. If no such worker has leased it, it is returned unchanged.
+        owner: the owner of the returned row; that of ``row`` if its lease is still to be settled.
     """
     restored = returned(row)
     if restored is None:
         return row
     next_run_time, attempt = restored
-    return changed(row, owner=None, next_run_time=next_run_time, attempt=attempt)
+    return changed(row, owner=owner, next_run_time=next_run_time, attempt=attempt)
 
 
 def while_borrowed(row: Row) -> int | None:

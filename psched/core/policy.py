@@ -83,7 +83,7 @@ def after_claim(
         if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
         or if the row's next occurrences are dropped or not due yet.
     """
-    if row.attempt < 0 and (free := borrowing.as_free(row)) is not row:
+    if row.attempt < 0 and (free := attempts.given_back(row, row.owner)) is not row:
         # The worker of an extra run has died. The row's own occurrence was not running.
         return borrowing.restored(free) or changed(_resting(free, settings), fate=None)
     if row.status != WAITING:

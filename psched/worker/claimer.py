@@ -13,6 +13,7 @@ from psched.base.clock import Clock
 from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
+from psched.core import attempts
 from psched.core.definition import history_setting, parse_row
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Fate
@@ -326,7 +327,9 @@ class Claimer:
             )
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
-        self._unstarted.settle(settlement)
+        # A schedule that an extra run's worker held when it died keeps its reason.
+        is_news = attempts.returned(row) is None
+        self._unstarted.settle(settlement, is_news=is_news)
 
     def _granted(self, row: Row, sent: float) -> Lease:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)

@@ -332,7 +332,7 @@ class LeaseLoop:
         debug_requests("settled", results, self._clock.monotonic() - asked)
         for key, result in results.items():
             settlement = settlements[key]
-            if result is Settled.DONE and settlement.reason:
+            if result is Settled.DONE and settlement.reason and self._unstarted.is_news(key):
                 aside = "quarantined: " if settlement.status == QUARANTINED else ""
                 _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:

@@ -106,6 +106,16 @@ class TaskTable:
     def __getitem__(self, key: str) -> RunningTask:
         return self._tasks[key]
 
+    def fence_of(self, key: str) -> int | None:
+        """The fence of the lease of a schedule whose task, or whose extra run, is running here.
+
+        None if there is none.
+        """
+        if (task := self._tasks.get(key)) is not None:
+            return task.row.fence
+        lent = self._lent.get(key)
+        return None if lent is None or lent.schedule is None else lent.schedule.row.fence
+
     @property
     def alive(self) -> bool:
         """Whether a process of any task can still be alive."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from psched.base.lease_times import Deadlines
+from psched.core.attempts import returned
 from psched.core.model import Row, Settlement
 from psched.worker.lease import Lease
 from psched.worker.trigger_helpers import Question
@@ -39,6 +40,7 @@ class UnstartedLeases:
         self._settlements: dict[str, Settlement] = {}
         self._releases: dict[str, Row] = {}
         self._borrowed: dict[str, Row] = {}
+        self._news: set[str] = set()
         self.waiting: Mapping[str, WaitingLease] = self._waiting
         self.settlements: Mapping[str, Settlement] = self._settlements
         self.releases: Mapping[str, Row] = self._releases
@@ -59,17 +61,34 @@ class UnstartedLeases:
         """Drop a lease that does not wait for an answer any more."""
         del self._waiting[key]
 
-    def settle(self, settlement: Settlement) -> None:
-        """Add a settlement that is to end the lease of a row with nothing to run."""
+    def settle(self, settlement: Settlement, *, is_news: bool) -> None:
+        """Add a settlement that is to end the lease of a row with nothing to run.
+
+        Args:
+            settlement: the settlement.
+            is_news: whether its reason is to be logged; False if it is that of an earlier one.
+        """
         self._settlements[settlement.key] = settlement
+        if is_news:
+            self._news.add(settlement.key)
 
     def settled(self, key: str) -> None:
         """Drop a settlement, because the store has written or refused it."""
         del self._settlements[key]
+        self._news.discard(key)
+
+    def is_news(self, key: str) -> bool:
+        """Whether the reason of the settlement of a row is to be logged."""
+        return key in self._news
 
     def release(self, row: Row) -> None:
         """Add a row that is to be given back, because this worker will not run it."""
-        self._releases[row.key] = row
+        if returned(row) is None:
+            self._releases[row.key] = row
+        else:
+            # The row was claimed after the death of a worker that had leased it for an extra run,
+            # and has its times back with the next settlement. It is not due.
+            self.give_back(row)
 
     def released(self, key: str) -> bool:
         """Drop a row whose lease has ended; return whether the row was to be given back."""

@@ -1,6 +1,7 @@
 """Extra runs of schedules in a program that leases tasks without a worker."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_a_second_one_does_not_start_meanwhile(schedules, report, overlap):
     )
     task.release()
     assert is_as_before(schedules, report)
+
+
+@pytest.mark.usefixtures("report")
+def test_those_that_wait_are_due_one_after_the_other(schedules, now):
+    """Else a poll would find them due again and again, and never end."""
+    keys = add_extra_runs(schedules, "report", 5)
+    task = schedules.poll()
+    begun = now()
+    assert schedules.poll() is None
+    waiting = sorted(schedules.read(key).row.next_run_time for key in {*keys} - {task.key})
+    assert waiting[0] > begun
+    assert all(earlier < later for earlier, later in pairwise(waiting))
+    task.release()
 
 
 def test_one_that_fails_gives_its_schedule_back(schedules, report):

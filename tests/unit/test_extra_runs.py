@@ -193,6 +193,25 @@ def test_the_extra_runs_of_a_claim_that_wait_become_due_one_after_the_other(host
     assert {(host.row(key).attempt, host.row(key).owner) for key in others} == {(0, None)}
 
 
+def test_many_that_wait_for_a_long_run_cost_few_requests(host):
+    add_daily(host)
+    first, *others = add_extra(host, count=100)
+    store = host.remote()
+    worker = host.worker(store, concurrency=4)
+    worker.advance(60)
+    assert [*worker.tasks] == [first]
+
+    store.requests.clear()
+    for _ in range(60):
+        worker.advance(1)
+    # One of them is tried in a second, and none of them twice.
+    assert 0 < store.requests["claim_keys"] + store.requests["settle"] <= 2 * 60
+    assert len({host.row(key).next_run_time for key in others}) == len(others)
+    worker.tasks[first].finish()
+    worker.advance(2)
+    assert {*worker.tasks} < {*others}
+
+
 @pytest.mark.parametrize("same_worker", [True, False])
 def test_an_extra_run_waits_for_the_regular_run(host, same_worker):
     host.schedules.add("report", "test", cron="*/10 * * * *", next_time=START // 600 * 600)
@@ -468,7 +487,92 @@ def test_the_schedule_of_a_dead_worker_returns_to_its_times(host, recovered):
     assert len(runs(store, extra)) == 2
 
 
-def test_a_paused_schedule_of_a_dead_worker_stays_paused(host):
+def leave_a_note(host):
+    """Have the worker of an extra run die; its leases are released, and nobody has claimed them."""
+    add_extra(host)
+    host.worker(nonce="dead").tick()
+    host.store().recover("dead", alive_time=LEASE, retry_wait=0)
+    assert host.row("report").attempt < 0
+    host.sql("UPDATE psched SET owner = NULL WHERE id = 'report'")
+
+
+class Meanwhile(Remote):
+    """A store in which something happens once, just before a settlement."""
+
+    meanwhile = None
+
+    def settle(self, settlements):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return self.__getattr__("settle")(settlements)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (lambda report: report.modify(data={"n": 1}), "waiting"),
+        (lambda report: report.pause(), "paused"),
+        (lambda report: report.cancel(), "cancelled"),
+    ],
+)
+def test_the_schedule_of_a_dead_worker_is_changed_when_it_is_about_to_return(host, change, status):
+    """It does not run now, because it is not due."""
+    before = add_daily(host)
+    add_extra(host)
+    host.worker(nonce="dead").tick()
+    host.sql("DELETE FROM psched WHERE id LIKE '%!%'")
+    store = Meanwhile(host.store(), host.clock)
+    worker = host.worker(store, nonce="alive")
+    store.meanwhile = lambda: change(host.schedules["report"])
+    worker.order(recover=["dead"])
+    for _ in range(5):
+        worker.advance(1)
+        assert worker.tasks == {}
+
+    assert store.meanwhile is None
+    row = host.row("report")
+    assert (row.status, row.next_time, row.owner, row.attempt) == (
+        status,
+        before.next_time,
+        None,
+        0,
+    )
+    assert row.next_run_time == (before.next_time if status == "waiting" else None)
+
+
+@pytest.mark.parametrize("until", [None, "+1h"])
+def test_a_paused_schedule_of_a_dead_worker_is_resumed_before_a_worker_claims_it(host, until):
+    before = add_daily(host)
+    host.schedules["report"].pause(until)
+    leave_a_note(host)
+    host.schedules["report"].resume()
+    host.worker(nonce="alive").advance(3)
+
+    row = host.row("report")
+    assert (row.status, row.next_time, row.next_run_time) == (
+        "waiting",
+        before.next_time,
+        before.next_run_time,
+    )
+    assert (row.attempt, row.reason) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [("cancel", "cancelled"), ("force_finish", "finished"), ("pause", "paused")],
+)
+def test_a_schedule_of_a_dead_worker_is_changed_before_a_worker_claims_it(host, change, status):
+    before = add_daily(host)
+    leave_a_note(host)
+    getattr(host.schedules["report"], change)()
+
+    row = host.row("report")
+    assert (row.status, row.attempt, row.next_run_time) == (status, 0, None)
+    assert row.next_time == before.next_time
+
+
+def test_a_paused_schedule_of_a_dead_worker_stays_paused(host, caplog):
     add_daily(host)
     host.sql("UPDATE psched SET status = 'paused', next_run_time = NULL, reason = 'by ann'")
     before = host.row("report")
@@ -487,6 +591,7 @@ def test_a_paused_schedule_of_a_dead_worker_stays_paused(host):
         None,
         "by ann",
     )
+    assert "by ann" not in caplog.text  # this is no news
 
 
 def test_an_extra_run_waits_for_a_worker_of_an_older_version(host, tmp_path):

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from psched.config import from_mapping
-from psched.core.attempts import borrowed, returned
+from psched.core.attempts import borrowed, given_back, returned
 from psched.core.declare import declare, redeclare
 from psched.core.history.records import Fate
 from psched.core.model import Row
-from psched.core.operations.extra.borrowing import as_free, while_free
+from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.extra.give_back import give_back
 from psched.core.operations.extra.overlap import beside_another_run, without_lease
+from psched.core.operations.extra.turns import LONGEST, ROUND, Turns
 from psched.core.policy import after_claim
 
 NOW = 1_700_000_000  # 22:13:20 UTC
@@ -234,7 +235,7 @@ class TestChangedByAnotherClient:
 class TestNotes:
     def test_a_row_without_a_note_is_changed_as_it_is(self):
         for row in (free_row(), free_row(owner="w.1", attempt=1), Row(key="k", attempt=-5000)):
-            assert as_free(row) is row
+            assert given_back(row) is row
             assert while_free(row, lambda seen: seen) is row
 
     def test_the_note_of_a_free_row_is_resolved_by_a_change(self):
@@ -257,18 +258,18 @@ class TestOverlap:
     ROW = Row(key="k!0123456789abcdef", next_time=NOW, owner="w.1", fence=1, attempt=1)
 
     def test_an_extra_run_in_the_queue_is_postponed_without_an_attempt(self):
-        end = beside_another_run(self.ROW, SETTINGS, "k", "queue", waiting=2)
-        assert (end.wait, end.attempt, end.status, end.fate) == (3, 0, "waiting", None)
+        end = beside_another_run(self.ROW, SETTINGS, ("k", "queue"), 1, now=NOW, turns=Turns())
+        assert (end.wait, end.attempt, end.status, end.fate) == (1, 0, "waiting", None)
         assert end.next_time == NOW
 
     def test_one_that_skips_is_cancelled(self):
-        end = beside_another_run(self.ROW, SETTINGS, "k", "skip", waiting=2)
+        end = beside_another_run(self.ROW, SETTINGS, ("k", "skip"), 1, now=NOW, turns=Turns())
         assert (end.rest, end.attempt, end.status) == (True, 0, "cancelled")
         assert (end.fate, end.retain) == (Fate.SKIPPED_OVERLAP, SETTINGS.retention_time)
 
     def test_it_is_removed_if_nothing_is_kept(self):
         own = SETTINGS.with_settings(retention_time=0)
-        assert beside_another_run(self.ROW, own, "k", "skip", waiting=0).remove
+        assert beside_another_run(self.ROW, own, ("k", "skip"), 1, now=NOW, turns=Turns()).remove
 
     @pytest.mark.parametrize(
         ("status", "reason"),
@@ -281,19 +282,61 @@ class TestOverlap:
     )
     def test_without_its_schedule_it_is_cancelled(self, status, reason):
         schedule = None if status is None else Row(key="k", status=status)
-        end = without_lease(self.ROW, SETTINGS, ("k", "queue"), schedule, NOW)
+        end = without_lease(self.ROW, SETTINGS, ("k", "queue"), schedule, now=NOW, turns=Turns())
         assert (end.status, end.reason, end.fate) == ("cancelled", reason, Fate.CANCELLED)
 
     @pytest.mark.parametrize("status", ["waiting", "paused", "quarantined", "migrating"])
     def test_a_schedule_in_service_is_waited_for(self, status):
         schedule = Row(key="k", status=status, owner="w.1", next_run_time=NOW + 1)
-        end = without_lease(self.ROW, SETTINGS, ("k", "queue"), schedule, NOW)
+        end = without_lease(self.ROW, SETTINGS, ("k", "queue"), schedule, now=NOW, turns=Turns())
         assert (end.status, end.wait) == ("waiting", 1)
-        end = without_lease(self.ROW, SETTINGS, ("k", "skip"), schedule, NOW)
+        end = without_lease(self.ROW, SETTINGS, ("k", "skip"), schedule, now=NOW, turns=Turns())
         assert end.fate == "skipped_overlap"
 
     @pytest.mark.parametrize("fields", [{}, {"owner": "w.1", "next_run_time": NOW}])
     def test_one_that_skips_waits_while_no_run_is_going_on(self, fields):
         schedule = Row(key="k", **fields)
-        end = without_lease(self.ROW, SETTINGS, ("k", "skip"), schedule, NOW)
+        end = without_lease(self.ROW, SETTINGS, ("k", "skip"), schedule, now=NOW, turns=Turns())
         assert (end.status, end.wait) == ("waiting", 1)
+
+
+class TestTurns:
+    def test_those_that_wait_are_tried_one_in_a_second(self):
+        turns = Turns()
+        assert [turns.wait("k", 1, NOW) for _ in range(ROUND)] == [*range(1, ROUND + 1)]
+        assert [turns.wait("k", 1, NOW + passed) for passed in (1, 2, 3)] == [ROUND] * 3
+
+    def test_when_another_run_has_started_those_that_are_tried_wait_shortly(self):
+        turns = Turns()
+        for _ in range(ROUND):
+            turns.wait("k", 1, NOW)
+        assert [turns.wait("k", 2, NOW) for _ in range(3)] == [1, 2, 3]
+
+    def test_none_waits_longer_than_a_round(self):
+        turns = Turns()
+        waits = [turns.wait("k", 1, NOW + place / 100) for place in range(4 * ROUND)]
+        assert (min(waits), max(waits)) == (1, ROUND)
+
+    def test_a_single_one_is_tried_less_often_while_the_other_run_goes_on(self):
+        turns, now, tries = Turns(), NOW, list[int]()
+        while now < NOW + 3600:
+            tries.append(turns.wait("k", 1, now))
+            now += tries[-1]
+        assert (tries[:60], {*tries[-100:]}) == ([1] * 60, {LONGEST})
+        assert tries == sorted(tries)
+        assert turns.wait("k", 2, now) == 1
+
+    def test_schedules_have_turns_of_their_own(self):
+        turns = Turns()
+        assert [turns.wait(key, 1, NOW) for key in ("k", "l", "k", "l")] == [1, 1, 2, 2]
+
+    @pytest.mark.parametrize("passed", [31, -1])
+    def test_after_a_while_or_a_step_of_the_clock_nothing_is_known(self, passed):
+        turns = Turns()
+        for _ in range(100):
+            turns.wait("k", 1, NOW)
+        assert turns.wait("k", 1, NOW + passed) == 1
+
+    def test_it_remembers_few_schedules(self):
+        turns = Turns()
+        assert {turns.wait(f"k{number}", 1, NOW) for number in range(3000)} == {1}

@@ -52,6 +52,17 @@ def test_an_extra_run_must_not_overlap_with_a_regular_run(overlap):
     assert found(runs[::-1], [row(EXTRA, overlap)]) == [violation]
 
 
+def test_an_extra_run_that_was_lost_may_not_have_started():
+    """Its worker may have died when it had found the schedule busy."""
+    rows = [row(EXTRA, "queue"), row(OTHER, "queue")]
+    lost = run(EXTRA, 30, 90, outcome="lost", fate=None)
+    assert found([run("k", 0, 60), lost], rows) == []
+    assert found([run(OTHER, 0, 60), lost], rows) == []
+    # Such a regular run had the lease of the schedule.
+    lost = run("k", 30, 90, outcome="lost", fate=None)
+    assert [each.key for each in found([run(OTHER, 0, 60), lost], rows)] == ["k"]
+
+
 def test_a_regular_run_must_not_overlap_with_an_extra_run():
     [violation] = found([run(EXTRA, 0, 60), run("k", 30, 90)], [row(EXTRA, "queue")])
     assert violation.key == "k"

@@ -1,6 +1,5 @@
 """Starts extra runs, each only with the lease of its schedule; see `core.operations.extra_runs`."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row, Settlement
 from psched.core.operations.extra.overlap import beside_another_run, unsupported, without_lease
+from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import QUEUE, needed_schedule
 from psched.core.policy import Run, postpone, quarantine
 from psched.core.store_protocol import ClaimUnknownError, LeasesByKey, Store
@@ -96,6 +96,7 @@ class ExtraRuns:
         self._unknown = unknown
         self._tasks = tasks
         self._unstarted = unstarted
+        self._turns = Turns()
 
     def needing_schedule(self, lease: Lease, run: Run) -> ExtraRun | Settlement | None:
         """The extra run of a claimed row that needs the lease of its schedule.
@@ -154,10 +155,9 @@ class ExtraRuns:
                 following = len(leases) - place - 1
                 starter.start(each.lease, each.run, following=following, schedule=schedule)
         rows = self._gateway.request(partial(self._store.look, [*missing])) if missing else {}
-        waiting = Counter[str]()
         for each in [*left]:
             left.remove(each)
-            starter.settle(each.lease.row, self._not_started(each, missing, rows, now, waiting))
+            starter.settle(each.lease.row, self._not_started(each, missing, rows, now))
 
     def _lease(self, keys: Sequence[str], length: float, starter: Starter) -> Mapping[str, Lease]:
         """Lease the schedules that are free; return their leases, of this length, by key."""
@@ -183,12 +183,7 @@ class ExtraRuns:
         return {row.key: Lease(row, deadlines) for row in rows}
 
     def _not_started(
-        self,
-        each: ExtraRun,
-        missing: set[str],
-        rows: Mapping[str, Row],
-        now: float,
-        waiting: Counter[str],
+        self, each: ExtraRun, missing: set[str], rows: Mapping[str, Row], now: float
     ) -> Settlement:
         """The settlement of an extra run that does not start now.
 
@@ -197,18 +192,15 @@ class ExtraRuns:
             missing: the keys of the schedules whose leases the store has refused.
             rows: the rows with these keys that exist.
             now: the store's clock at the claim.
-            waiting: how many runs of each schedule were postponed in this claim.
         """
         row, own, key = each.lease.row, each.run.definition.settings, each.schedule
-        before = waiting[key]
-        waiting[key] += 1
         if key in missing:
             needed = key, each.overlap
-            return without_lease(row, own, needed, rows.get(key), now, waiting=before)
-        is_running = key in self._tasks or key in self._tasks.lent
+            return without_lease(row, own, needed, rows.get(key), now=now, turns=self._turns)
+        holder = self._tasks.fence_of(key)
         # If no run is going on, the lease is being given back, so the next claim succeeds.
-        overlap = each.overlap if is_running else QUEUE
-        return beside_another_run(row, own, key, overlap, waiting=before)
+        needed = key, QUEUE if holder is None else each.overlap
+        return beside_another_run(row, own, needed, holder, now=now, turns=self._turns)
 
     def _holds(self, key: str) -> bool:
         """Whether this worker holds the lease of the schedule with this key."""

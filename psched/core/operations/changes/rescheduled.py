@@ -6,11 +6,11 @@ from dataclasses import replace as changed
 
 from psched.base.errors import InvalidError
 from psched.config import Config
+from psched.core.attempts import given_back
 from psched.core.definition import parse_row
 from psched.core.history.records import Skipped
 from psched.core.model import PAUSED, WAITING, Row
 from psched.core.operations.changes.fields import Changed
-from psched.core.operations.extra.borrowing import as_free
 from psched.core.preview import UpcomingTime, upcoming_occurrences
 
 SHOWN = 3
@@ -53,9 +53,7 @@ def next_runs(row: Row, settings: Config, now: float) -> Sequence[UpcomingTime]:
         settings: the installation's settings.
         now: the time of the store's clock.
     """
-    free = as_free(row)
-    if free is not row:  # an extra run holds the lease, and gives it back
-        row = changed(free, owner=None)
+    row = given_back(row)  # an extra run may hold the lease
     try:
         definition = parse_row(row, settings)
         if row.status == PAUSED and row.owner is None and row.next_time is not None:

@@ -16,12 +16,6 @@ from psched.core.columns import plain_reason
 from psched.core.model import MARKS, WAITING, Row, Settlement
 
 
-def as_free(row: Row) -> Row:
-    """The row as `attempts.given_back` returns it, but with its token; itself without a note."""
-    free = attempts.given_back(row)
-    return row if free is row else changed(free, owner=row.owner)
-
-
 def while_free(seen: Row, change: Callable[[Row], Row]) -> Row:
     """Change a row that an extra run's worker holds as if nobody held it; other rows as they are.
 
@@ -51,7 +45,8 @@ def restored(free: Row) -> Settlement | None:
     """The settlement that gives a row back as it is.
 
     Args:
-        free: the row as it is stored now, but as `as_free` returns it.
+        free: the row as it is stored now, with its token, but with the times and the attempt that
+            it has as a free row (see `attempts.given_back`).
 
     Returns:
         The settlement; None if the row must end, because it is marked, or if its status is unknown.

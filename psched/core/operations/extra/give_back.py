@@ -8,7 +8,7 @@ from psched.config import Config
 from psched.core import attempts
 from psched.core.definition import parse_row
 from psched.core.model import WAITING, Release, Row, Settlement
-from psched.core.operations.extra.borrowing import as_free, restored
+from psched.core.operations.extra.borrowing import restored
 from psched.core.policy import after_run
 from psched.triggers.custom import AskElsewhereError, loading_by, refuse_to_ask
 from psched.triggers.trigger import Trigger, first
@@ -27,7 +27,7 @@ def give_back(leased: Row, current: Row, settings: Config, now: float) -> Settle
         settings: the installation's settings.
         now: the time of the store's clock; needed only if the definition was changed.
     """
-    before = as_free(leased)
+    before = attempts.given_back(leased)
     row = changed(current, next_run_time=before.next_run_time, attempt=before.attempt)
     if current.version != leased.version:
         # A user's trigger is not called in this process: where one would have to be called, the
@@ -46,7 +46,7 @@ def _redefined(before: Row, current: Row, settings: Config, now: float) -> Row:
     A client of psched writes the times into the note, see `borrowing.while_free`. One of an older
     version does not know the note, and leaves it to the settlement to compute the next time.
     """
-    row = as_free(current)
+    row = attempts.given_back(current, current.owner)
     has_note = row is not current
     if not has_note:
         row = changed(row, next_run_time=before.next_run_time, attempt=max(row.attempt, 0))

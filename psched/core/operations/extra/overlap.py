@@ -6,6 +6,7 @@ from psched.core import attempts
 from psched.core.columns import plain_reason
 from psched.core.history.records import Fate
 from psched.core.model import CANCELLED, CANCELLING, DELETING, FINISHING, MARKS, Row, Settlement
+from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
 from psched.core.policy import postpone
 
@@ -21,9 +22,9 @@ def without_lease(
     own: Config,
     needed: tuple[str, str],
     schedule: Row | None,
-    now: float,
     *,
-    waiting: int = 0,
+    now: float,
+    turns: Turns,
 ) -> Settlement:
     """The settlement of an extra run to which the store has refused the lease of its schedule.
 
@@ -33,7 +34,7 @@ def without_lease(
         needed: the key of its schedule, and ``queue`` or ``skip``.
         schedule: the row of the schedule; None if it does not exist.
         now: the time of the store's clock.
-        waiting: how many extra runs of the schedule already wait.
+        turns: says when it is tried again.
     """
     key, overlap = needed
     if schedule is None:
@@ -43,26 +44,34 @@ def without_lease(
         return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} {what}")
     is_running = schedule.owner is not None and now < (schedule.next_run_time or 0)
     # If no run is going on, the lease was held only for a moment, so the next claim succeeds.
-    return beside_another_run(row, own, key, overlap if is_running else QUEUE, waiting=waiting)
+    needed = key, overlap if is_running else QUEUE
+    return beside_another_run(row, own, needed, schedule.fence, now=now, turns=turns)
 
 
 def beside_another_run(
-    row: Row, own: Config, key: str, overlap: str, *, waiting: int
+    row: Row,
+    own: Config,
+    needed: tuple[str, str],
+    holder: int | None,
+    *,
+    now: float,
+    turns: Turns,
 ) -> Settlement:
     """The settlement of an extra run while another run of its schedule is going on.
 
     Args:
         row: the row of the extra run, which has just been claimed.
         own: the settings of its definition.
-        key: the key of its schedule.
-        overlap: ``queue`` or ``skip``.
-        waiting: how many extra runs of the schedule already wait.
+        needed: the key of its schedule, and ``queue`` or ``skip``.
+        holder: the fence of the schedule's lease; None if it is not known.
+        now: the time of the store's clock.
+        turns: says when it is tried again.
     """
+    key, overlap = needed
     if overlap == SKIP:
         reason = f"another run of {key} was going on, and overlap is {SKIP}"
         return _cancelled(row, own, Fate.SKIPPED_OVERLAP, reason)
-    # Those that wait become due one after the other, because only one of them can start.
-    return postpone(row, 1 + waiting)
+    return postpone(row, turns.wait(key, holder, now))
 
 
 def unsupported(key: str) -> str:
