@@ -37,7 +37,7 @@ SNAPSHOT = Snapshot(
             free=6,
             clock=0.25,
         ),
-        Master(host="web2", workers=1, slots=4, free=4, seen=12.0),
+        Master(host="web2", workers=1, slots=4, free=4, clock=-7.5, seen=12.0),
     ),
     counts={"running": 2, "due": 1, "paused": 1, "quarantined": 0},
     running=(
@@ -87,7 +87,7 @@ def test_the_screen_at_80x24():
         "psched top  table psched on postgresql://db/psched       2027-01-15 08:00:00 UTC",
         "2 running, 1 late, 10 of 12 slots free, 1 failed in 1 h, 1 paused",
         "web1: 6 of 8 slots free, clock +250 ms, 2 workers, master 4321 serving, gen 7",
-        "web2: 4 of 4 slots free, 1 worker, seen 12s ago",
+        "web2: 4 of 4 slots free, clock -7.5 s, 1 worker, seen 12s ago",
         "  RUNNING 2  TYPE   HOST  ELAPSED  USUAL    PROGRESS",
         "  backup     shell  web1  5.0 min  1.7 min  attempt 2 [####------] 45 % copying",
         "  mail       mail   web2  5.0 s",
@@ -110,7 +110,7 @@ EXAMPLE = Snapshot(
     table="table psched on postgresql://db/psched",
     masters=(
         Master(host="web1", pid=4321, generation=7, workers=2, slots=8, free=6, clock=0.012),
-        Master(host="web2", workers=2, slots=8, free=7, seen=12.0),
+        Master(host="web2", workers=2, slots=8, free=7, clock=-0.003, seen=12.0),
     ),
     counts={"running": 3, "due": 1, "paused": 1},
     running=(

@@ -238,12 +238,15 @@ class Reader:
                 max(0, each.slots - (busy.get(each.nonce, 0) if all_read else each.busy))
                 for each in found
             ]
+            found.sort(key=lambda each: each.seen)
+            offsets = [each.clock_offset for each in found if each.clock_offset is not None]
             yield Master(
                 host=host,
                 workers=len(found),
                 slots=sum(each.slots for each in found),
                 free=sum(free),
-                seen=max(0.0, seen.now - max(each.seen for each in found)),
+                clock=offsets[-1] / 1000 if offsets else None,
+                seen=max(0.0, seen.now - found[-1].seen),
             )
 
     def _read_failures(self, now: float) -> Sequence[Run]:

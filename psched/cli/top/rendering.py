@@ -59,8 +59,8 @@ HELP = (
     "",
     "ELAPSED is how long a run takes so far, USUAL the median of the last 20 runs.",
     "A run that takes more than twice as long is yellow. Progress is shown for tasks",
-    "of this host. The clock of this host is compared with that of the database: with",
-    "+ it is ahead.",
+    "of this host. The clock of a host is compared with that of the database: with +",
+    "it is ahead, with - behind.",
 )
 
 Place = tuple[str, str, float]
