@@ -1,6 +1,8 @@
 """What psched top shows, as lines, in terminals of all sizes and with odd texts; and its keys."""
 
+import contextlib
 import os
+import re
 import termios
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from psched.cli.top.loop import State
 from psched.cli.top.rendering import FAILURE, SELECTED, WARNING, View, render, tasks
 from psched.cli.top.screen import Screen, keys_in
 from psched.cli.top.snapshot import (
+    MOST_ROWS,
     ComingTask,
     FailedTask,
     LateTask,
@@ -347,6 +350,26 @@ def test_the_schedule_of_an_extra_run_is_what_is_changed():
     assert target_of(SNAPSHOT.running[0]) == "backup"
 
 
+@pytest.mark.parametrize("height", [1, 2, 3, 4])
+def test_a_very_low_screen_is_not_exceeded(height):
+    lines = text_of(SNAPSHOT, height=height)
+    assert len(lines) == height
+    assert lines[-1].startswith("q quit")
+    assert text_of(SNAPSHOT, height=height, message="pause old? [y/N]")[-1] == "pause old? [y/N]"
+
+
+def test_the_next_schedules_are_a_part_of_all():
+    coming = tuple(replace(SNAPSHOT.coming[0], key=f"k{number:03}") for number in range(MOST_ROWS))
+    (heading,) = [
+        line for line in text_of(replace(SNAPSHOT, coming=coming)) if line.startswith("  NEXT ")
+    ]
+    assert re.match("  NEXT [0-9]+ of 100 or more ", heading)
+    (heading,) = [
+        line for line in text_of(replace(SNAPSHOT, coming=coming[1:])) if line.startswith("  NEXT ")
+    ]
+    assert re.match("  NEXT [0-9]+ of 99 ", heading)
+
+
 def test_a_snapshot_is_one_json_object():
     shown = SNAPSHOT.as_object()
     assert (shown["slots"], shown["free"]) == (12, 10)
@@ -366,11 +389,11 @@ def test_the_terminal_is_restored_after_an_exception():
     with pytest.raises(ZeroDivisionError):
         fail()
     assert termios.tcgetattr(terminal) == before
-    written = os.read(master, 100_000).decode()
+    os.close(terminal)
+    written = _rest_of(master)
     assert written.startswith("\x1b[?1049h")
     assert written.endswith("\x1b[?25h\x1b[?1049l")
     assert "\x1b[1m" not in written
-    os.close(terminal)
     os.close(master)
 
 
@@ -379,3 +402,27 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end():
     with Screen(terminal, terminal, colours=True):
         os.close(master)
     os.close(terminal)
+
+
+def test_a_line_that_fills_the_screen_is_erased_before_it_is_written():
+    """After the last column, the cursor stays on it, so erasing then would erase its character."""
+    master, terminal = os.openpty()
+    lines = render(SNAPSHOT, View(width=len("q quit   up"), height=3, message="full to end"))
+    with Screen(terminal, terminal, colours=False) as screen:
+        screen.draw(lines)
+    os.close(terminal)
+    drawn = _rest_of(master).replace("\r\r\n", "\r\n").rpartition("\x1b[H")[2]
+    first, second, last = drawn.split("\r\n")
+    assert first == "\x1b[K" + lines[0].text
+    assert second == "\x1b[K" + lines[1].text
+    assert last.startswith("\x1b[Jfull to end\x1b[0m")
+    os.close(master)
+
+
+def _rest_of(master):
+    """All that was written to a terminal that has been closed; it may arrive in several parts."""
+    parts = []
+    with contextlib.suppress(OSError):
+        while part := os.read(master, 4096):
+            parts.append(part)
+    return b"".join(parts).decode()

@@ -29,7 +29,7 @@ _PATIENCE = 0.5
 """The seconds for which the end waits for a request that still runs."""
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-_NOTICED = (signal.SIGWINCH, signal.SIGCONT)
+_NOTICED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 """Signals after which the screen is drawn again: it has another size, or was not ours."""
 
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -10, "page down": 10}
@@ -123,7 +123,7 @@ class Top:
     """Shows snapshots on a screen until the user or a signal ends it.
 
     Args:
-        screen: the screen, which has been entered.
+        screen: the screen, which is entered when `run` is called.
         read: reads a snapshot; called in a thread of its own.
         perform: applies an action to the schedule with a key, and returns a message; called in the
             same thread. It may raise `PschedError`.
@@ -227,6 +227,8 @@ class Top:
         for number in self._inbox.take():
             if number in _ENDING:
                 state.over = number
+            elif number == signal.SIGTSTP:
+                self._suspend()
             elif number == signal.SIGCONT:
                 self._screen.take()
 
@@ -317,7 +319,9 @@ class Top:
     def _suspend(self) -> None:
         """Stop this process, as Ctrl-Z does; go on when it is continued."""
         self._screen.give_back()
+        self._inbox.let_go(signal.SIGTSTP)
         suspend()
+        self._inbox.take_over()
         self._screen.take()
 
     def _take(self, snapshot: object) -> None:

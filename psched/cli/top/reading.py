@@ -11,6 +11,7 @@ from psched.base.errors import PschedError, StoreError, TransientStoreError
 from psched.cli.history.run_text import result
 from psched.cli.running_here import serves, shown_progress, table_of
 from psched.cli.top.snapshot import (
+    MOST_ROWS,
     ComingTask,
     FailedTask,
     LateTask,
@@ -28,9 +29,6 @@ from psched.core.model import PAUSED, RUNNING, Occurrence, Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.operations.overview import MOST_COUNTED, Overview
 from psched.triggers.zone import find_zone
-
-MOST_ROWS = 100
-"""The most rows of each kind that are read."""
 
 FAILED_WITHIN = 3600
 """Failures are shown for so many seconds."""

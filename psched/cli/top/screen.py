@@ -128,8 +128,11 @@ class Screen:
         Raises:
             OSError: the terminal is gone.
         """
-        shown = "\r\n".join(f"{self._styled(line)}\x1b[K" for line in lines)
-        self._write(f"\x1b[H{shown}\x1b[J")
+        # Each line is erased before it is written. After a character in the last column, the cursor
+        # is still on this character, which would be erased then.
+        erased = ["\x1b[K"] * (len(lines) - 1) + ["\x1b[J"]
+        shown = (f"{erase}{self._styled(line)}" for erase, line in zip(erased, lines, strict=True))
+        self._write("\x1b[H" + "\r\n".join(shown))
 
     def clear(self) -> None:
         """Clear the screen, which another program may have written to."""
