@@ -103,6 +103,15 @@ def test_it_ends_when_its_window_is_closed(service):
     wait_until(lambda: not _lives(pid), what="the end of psched top")
 
 
+def test_the_end_of_its_session_is_no_error(service):
+    """The kernel sends CONT with HUP, and then nobody can take the terminal again."""
+    service.init()
+    top = Terminal(service, *service.psched_command, "top")
+    top.shows("q quit")
+    top.close()
+    assert top.process.wait() in {0, 256 - signal.SIGHUP}
+
+
 def test_the_screen_follows_the_size_of_the_window(service):
     for number in range(60):
         service.add(f"s{number:02}", cron="0 * * * *", next_time=LATER + number)

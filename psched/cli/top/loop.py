@@ -5,7 +5,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -207,10 +207,8 @@ class Top:
             utc=self._utc,
             age=now - state.read_at,
         )
-        try:
+        with self._ending_with_terminal():
             self._screen.draw(render(state.snapshot, view))
-        except OSError:
-            state.over = 0  # nobody sees the terminal any more
 
     def _wait(self, now: float) -> None:
         """Wait for a key, a signal or an answer, but not beyond the next thing to do."""
@@ -230,7 +228,7 @@ class Top:
             elif number == signal.SIGTSTP:
                 self._suspend()
             elif number == signal.SIGCONT:
-                self._screen.take()
+                self._take_screen()
 
     def _keys(self) -> Iterator[str]:
         waiter = select.poll()
@@ -277,7 +275,8 @@ class Top:
         elif key == "r":
             state.next_read = 0.0
         elif key == "redraw":
-            self._screen.clear()
+            with self._ending_with_terminal():
+                self._screen.clear()
         elif key in _STEPS:
             state.move(_STEPS[key])
         elif key in _ENDS:
@@ -314,7 +313,7 @@ class Top:
             with self._inbox.standing_by():
                 self._show_logs(task.key, follows)
         finally:
-            self._screen.take()
+            self._take_screen()
 
     def _suspend(self) -> None:
         """Stop this process, as Ctrl-Z does; go on when it is continued."""
@@ -322,7 +321,20 @@ class Top:
         self._inbox.let_go(signal.SIGTSTP)
         suspend()
         self._inbox.take_over()
-        self._screen.take()
+        self._take_screen()
+
+    def _take_screen(self) -> None:
+        with self._ending_with_terminal():
+            self._screen.take()
+
+    @contextmanager
+    def _ending_with_terminal(self) -> Iterator[None]:
+        """End the loop if the terminal is gone, which a ``with`` block uses."""
+        try:
+            yield
+        except OSError:
+            if self._state.over is None:
+                self._state.over = 0
 
     def _take(self, snapshot: object) -> None:
         state = self._state
