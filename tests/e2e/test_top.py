@@ -220,7 +220,10 @@ def test_l_shows_what_the_selected_task_prints_and_comes_back(service):
     top.wait_for(lambda seen: seen.alternate, what="the screen of psched top")
     top.shows("^> talks ")
     top.type("l")
-    top.wait_for(lambda seen: not seen.alternate, what="the output")
+    top.wait_for(
+        lambda seen: sum("running <==" in line for line in seen.lines) == 2,
+        what="the output once more",
+    )
     service.open_gate("gate")
     top.shows("attempt 1: finished")
     top.type("\n")
