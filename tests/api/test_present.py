@@ -1,5 +1,7 @@
 """What programs and `psched top` read about the present, and what it costs them."""
 
+import contextlib
+import sqlite3
 from dataclasses import dataclass
 
 import pytest
@@ -59,6 +61,21 @@ def master(**fields):
         "workers": [],
         **fields,
     }
+
+
+def test_the_clock_of_another_host_is_that_of_its_newest_record(schedules, url):
+    now = int(schedules.now())
+    beat(schedules, "new", clock_offset=-1500)
+    beat(schedules, "older version", host="unknown")
+    for nonce, ago, offset in ("old", 50, 9000), ("older version too", 0, None):
+        beat(schedules, nonce, clock_offset=offset)
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+            values = now - ago, nonce
+            database.execute("UPDATE psched_workers SET seen = ? WHERE nonce = ?", values)
+            database.commit()
+    there, unknown = reader_of(schedules).read().masters
+    assert (there.host, there.workers, there.clock) == ("there", 3, -1.5)
+    assert (unknown.host, unknown.clock) == ("unknown", None)
 
 
 def test_a_snapshot_puts_together_what_the_store_and_the_masters_know(schedules):

@@ -45,8 +45,7 @@ class Top(Terminal):
     @property
     def pid(self):
         """The process of psched top."""
-        (found,) = [pid for pid in self.process.descendants if " top " in title(pid)][-1:]
-        return found
+        return _top_of(self.process)
 
     def ends(self, status):
         """Wait for the end; the terminal is as it was before."""
@@ -102,6 +101,15 @@ def test_it_ends_when_its_window_is_closed(service):
     pid = top.pid
     top.close()
     wait_until(lambda: not _lives(pid), what="the end of psched top")
+
+
+def test_the_end_of_its_session_is_no_error(service):
+    """The kernel sends CONT with HUP, and then nobody can take the terminal again."""
+    service.init()
+    top = Terminal(service, *service.psched_command, "top")
+    top.shows("q quit")
+    top.close()
+    assert top.process.wait() in {0, 256 - signal.SIGHUP}
 
 
 def test_the_screen_follows_the_size_of_the_window(service):
@@ -212,7 +220,10 @@ def test_l_shows_what_the_selected_task_prints_and_comes_back(service):
     top.wait_for(lambda seen: seen.alternate, what="the screen of psched top")
     top.shows("^> talks ")
     top.type("l")
-    top.wait_for(lambda seen: not seen.alternate, what="the output")
+    top.wait_for(
+        lambda seen: sum("running <==" in line for line in seen.lines) == 2,
+        what="the output once more",
+    )
     service.open_gate("gate")
     top.shows("attempt 1: finished")
     top.type("\n")
@@ -237,13 +248,17 @@ def test_it_goes_on_while_the_store_does_not_answer(service):
     top.ends(0)
 
 
-def test_ctrl_z_gives_the_terminal_back_until_it_is_continued(service):
+@pytest.mark.parametrize("how", ["key", "signal"])
+def test_ctrl_z_gives_the_terminal_back_until_it_is_continued(service, how):
     service.init()
     command = shlex.join([*service.psched_command, "top"])
     line = f"set -m; stty rows 24 columns 80; {command}; echo now $?; read line; fg; echo then $?"
     top = Terminal(service, "/bin/bash", "-c", line)
     top.shows("q quit")
-    top.type(b"\x1a")
+    if how == "key":
+        top.type(b"\x1a")
+    else:
+        kill(_top_of(top.process), signal.SIGTSTP)
     seen = top.shows("now 148")  # 128 + TSTP
     assert not seen.alternate
     assert seen.cursor
@@ -318,6 +333,11 @@ def test_a_store_that_cannot_be_used_is_an_error(service):
     shown = service.psched("top", "--once")
     assert shown.returncode == 1
     assert "/nowhere" in shown.stdout
+
+
+def _top_of(terminal):
+    """The process of psched top on a terminal."""
+    return [pid for pid in terminal.descendants if " top" in title(pid)][-1]
 
 
 def _lives(pid):

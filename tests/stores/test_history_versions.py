@@ -12,7 +12,7 @@ import pytest
 
 from psched.base.errors import SchemaError, StoreError
 from psched.core.attempts import returned
-from psched.core.history.records import Outcome, RunRecord
+from psched.core.history.records import Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ExpiredLease, Settled
 from psched.stores.sql.connector import LOCK_WAIT
@@ -103,6 +103,39 @@ def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open
     store.add(due("then"), nonce="n")
     store.claim("w.2", **CLAIM)
     assert store.get("then").claimed_at is not None
+
+
+def test_a_table_of_workers_without_clock_offsets_is_used_as_before(store, sql, open_at, database):
+    sql("ALTER TABLE psched_workers DROP COLUMN clock_offset")
+    worker = WorkerRecord(
+        nonce="w",
+        host="h",
+        pid=1,
+        number=0,
+        generation=1,
+        slots=1,
+        busy=0,
+        types=None,
+        started=0,
+        seen=0,
+        clock_offset=5,
+    )
+    assert store.history_problem() is None
+    store.try_rights()
+    store.beat(worker)
+    store.beat(worker)
+    (seen,) = store.workers()
+    assert (seen.host, seen.clock_offset) == ("h", None)
+    (line,) = open_at(database.url).init()
+    assert line == "added column psched_workers.clock_offset"
+    later = open_at(database.url)
+    (seen,) = later.workers()
+    assert seen.clock_offset is None
+    later.beat(worker)
+    (seen,) = store.workers()
+    assert seen.clock_offset is None  # this store was opened before
+    (seen,) = later.workers()
+    assert seen.clock_offset == 5
 
 
 def test_the_plan_is_what_init_executes_and_changes_nothing(store, age):

@@ -406,3 +406,55 @@ def test_the_documentation_shows_a_real_load(capsys):
     section = page.partition("## When is it busy: `psched load`")[2]
     assert section.split("```\n")[1] == capsys.readouterr().out
     assert load.slots_needed > slots_needed(proposal.slots)
+
+
+AUTUMN = 1_792_879_200
+"""Three hours before the clocks of Europe are set back: 2026-10-24 22:00 UTC."""
+
+SPRING = 1_774_738_800
+"""Two hours before they are set forward: 2026-03-28 23:00 UTC."""
+
+
+@pytest.mark.parametrize("start", [START, AUTUMN, SPRING])
+@pytest.mark.parametrize("seed", range(8))
+def test_jitter_and_tasks_that_run_once_count_also_while_clocks_are_changed(seed, start):
+    """The mean of all times at which a run can start is what a jitter stands for."""
+    rng = random.Random(seed)  # noqa: S311  # a test's cases
+    size = 4 * HOUR
+    expected = [0.0] * size
+    schedules = []
+    for i in range(10):
+        took, delay = rng.choice([0.5, 1.0, 7.0, 90.0]), rng.choice([0, 45])
+        jitter = rng.choice([0, 0, 30, 300])
+        line = rng.choice(["*/20 * * * *", "30 2 * * *", "7 * * * *", "@every 700 +3", None])
+        if line is None:
+            times, jitter = [start + rng.randrange(size)], 0
+            trigger, cursor = None, times[0] - delay
+        else:
+            trigger = parse(line, "Europe/Berlin")
+            cursor = trigger.next_after(start - 1)
+            times, time = [], cursor
+            while time + delay < start + size:
+                times.append(time + delay)
+                time = trigger.next_after(time)
+        schedules.append(
+            Coming(
+                key=f"s{i}",
+                type="t",
+                trigger=trigger,
+                text=line,
+                cursor=cursor,
+                first=cursor + delay,
+                delay=delay,
+                jitter=jitter,
+                took=took,
+            )
+        )
+        for time in times:
+            for later in range(jitter + 1):
+                begin, left = time + later - start, took
+                while left > 0 and begin < size:
+                    expected[begin] += min(1.0, left) / (jitter + 1)
+                    begin, left = begin + 1, left - 1
+    _, found = estimate(schedules, start, start + size)
+    assert found.load == pytest.approx(expected, abs=1e-6)

@@ -1,6 +1,8 @@
 """What psched top shows, as lines, in terminals of all sizes and with odd texts; and its keys."""
 
+import contextlib
 import os
+import re
 import termios
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from psched.cli.top.loop import State
 from psched.cli.top.rendering import FAILURE, SELECTED, WARNING, View, render, tasks
 from psched.cli.top.screen import Screen, keys_in
 from psched.cli.top.snapshot import (
+    MOST_ROWS,
     ComingTask,
     FailedTask,
     LateTask,
@@ -37,7 +40,7 @@ SNAPSHOT = Snapshot(
             free=6,
             clock=0.25,
         ),
-        Master(host="web2", workers=1, slots=4, free=4, seen=12.0),
+        Master(host="web2", workers=1, slots=4, free=4, clock=-7.5, seen=12.0),
     ),
     counts={"running": 2, "due": 1, "paused": 1, "quarantined": 0},
     running=(
@@ -87,7 +90,7 @@ def test_the_screen_at_80x24():
         "psched top  table psched on postgresql://db/psched       2027-01-15 08:00:00 UTC",
         "2 running, 1 late, 10 of 12 slots free, 1 failed in 1 h, 1 paused",
         "web1: 6 of 8 slots free, clock +250 ms, 2 workers, master 4321 serving, gen 7",
-        "web2: 4 of 4 slots free, 1 worker, seen 12s ago",
+        "web2: 4 of 4 slots free, clock -7.5 s, 1 worker, seen 12s ago",
         "  RUNNING 2  TYPE   HOST  ELAPSED  USUAL    PROGRESS",
         "  backup     shell  web1  5.0 min  1.7 min  attempt 2 [####------] 45 % copying",
         "  mail       mail   web2  5.0 s",
@@ -110,7 +113,7 @@ EXAMPLE = Snapshot(
     table="table psched on postgresql://db/psched",
     masters=(
         Master(host="web1", pid=4321, generation=7, workers=2, slots=8, free=6, clock=0.012),
-        Master(host="web2", workers=2, slots=8, free=7, seen=12.0),
+        Master(host="web2", workers=2, slots=8, free=7, clock=-0.003, seen=12.0),
     ),
     counts={"running": 3, "due": 1, "paused": 1},
     running=(
@@ -347,6 +350,26 @@ def test_the_schedule_of_an_extra_run_is_what_is_changed():
     assert target_of(SNAPSHOT.running[0]) == "backup"
 
 
+@pytest.mark.parametrize("height", [1, 2, 3, 4])
+def test_a_very_low_screen_is_not_exceeded(height):
+    lines = text_of(SNAPSHOT, height=height)
+    assert len(lines) == height
+    assert lines[-1].startswith("q quit")
+    assert text_of(SNAPSHOT, height=height, message="pause old? [y/N]")[-1] == "pause old? [y/N]"
+
+
+def test_the_next_schedules_are_a_part_of_all():
+    coming = tuple(replace(SNAPSHOT.coming[0], key=f"k{number:03}") for number in range(MOST_ROWS))
+    (heading,) = [
+        line for line in text_of(replace(SNAPSHOT, coming=coming)) if line.startswith("  NEXT ")
+    ]
+    assert re.match("  NEXT [0-9]+ of 100 or more ", heading)
+    (heading,) = [
+        line for line in text_of(replace(SNAPSHOT, coming=coming[1:])) if line.startswith("  NEXT ")
+    ]
+    assert re.match("  NEXT [0-9]+ of 99 ", heading)
+
+
 def test_a_snapshot_is_one_json_object():
     shown = SNAPSHOT.as_object()
     assert (shown["slots"], shown["free"]) == (12, 10)
@@ -366,11 +389,11 @@ def test_the_terminal_is_restored_after_an_exception():
     with pytest.raises(ZeroDivisionError):
         fail()
     assert termios.tcgetattr(terminal) == before
-    written = os.read(master, 100_000).decode()
+    os.close(terminal)
+    written = _rest_of(master)
     assert written.startswith("\x1b[?1049h")
     assert written.endswith("\x1b[?25h\x1b[?1049l")
     assert "\x1b[1m" not in written
-    os.close(terminal)
     os.close(master)
 
 
@@ -379,3 +402,27 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end():
     with Screen(terminal, terminal, colours=True):
         os.close(master)
     os.close(terminal)
+
+
+def test_a_line_that_fills_the_screen_is_erased_before_it_is_written():
+    """After the last column, the cursor stays on it, so erasing then would erase its character."""
+    master, terminal = os.openpty()
+    lines = render(SNAPSHOT, View(width=len("q quit   up"), height=3, message="full to end"))
+    with Screen(terminal, terminal, colours=False) as screen:
+        screen.draw(lines)
+    os.close(terminal)
+    drawn = _rest_of(master).replace("\r\r\n", "\r\n").rpartition("\x1b[H")[2]
+    first, second, last = drawn.split("\r\n")
+    assert first == "\x1b[K" + lines[0].text
+    assert second == "\x1b[K" + lines[1].text
+    assert last.startswith("\x1b[Jfull to end\x1b[0m")
+    os.close(master)
+
+
+def _rest_of(master):
+    """All that was written to a terminal that has been closed; it may arrive in several parts."""
+    parts = []
+    with contextlib.suppress(OSError):
+        while part := os.read(master, 4096):
+            parts.append(part)
+    return b"".join(parts).decode()

@@ -68,17 +68,19 @@ def top(context: click.Context, *, interval: float, once: bool, as_json: bool, u
         if snapshot.away:
             sys.exit(1)
         return
-    with Screen(sys.stdin.fileno(), sys.stdout.fileno(), colours=is_coloured()) as screen:
-        shown = Top(
-            screen,
-            read=reader.read,
-            perform=lambda action, key: action.perform(schedules, key),
-            show_logs=partial(_show_logs, context, screen),
-            interval=interval,
-            utc=utc,
-            clock=CLOCK,
-            first=Snapshot(now=None, table=table_of(settings)),
-        )
+    screen = Screen(sys.stdin.fileno(), sys.stdout.fileno(), colours=is_coloured())
+    shown = Top(
+        screen,
+        read=reader.read,
+        perform=lambda action, key: action.perform(schedules, key),
+        show_logs=partial(_show_logs, context, screen),
+        interval=interval,
+        utc=utc,
+        clock=CLOCK,
+        first=Snapshot(now=None, table=table_of(settings)),
+    )
+    # From here on no signal ends the process before the terminal is given back.
+    with screen:
         number = shown.run()
     if shown.is_idle:
         schedules.close()

@@ -5,7 +5,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ _PATIENCE = 0.5
 """The seconds for which the end waits for a request that still runs."""
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-_NOTICED = (signal.SIGWINCH, signal.SIGCONT)
+_NOTICED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 """Signals after which the screen is drawn again: it has another size, or was not ours."""
 
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -10, "page down": 10}
@@ -123,7 +123,7 @@ class Top:
     """Shows snapshots on a screen until the user or a signal ends it.
 
     Args:
-        screen: the screen, which has been entered.
+        screen: the screen, which is entered when `run` is called.
         read: reads a snapshot; called in a thread of its own.
         perform: applies an action to the schedule with a key, and returns a message; called in the
             same thread. It may raise `PschedError`.
@@ -207,10 +207,8 @@ class Top:
             utc=self._utc,
             age=now - state.read_at,
         )
-        try:
+        with self._ending_with_terminal():
             self._screen.draw(render(state.snapshot, view))
-        except OSError:
-            state.over = 0  # nobody sees the terminal any more
 
     def _wait(self, now: float) -> None:
         """Wait for a key, a signal or an answer, but not beyond the next thing to do."""
@@ -227,8 +225,10 @@ class Top:
         for number in self._inbox.take():
             if number in _ENDING:
                 state.over = number
+            elif number == signal.SIGTSTP:
+                self._suspend()
             elif number == signal.SIGCONT:
-                self._screen.take()
+                self._take_screen()
 
     def _keys(self) -> Iterator[str]:
         waiter = select.poll()
@@ -275,7 +275,8 @@ class Top:
         elif key == "r":
             state.next_read = 0.0
         elif key == "redraw":
-            self._screen.clear()
+            with self._ending_with_terminal():
+                self._screen.clear()
         elif key in _STEPS:
             state.move(_STEPS[key])
         elif key in _ENDS:
@@ -312,13 +313,28 @@ class Top:
             with self._inbox.standing_by():
                 self._show_logs(task.key, follows)
         finally:
-            self._screen.take()
+            self._take_screen()
 
     def _suspend(self) -> None:
         """Stop this process, as Ctrl-Z does; go on when it is continued."""
         self._screen.give_back()
+        self._inbox.let_go(signal.SIGTSTP)
         suspend()
-        self._screen.take()
+        self._inbox.take_over()
+        self._take_screen()
+
+    def _take_screen(self) -> None:
+        with self._ending_with_terminal():
+            self._screen.take()
+
+    @contextmanager
+    def _ending_with_terminal(self) -> Iterator[None]:
+        """End the loop if the terminal is gone, which a ``with`` block uses."""
+        try:
+            yield
+        except OSError:
+            if self._state.over is None:
+                self._state.over = 0
 
     def _take(self, snapshot: object) -> None:
         state = self._state

@@ -11,6 +11,7 @@ from psched.base.errors import PschedError, StoreError, TransientStoreError
 from psched.cli.history.run_text import result
 from psched.cli.running_here import serves, shown_progress, table_of
 from psched.cli.top.snapshot import (
+    MOST_ROWS,
     ComingTask,
     FailedTask,
     LateTask,
@@ -28,9 +29,6 @@ from psched.core.model import PAUSED, RUNNING, Occurrence, Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.operations.overview import MOST_COUNTED, Overview
 from psched.triggers.zone import find_zone
-
-MOST_ROWS = 100
-"""The most rows of each kind that are read."""
 
 FAILED_WITHIN = 3600
 """Failures are shown for so many seconds."""
@@ -238,12 +236,15 @@ class Reader:
                 max(0, each.slots - (busy.get(each.nonce, 0) if all_read else each.busy))
                 for each in found
             ]
+            found.sort(key=lambda each: each.seen)
+            offsets = [each.clock_offset for each in found if each.clock_offset is not None]
             yield Master(
                 host=host,
                 workers=len(found),
                 slots=sum(each.slots for each in found),
                 free=sum(free),
-                seen=max(0.0, seen.now - max(each.seen for each in found)),
+                clock=offsets[-1] / 1000 if offsets else None,
+                seen=max(0.0, seen.now - found[-1].seen),
             )
 
     def _read_failures(self, now: float) -> Sequence[Run]:

@@ -9,6 +9,7 @@ from psched.cli.output import one_line
 from psched.cli.text_table import GAP, cut_to, padded_to, width_of, widths_of
 from psched.cli.time_format import format_span, format_time, short_time
 from psched.cli.top.snapshot import (
+    MOST_ROWS,
     ComingTask,
     FailedTask,
     LateTask,
@@ -59,8 +60,8 @@ HELP = (
     "",
     "ELAPSED is how long a run takes so far, USUAL the median of the last 20 runs.",
     "A run that takes more than twice as long is yellow. Progress is shown for tasks",
-    "of this host. The clock of this host is compared with that of the database: with",
-    "+ it is ahead.",
+    "of this host. The clock of a host is compared with that of the database: with +",
+    "it is ahead, with - behind.",
 )
 
 Place = tuple[str, str, float]
@@ -110,6 +111,8 @@ class _Section(NamedTuple):
     entries: Sequence[_Entry]
     total: int
     """How many there are, of which only the first may be known."""
+    counted: int = MOST_COUNTED
+    """At this number the count has ended, so that there may be more."""
 
 
 def render(snapshot: Snapshot, view: View) -> list[Line]:
@@ -127,7 +130,8 @@ def render(snapshot: Snapshot, view: View) -> list[Line]:
     body = [*_body(_sections(snapshot, view), room, view)]
     if room is not None:
         body += [Line("")] * (room - len(body))
-    return _fitted([*head, *body, *foot], view.width)
+    lines = [*head, *body, *foot]
+    return _fitted(lines if view.height is None else lines[-view.height :], view.width)
 
 
 def tasks(snapshot: Snapshot) -> Mapping[Place, Task]:
@@ -179,8 +183,8 @@ def _summary(snapshot: Snapshot) -> str:
     return ", ".join(parts)
 
 
-def _number(count: int) -> str:
-    return f"{count} or more" if count >= MOST_COUNTED else str(count)
+def _number(count: int, counted: int = MOST_COUNTED) -> str:
+    return f"{count} or more" if count >= counted else str(count)
 
 
 def _about(master: Master) -> str:
@@ -245,6 +249,8 @@ def _sections(snapshot: Snapshot, view: View) -> list[_Section]:
                 for task in shown
             ],
             max(count, len(shown)),
+            # The schedules that fall due later are not counted.
+            MOST_ROWS if shown is snapshot.coming else MOST_COUNTED,
         )
         for name, headings, cells, shown, count in given
         if shown
@@ -320,7 +326,7 @@ def _body(sections: Sequence[_Section], room: int | None, view: View) -> Iterato
         at = next((i for i, entry in enumerate(section.entries) if entry.place == view.selected), 0)
         begin = max(0, at - most + 1)
         shown = section.entries[begin : begin + most]
-        number = _number(section.total)
+        number = _number(section.total, section.counted)
         if len(shown) < section.total:
             number = f"{len(shown)} of {number}"
         table = [[f"{section.name} {number}", *section.headings], *(e.cells for e in shown)]

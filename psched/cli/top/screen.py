@@ -95,7 +95,11 @@ class Screen:
         self.give_back()
 
     def take(self) -> None:
-        """Take the terminal: keys arrive one by one, without a signal and without an echo."""
+        """Take the terminal: keys arrive one by one, without a signal and without an echo.
+
+        Raises:
+            OSError: the terminal is gone.
+        """
         if self._before is None:
             raise TypeError("the screen is used within a with block")
         raw = [*self._before]
@@ -103,7 +107,10 @@ class Screen:
         raw[_INPUT] &= ~termios.IXON
         raw[_CONTROL] = [*raw[_CONTROL]]
         raw[_CONTROL][termios.VMIN], raw[_CONTROL][termios.VTIME] = 1, 0
-        termios.tcsetattr(self.source, termios.TCSANOW, raw)
+        try:
+            termios.tcsetattr(self.source, termios.TCSANOW, raw)
+        except termios.error as error:
+            raise OSError(*error.args) from None  # it is no OSError by itself
         self._write(_ENTER)
 
     def give_back(self) -> None:
@@ -128,8 +135,11 @@ class Screen:
         Raises:
             OSError: the terminal is gone.
         """
-        shown = "\r\n".join(f"{self._styled(line)}\x1b[K" for line in lines)
-        self._write(f"\x1b[H{shown}\x1b[J")
+        # Each line is erased before it is written. After a character in the last column, the cursor
+        # is still on this character, which would be erased then.
+        erased = ["\x1b[K"] * (len(lines) - 1) + ["\x1b[J"]
+        shown = (f"{erase}{self._styled(line)}" for erase, line in zip(erased, lines, strict=True))
+        self._write("\x1b[H" + "\r\n".join(shown))
 
     def clear(self) -> None:
         """Clear the screen, which another program may have written to."""

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+MOST_ROWS = 100
+"""The most tasks of a kind that are read from the store; of failures, more can be known."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:

@@ -283,6 +283,9 @@ class WorkerRecord:
         seen: when it last wrote the record, in Unix seconds of the store's clock.
         ended: when it ended, in Unix seconds of the store's clock; None if it is alive or was
             killed.
+        clock_offset: by how many milliseconds the wall clock of its host was ahead of the store's
+            clock when it wrote the record; negative if it was behind. None if the worker is of a
+            version that does not record it, or if the table has no such column yet.
     """
 
     nonce: str
@@ -296,6 +299,7 @@ class WorkerRecord:
     started: int
     seen: int
     ended: int | None = None
+    clock_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

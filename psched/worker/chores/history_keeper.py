@@ -248,6 +248,7 @@ class HistoryKeeper:
             started=self._started,
             seen=0,
             ended=ended,
+            clock_offset=self._recorder.clock.host_offset(),
         )
         self._gateway.request_aside(lambda: store.beat(record))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import TextClause, text
 
@@ -17,7 +17,9 @@ from psched.stores.sql.dialects import Dialect
 Request = tuple[TextClause, dict[str, Any]]
 
 RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
-WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord))
+WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord) if field.name != "clock_offset")
+"""The columns that each table of workers has. ``clock_offset`` was added later: workers use a table
+without it, too, so that the table can be upgraded after them."""
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
 
 LEASE_COLUMNS = ("key", "scheduled_time", "owner")
@@ -47,6 +49,18 @@ _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
 _WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
+
+
+class WorkerStatements(NamedTuple):
+    """The statements that name all columns of the table of workers.
+
+    Attributes:
+        insert: inserts a record.
+        select: reads the records that were written since a time.
+    """
+
+    insert: TextClause
+    select: TextClause
 
 
 class HistoryStatements:
@@ -154,16 +168,32 @@ class HistoryStatements:
         )
         self.delete_workers = text(f"DELETE FROM {self._workers} WHERE seen < :before")
         self.delete_worker = text(f"DELETE FROM {self._workers} WHERE nonce = :nonce")
-        columns, integer = ", ".join(map(quote, WORKER_COLUMNS)), dialect.integer.format
-        own = [f":{name}" for name in WORKER_COLUMNS[:-3]]
-        self.insert_worker = text(
-            f"INSERT INTO {self._workers} ({columns}) VALUES ({', '.join(own)},"
-            f" COALESCE(NULLIF({integer(':started')}, 0), {self._now}), {self._now},"
-            f" CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END)"
+        self.workers = self._about_workers((*WORKER_COLUMNS, "clock_offset"), dialect, quote)
+        self.older_workers = self._about_workers(WORKER_COLUMNS, dialect, quote)
+        self.select_worker = text(
+            f"SELECT {', '.join(map(quote, WORKER_COLUMNS))} FROM {self._workers}"
+            " WHERE nonce = :nonce"
         )
-        self.select_worker = text(f"SELECT {columns} FROM {self._workers} WHERE nonce = :nonce")
-        self.select_workers = text(
-            f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
+
+    def _about_workers(
+        self, names: Sequence[str], dialect: Dialect, quote: Callable[[str], str]
+    ) -> WorkerStatements:
+        columns, integer = ", ".join(map(quote, names)), dialect.integer.format
+        given = {name: f":{name}" for name in names} | {
+            "started": f"COALESCE(NULLIF({integer(':started')}, 0), {self._now})",
+            "seen": self._now,
+            "ended": (
+                f"CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END"
+            ),
+        }
+        return WorkerStatements(
+            insert=text(
+                f"INSERT INTO {self._workers} ({columns}) VALUES ({', '.join(given.values())})"
+            ),
+            select=text(
+                f"SELECT {columns} FROM {self._workers}"
+                " WHERE seen >= :since ORDER BY started, nonce"
+            ),
         )
 
     def select_runs(
@@ -322,8 +352,8 @@ def run_record(columns: Sequence[Any]) -> RunRecord:
 
 
 def worker_record(columns: Sequence[Any]) -> WorkerRecord:
-    """The record in a row of ``<table>_workers``."""
-    return WorkerRecord(**dict(zip(WORKER_COLUMNS, columns, strict=True)))
+    """The record in a row of ``<table>_workers``, which may lack ``clock_offset``."""
+    return WorkerRecord(**dict(zip((*WORKER_COLUMNS, "clock_offset"), columns, strict=False)))
 
 
 def audit_record(columns: Sequence[Any]) -> AuditRecord:
