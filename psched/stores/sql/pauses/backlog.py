@@ -55,6 +55,9 @@ _SMALLEST, _LARGEST = 250, 20_000
 _SLICE_TIME = 0.02
 """Seconds that reading a slice should take."""
 
+_FIRST = 20
+"""While the search rests, each claim reads so many rows that have been due longest."""
+
 _REST = 20
 """The search rests for so many times as long as it took."""
 
@@ -154,10 +157,10 @@ class PassingOver(Strategy):
             return claimed
         if backlog.held_back.everything:
             return Claimed()
-        if begun >= backlog.next_search:
-            claimed = self._claim_found(backlog, owner, limit, lease)
-            if claimed.rows:
-                return claimed
+        find = self._search if begun >= backlog.next_search else self._first
+        claimed = self._claim_found(find, backlog, owner, limit, lease)
+        if claimed.rows:
+            return claimed
         claimed = self._inner.claim(owner, limit, lease, horizon, backlog.passed)
         if claimed.more:
             return claimed
@@ -166,11 +169,16 @@ class PassingOver(Strategy):
         return changed(claimed, more=backlog.place is not None)
 
     def _claim_found(
-        self, backlog: _Backlog, owner: str, limit: int, lease: Mapping[str, int]
+        self,
+        find: Callable[[_Backlog, int], Sequence[str]],
+        backlog: _Backlog,
+        owner: str,
+        limit: int,
+        lease: Mapping[str, int],
     ) -> Claimed:
-        """Claim the rows that the search finds in its next slice."""
+        """Claim the rows that the search finds in its next slice, or that are at the beginning."""
         before = changed(backlog)
-        keys = self._search(backlog, limit)
+        keys = find(backlog, limit)
         if not keys:
             return Claimed()
         try:
@@ -212,7 +220,7 @@ class PassingOver(Strategy):
         is_last = len(rows) < backlog.size
         for count, (place, time, key, type_) in enumerate(rows, 1):
             backlog.place = time, place
-            if type_ not in backlog.held_back.types and (not self._only or type_ in self._only):
+            if self._takes(backlog, type_):
                 keys.append(key)
             if len(keys) == limit:
                 is_last &= count == len(rows)
@@ -224,6 +232,17 @@ class PassingOver(Strategy):
         if is_last:
             self._rest(backlog, ended)
         return keys
+
+    def _first(self, backlog: _Backlog, limit: int) -> Sequence[str]:
+        """Return the keys of rows that are not paused, among those that have been due longest.
+
+        Plain SQL inserts rows that have been due for ever: their ``next_run_time`` is 0.
+        """
+        rows = self._query(self._sql.first_overdue, {"until": backlog.passed, "limit": _FIRST})
+        return [key for *_, key, type_ in rows if self._takes(backlog, type_)][:limit]
+
+    def _takes(self, backlog: _Backlog, type_: str) -> bool:
+        return type_ not in backlog.held_back.types and (not self._only or type_ in self._only)
 
     def _choose_size(self, backlog: _Backlog, took: float) -> None:
         if took > 2 * _SLICE_TIME:
