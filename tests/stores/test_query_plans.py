@@ -16,6 +16,7 @@ from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
 from psched.stores.sql.by_key.statements import FreeRow
+from psched.stores.sql.claims import AT_ANY_TIME
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import PLACE, Statements, as_seen
@@ -52,6 +53,7 @@ type, a claim reads them all."""
 
 LEASE = {"alive_time": 60, "shortest": 6}
 CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
+DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, "after": AT_ANY_TIME}
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,22 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     ),
     "first_resting": lambda c: (c.sql.first_resting, {"limit": LIMIT}),
     "resting": lambda c: (c.sql.resting, {"id": "k5", "limit": LIMIT}),
-    "due": lambda c: (c.sql.due, {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT}),
-    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT}),
+    "due": lambda c: (c.sql.due, DUE),
+    "due_among": lambda c: _with(c.sql.due_among([row.key for row in c.first]), DUE),
+    "first_overdue": lambda c: (c.sql.first_overdue, {"until": LATER, "limit": LIMIT}),
+    "overdue": lambda c: (
+        c.sql.overdue,
+        # In the middle of the rows that share one time.
+        {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
+        | {"until": LATER, "limit": LIMIT},
+    ),
+    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, "after": AT_ANY_TIME}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
-    "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
+    "claim_unlocked": lambda c: (
+        c.sql.claim_unlocked,
+        {**CLAIM, "horizon": 5, "after": AT_ANY_TIME},
+    ),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
     "by_key.free": lambda c: c.sql.by_key.free([row.key for row in (*c.first, *c.held)]),
     "by_key.claim": lambda c: _with(c.sql.by_key.claim("new.1", c.free()), LEASE),
@@ -341,6 +354,15 @@ def test_every_statement_is_judged(open_store):
     public = {name for name in dir(sql) if not name.startswith("_")}
     by_key = {f"by_key.{name}" for name in dir(sql.by_key) if not name.startswith("_")}
     assert public - {"by_key"} | by_key == JUDGED.keys() | UNJUDGED.keys()
+
+
+def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):
+    name = "claim_unlocked" if crowd.kind == "postgresql" else "due"
+    statement, values = JUDGED[name](crowd)
+    values = {**values, "after": int(crowd.store.now()) - 10}
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
+    assert cost.examined <= LIMIT, cost.plan
+    assert not cost.scans, cost.plan
 
 
 def _with(sent: Sent, more: Mapping[str, Any]) -> Sent:

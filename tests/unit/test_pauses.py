@@ -6,6 +6,7 @@ import pytest
 
 from psched import config
 from psched.base.errors import AlreadyExistsError, InvalidError, StoreUnavailableError
+from psched.client.verifier import Verifier
 from psched.core.catchup import iso
 from psched.core.definition import parse_row
 from psched.core.history.protocol import RunSelection
@@ -394,3 +395,29 @@ def test_why_and_next_say_that_a_type_is_paused(host):
     assert answer.sentence.endswith(": deploy.")
     following = host.schedules.next("one", 1)[0].time
     assert START + 2 * HOUR <= following < START + 2 * HOUR + MINUTE
+
+
+@pytest.mark.parametrize(("catchup", "code"), [("all", "skipped_paused"), ("latest", "coalesced")])
+def test_two_pauses_without_a_worker(host, catchup, code):
+    """What fell due between them is late, so catch-up decides about it and what comes after it."""
+    host.schedules.add("one", "test", next_time=FIRST, catchup=catchup, **MINUTELY)
+    for _ in range(2):
+        host.schedules.pause_type("test")
+        host.clock.advance(10 * MINUTE)
+        host.schedules.resume_type("test")
+        host.clock.advance(3 * MINUTE)
+    worker, ran = host.worker(host.store()), []
+    for _ in range(30):
+        worker.advance(1.1)
+        # One at a time, because runs of no length at the same instant seem to overlap.
+        for runner in worker.tasks.values():
+            ran.append(runner.occurrence)
+            runner.finish()
+    between = [f"one.{FIRST + number * MINUTE}" for number in (10, 11, 12)]
+    after = [f"one.{FIRST + number * MINUTE}" for number in (23, 24, 25)]
+    assert ran == ([*between, *after] if catchup == "all" else after[-1:])
+    answers = [host.schedules.why("one", FIRST + number * MINUTE) for number in (3, 15)]
+    assert [each.code for each in answers] == ["skipped_paused", code]
+    found = Verifier(host.store(), SETTINGS).verify(since=HOUR)
+    assert found.violations == []
+    assert found.instants >= 25

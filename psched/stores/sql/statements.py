@@ -158,20 +158,37 @@ class Statements:
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
         ours += self._unpaused
+        self._types = types
+        after = f" AND next_run_time > {dialect.integer.format(':after')}"
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{ours}{claimable}"
+            f" WHERE next_run_time <= {now} + {ahead}{after}{ours}{claimable}"
             " ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
+        self._due_among = (
+            f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
+            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
+        )
+        # `psched.stores.sql.pauses.backlog` reads the due rows slice by slice with these.
+        slice_ = (
+            f"SELECT {dialect.payload.format('id')}, next_run_time, id, type FROM {table} WHERE"
+            f" next_run_time <= {dialect.integer.format(':until')}"
+        )
+        in_time = "ORDER BY next_run_time, id LIMIT :limit"
+        key = dialect.text.format(":id")
+        self.first_overdue = text(f"{slice_} {in_time}")
+        self.overdue = text(
+            f"{slice_} AND {dialect.after.format('next_run_time', 'id', ':time', key)} {in_time}"
+        )
         # Rows of expired leases are not counted if the store's clock is the host's, because after a
         # user has set that clock, a running lease can seem to have expired.
         free = " AND owner IS NULL" if dialect.host_clock else ""
         self.backlog = text(
             f"SELECT next_run_time, {dialect.now} FROM {table}"
-            f" WHERE next_run_time <= {now}{ours}{free} ORDER BY next_run_time LIMIT :limit"
+            f" WHERE next_run_time <= {now}{after}{ours}{free} ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         lease = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
@@ -192,7 +209,7 @@ class Statements:
         self.claim_unlocked = text(
             "WITH due (key, was, since, before) AS MATERIALIZED"
             f" (SELECT id, owner, next_run_time, {self._claimed_before} FROM {table}"
-            f" WHERE next_run_time <= {now}{ours}"
+            f" WHERE next_run_time <= {now}{after}{ours}"
             " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
             f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
             f" RETURNING {columns}, was, since, before),"
@@ -326,6 +343,11 @@ class Statements:
         # have this value by now.
         condition = f"id = :id{{0}} AND {_AS_SEEN}"
         return conditional_text(self._claim, condition, len(seen), self._place), values
+
+    def due_among(self, keys: Sequence[str]) -> Request:
+        """A request like `due` for those of the given rows that are due."""
+        statement, values = by_keys(self._due_among, keys)
+        return statement, {**values, **self._types}
 
     def extend(self, leases: Mapping[str, Token]) -> Request:
         """A request that extends each given lease that is still held."""

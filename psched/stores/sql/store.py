@@ -35,11 +35,12 @@ from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.by_key.claims import KeyClaims
 from psched.stores.sql.by_key.conditions import Request
-from psched.stores.sql.claims import Strategy, choose, rows_held_by
+from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
+from psched.stores.sql.pauses.backlog import PassingOver
 from psched.stores.sql.pauses.store import PauseStore
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
@@ -102,11 +103,11 @@ class SqlStore(PauseStore[Statements]):
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._history_of = parameters.history
-        self._wanted_strategy = parameters.claim_strategy
-        self._strategy: Strategy | None = None
+        self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
+        self._strategy: PassingOver | None = None
         # The strategy of each server, with and without a run history. They are stored so that
         # psched need not probe a server again after it has reconnected.
-        self._known_strategies: dict[Hashable, Strategy] = {}
+        self._known_strategies: dict[Hashable, PassingOver] = {}
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
@@ -211,7 +212,8 @@ class SqlStore(PauseStore[Statements]):
 
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
-        return backlog_of(self._query(self._sql.backlog, {"limit": limit}))
+        after = self._claim_strategy().passed
+        return backlog_of(self._query(self._sql.backlog, {"limit": limit, "after": after}))
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
@@ -414,9 +416,18 @@ class SqlStore(PauseStore[Statements]):
     def _describe_claims(self) -> str:
         return "none" if self._connector.is_replica else self._claim_strategy().name
 
-    def _claim_strategy(self) -> Strategy:
+    def _claim_strategy(self) -> PassingOver:
         if self._strategy is None:
-            chosen = choose(self._connector, self._sql, self._wanted_strategy)
+            sql = self._sql
+            chosen = PassingOver(
+                choose(self._connector, sql, self._wanted_strategy),
+                CompareAndSwap(self._connector, sql),
+                sql,
+                self._pauses.select_holding,
+                query=self._query,
+                clock=self._clock,
+                only=self._only,
+            )
             # `server` is read after `choose`, which may have connected to another server.
             of_server = self._connector.server, self._problem is None
             self._strategy = self._known_strategies[of_server] = chosen

@@ -18,6 +18,7 @@ order of time. Thus one range of names contains the rules that hold.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import text
 
@@ -46,15 +47,47 @@ def unpaused(info: str, dialect: Dialect) -> str:
         info: the name of the table ``<table>_info``, quoted for the database.
         dialect: contains the SQL fragments that differ between databases.
     """
-    soon = f"{dialect.now_floor} + {_OFFSET + 1}"  # the rule must hold for one more second
-    in_range = f"FROM {info} WHERE name >= {{0}} AND name < {{1}}"
-    types = in_range.format(dialect.joined.format(f"'{_TYPE}'", soon), f"'{_TYPE}{_AFTER}'")
-    every = in_range.format(dialect.joined.format(f"'{_EVERY}'", soon), f"'{_EVERY}{_AFTER}'")
-    exact = dialect.exact.format
+    exact, holds = dialect.exact.format, f"FROM {info} WHERE {{}}".format
     return (
-        f" AND {exact('type')} NOT IN (SELECT {exact('value')} {types})"
-        f" AND NOT EXISTS (SELECT 1 {every})"
+        f" AND {exact('type')} NOT IN (SELECT {exact('value')} {holds(_holding(_TYPE, dialect))})"
+        f" AND NOT EXISTS (SELECT 1 {holds(_holding(_EVERY, dialect))})"
     )
+
+
+def _holding(kind: str, dialect: Dialect) -> str:
+    """An SQL condition that selects the rules of a kind that hold."""
+    soon = f"{dialect.now_floor} + {_OFFSET + 1}"  # the rule must hold for one more second
+    first = dialect.joined.format(f"'{kind}'", soon)
+    return f"name >= {first} AND name < '{kind}{_AFTER}'"
+
+
+class HeldBack(NamedTuple):
+    """What the rules that hold at a time hold back.
+
+    Attributes:
+        names: the names of their rows in ``<table>_info``.
+        types: the paused types.
+        everything: whether everything is paused.
+        now: that time, in whole Unix seconds of the store's clock; 0 if no rule holds.
+    """
+
+    names: frozenset[str]
+    types: frozenset[str]
+    everything: bool
+    now: int
+
+
+def held_back_by(found: Iterable[Columns]) -> HeldBack:
+    """What the rules hold back that `PauseStatements.select_holding` has found."""
+    names, types, everything, now = set[str](), set[str](), False, 0
+    for name, value, read_at in found:
+        names.add(name)
+        now = int(read_at)
+        if name.startswith(_TYPE):
+            types.add(value)
+        else:
+            everything = True
+    return HeldBack(frozenset(names), frozenset(types), everything, now)
 
 
 class PauseStatements:
@@ -63,10 +96,26 @@ class PauseStatements:
     Args:
         table: the table's name, not quoted.
         quote: quotes a name for the database.
+        dialect: contains the SQL fragments that differ between databases.
     """
 
-    def __init__(self, table: str, quote: Callable[[str], str]) -> None:
-        info = quote(f"{table}_info")
+    def __init__(self, table: str, quote: Callable[[str], str], dialect: Dialect) -> None:
+        self.table = f"{table}_info"
+        info = quote(self.table)
+        # Each of these statements changes no row, and fails if the user does not have the right
+        # that is its key.
+        self.rights = {
+            "INSERT": text(
+                f"INSERT INTO {info} (name, value)"  # noqa: S608  # quoted
+                f" SELECT name, value FROM {info} WHERE 1 = 0"
+            ),
+            "DELETE": text(f"DELETE FROM {info} WHERE 1 = 0"),  # noqa: S608  # quoted
+        }
+        holding = " OR ".join(f"({_holding(kind, dialect)})" for kind in (_TYPE, _EVERY))
+        self.select_holding = text(
+            f"SELECT name, value, {dialect.now_floor} FROM {info}"  # noqa: S608  # quoted
+            f" WHERE {holding}"
+        )
         self.select = text(
             f"SELECT name, value FROM {info}"  # noqa: S608  # quoted
             f" WHERE name >= '{_ABOUT}' AND name < '{_ABOUT}{_AFTER}' ORDER BY name"

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, StoreBusyError
@@ -25,7 +26,14 @@ class PauseStore(OutputStore[S]):
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
         super().__init__(parameters, clock=clock, rng=rng)
-        self._pauses = PauseStatements(parameters.table, self._connector.quote)
+        self._pauses = PauseStatements(
+            parameters.table, self._connector.quote, self._connector.dialect
+        )
+
+    @override
+    def try_rights(self) -> None:
+        super().try_rights()
+        self._try_each(self._pauses.rights, self._pauses.table)
 
     def pause_rules(self) -> Sequence[PauseRule]:
         """The stored rules, as `PausesTypes.pause_rules` describes."""

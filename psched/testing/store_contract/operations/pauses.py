@@ -1,18 +1,24 @@
 """Tests of the standing rules that pause types: `psched.core.operations.pauses.PausesTypes`."""
 
 from dataclasses import replace as changed
+from itertools import count
 from typing import Any
 
-from psched.core.model import DEFAULT_TYPE
+from psched.base.clock import SystemClock
+from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.pauses import PauseRule, PausesTypes
 from psched.core.store_protocol import CountsBacklog, LeasesByKey, Store
 from psched.testing.store_contract.bench import (
     LATER,
+    LONG_AGO,
+    MOMENT,
+    PATIENCE,
     BackendFactory,
     claim,
     due,
     ending,
     found,
+    wait_for_end,
 )
 
 _TYPES = ("mail", "Mail", "mail ", "m\xe4il", "b'o\"o\\%s", "x" * 255)
@@ -148,6 +154,130 @@ class PausesContract:
         last = claim(store, "w.2", limit=3)
         assert [row.key for row in last.rows] == ["w3", "w4"]
         assert not last.more
+
+    def test_very_many_paused_rows_delay_no_others(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        now = _add_many(store)
+        _change(store, store_=[_rule("a", "mail")])
+        store.add(
+            [due("among", now - 600, type="web"), due("after", now - 1, type="web")], nonce="n"
+        )
+        assert _claimed_until_none(store) == {"among", "after"}
+        # These fall due later, now and long before the others.
+        times = {"new": now, "first": LONG_AGO, "second": now - 600}
+        store.add([due(key, since, type="web") for key, since in times.items()], nonce="n")
+        _claim_until(store, {*times})
+        store.settle([ending(row, attempt=0) for row in store.rows() if row.owner is not None])
+        assert _claimed_until_none(store) == {"among", "after", *times}
+
+    def test_very_many_paused_rows_of_one_time_hide_none(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        now = _add_many(store, every=600)
+        _change(store, store_=[_rule("a", "mail")])
+        store.add([due("m5-web", now - 600, type="web")], nonce="n")
+        assert _claimed_until_none(store) == {"m5-web"}
+        store.add([due("m6-web", now - 600, type="web")], nonce="n")
+        _claim_until(store, {"m6-web"})
+
+    def test_very_many_rows_are_claimed_once_their_pause_has_ended(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store, other = backend_factory(), backend_factory()
+        _add_many(store)
+        _change(other, store_=[_rule("a", "mail"), _rule("b", "web")])
+        assert _claimed_until_none(store) == set()
+        _change(other, store_=[_rule("a", "mail"), _rule("c", None)])
+        assert _claimed_until_none(store) == set()
+        _change(other, drop=["a", "c"])
+        first = claim(store, _owner(), limit=3)
+        assert [row.key for row in first.rows] == ["m0", "m1", "m2"]
+        assert first.more
+        assert len(_claimed_until_none(store)) == _MANY - 3
+
+    def test_a_pause_of_very_many_rows_ends_at_its_time(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        _add_many(store)
+        _change(store, store_=[_rule("a", "mail", until=int(store.now()) + 2)])
+        assert _claimed_until_none(store) == set()
+        _claim_until(store, {f"m{number}" for number in range(_MANY)})
+
+    def test_a_row_among_very_many_paused_ones_gets_another_type(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        _add_many(store)
+        _change(store, store_=[_rule("a", "mail")])
+        assert _claimed_until_none(store) == set()
+        row = found(store, "m7")
+        assert store.replace(row, changed(row, type="web"))
+        _claim_until(store, {"m7"})
+
+    def test_rows_of_expired_leases_are_claimed_among_very_many_paused_ones(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        now = _add_many(store)
+        _change(store, store_=[_rule("a", "mail")])
+        store.add([due("web", now - 600, type="web")], nonce="n")
+        (first,) = _claimed_rows(store, **MOMENT)
+        wait_for_end(store, "web")
+        (second,) = _claimed_rows(store)
+        assert (second.key, second.fence) == (first.key, first.fence + 1)
+
+
+_MANY = 2500
+"""More rows than a store passes over in each claim."""
+
+_owners = count(1)
+
+
+def _owner() -> str:
+    return f"worker.{next(_owners)}"
+
+
+def _add_many(store: Store, *, every: int | None = None) -> int:
+    """Add very many due rows of the type ``mail``; return the time of the store's clock.
+
+    Args:
+        store: the store.
+        every: for how many seconds all of them have been due; None for different times.
+    """
+    now = int(store.now())
+    rows = [
+        due(f"m{number}", now - (every or 2 * _MANY - number), type="mail")
+        for number in range(_MANY)
+    ]
+    for start in range(0, _MANY, 500):
+        store.add(rows[start : start + 500], nonce="n")
+    return now
+
+
+def _claimed_rows(store: Store, **options: Any) -> list[Row]:  # noqa: ANN401  # of `claim`
+    """Claim until a claim says that there are no more rows."""
+    rows, more = list[Row](), True
+    while more:
+        claimed = claim(store, _owner(), limit=500, **options)
+        rows += claimed.rows
+        more = claimed.more
+    return rows
+
+
+def _claimed_until_none(store: Store) -> set[str]:
+    return {row.key for row in _claimed_rows(store)}
+
+
+def _claim_until(store: Store, keys: set[str]) -> None:
+    """Claim again and again until these rows have been claimed."""
+    clock = SystemClock()
+    give_up_at, seen = clock.monotonic() + PATIENCE, set[str]()
+    while seen != keys:
+        assert clock.monotonic() < give_up_at, f"not claimed: {keys - seen}"
+        seen |= _claimed_until_none(store)
+        clock.sleep(0.02)
 
 
 def _rule(id_: str, type_: str | None, **fields: Any) -> PauseRule:  # noqa: ANN401  # its fields
