@@ -21,7 +21,7 @@ compares both: a database that has lost its last commits can grant a number twic
 owner.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from psched.core.history.records import Fate, RunRecord, Skipped
@@ -236,7 +236,7 @@ class Retry:
 
     wait: float | None = None
     reason: str | None = None
-    earlier: int = 0
+    earlier: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class TestCommand:
         service.add("b", label="mail")
         told = psched(service, "pause", "--label", "mail", "--dry-run")
         assert told == "b: would be paused\n1 schedule would be paused\n"
-        assert psched(service, "pause", "--all") == "a: paused\nb: paused\n2 schedules paused\n"
+        assert psched(service, "pause", "*") == "a: paused\nb: paused\n2 schedules paused\n"
         told = psched(service, "resume", "a", "--dry-run")
         assert told == "a: would be resumed\n1 schedule would be resumed\n"
 
