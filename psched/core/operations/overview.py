@@ -139,18 +139,13 @@ def made_of(
 ) -> Overview:
     """Make an overview of rows that were read at nearly the same time.
 
-    A row whose lease the worker of an extra run holds beside its own is left out of the running
-    rows, because the row of the extra run is among them.
+    A row whose lease the worker of an extra run holds beside its own is neither shown nor counted
+    as running, because the row of the extra run is.
     """
     late = [row for row in due if row.next_run_time is None or row.next_run_time <= floor(now)]
     lost = {row.key for row in late}
-    running = [
-        row
-        for row in leased
-        if row.key not in lost
-        and (row.next_run_time or 0) > now
-        and not (row.attempt < 0 and returned(row))
-    ]
+    runs = [row for row in leased if row.attempt >= 0 or returned(row) is None]
+    running = [row for row in runs if row.key not in lost and (row.next_run_time or 0) > now]
     running.sort(key=lambda row: (row.claimed_at or now, row.key))
     return Overview(
         now=now,
@@ -158,7 +153,7 @@ def made_of(
         late=late[:limit],
         following=following[:limit],
         paused=paused[:limit],
-        counts=counts,
+        counts={**counts, RUNNING: counts[RUNNING] - (len(leased) - len(runs))},
     )
 
 
