@@ -171,6 +171,7 @@ def test_the_rights_on_the_tables_are_enough(store, database):
         for table in "runs", "workers", "audit", "output":
             rights = f"GRANT INSERT, UPDATE, DELETE ON {on}psched_{table} TO limited"
             database.server.query(rights, **more)
+        database.server.query(f"GRANT INSERT, DELETE ON {on}psched_info TO limited", **more)
         mine = open_store()
         mine.try_rights()
         assert mine.history_problem() is None

@@ -53,7 +53,7 @@ type, a claim reads them all."""
 
 LEASE = {"alive_time": 60, "shortest": 6}
 CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
-DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, "after": AT_ANY_TIME}
+DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, "since": AT_ANY_TIME}
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
         | {"until": LATER, "limit": LIMIT},
     ),
-    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, "after": AT_ANY_TIME}),
+    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, "since": AT_ANY_TIME}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
     "claim_unlocked": lambda c: (
         c.sql.claim_unlocked,
-        {**CLAIM, "horizon": 5, "after": AT_ANY_TIME},
+        {**CLAIM, "horizon": 5, "since": AT_ANY_TIME},
     ),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
     "by_key.free": lambda c: c.sql.by_key.free([row.key for row in (*c.first, *c.held)]),
@@ -359,7 +359,7 @@ def test_every_statement_is_judged(open_store):
 def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):
     name = "claim_unlocked" if crowd.kind == "postgresql" else "due"
     statement, values = JUDGED[name](crowd)
-    values = {**values, "after": int(crowd.store.now()) - 10}
+    values = {**values, "since": int(crowd.store.now()) - 10}
     cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
     assert cost.examined <= LIMIT, cost.plan
     assert not cost.scans, cost.plan

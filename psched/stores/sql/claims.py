@@ -52,7 +52,7 @@ _REPLACED = "\ufffd"
 
 
 AT_ANY_TIME = -(2**63)
-"""A time before that of every row."""
+"""The earliest time that a row can have."""
 
 
 class Strategy(Protocol):
@@ -67,7 +67,7 @@ class Strategy(Protocol):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        after: int = AT_ANY_TIME,
+        since: int = AT_ANY_TIME,
     ) -> Claimed:
         """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
 
@@ -76,7 +76,7 @@ class Strategy(Protocol):
             limit: the most rows to claim.
             lease: the arguments ``alive_time`` and ``shortest`` of `Store.claim`.
             horizon: the seconds from now within which to search for the next row to fall due.
-            after: only rows with a ``next_run_time`` after this one are claimed.
+            since: only rows with this ``next_run_time``, or a later one, are claimed.
         """
         ...
 
@@ -127,10 +127,10 @@ class SkipLocked(Strategy):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        after: int = AT_ANY_TIME,
+        since: int = AT_ANY_TIME,
     ) -> Claimed:
         values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
-        values["after"] = after
+        values["since"] = since
         try:
             found = self._connector.run(
                 lambda c: raw_execute.rows(c, self._sql.claim_unlocked, values)
@@ -138,7 +138,7 @@ class SkipLocked(Strategy):
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except InvalidValueError:
-            return self._one_by_one.claim(owner, limit, lease, horizon, after)
+            return self._one_by_one.claim(owner, limit, lease, horizon, since)
         now, next_due = float(found[0][0]), found[0][1]
         # If nothing was claimed, the result is one row without a key, which is dropped here.
         leased = [columns[2:] for columns in found if columns[2] is not None]
@@ -171,9 +171,9 @@ class CompareAndSwap(Strategy):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        after: int = AT_ANY_TIME,
+        since: int = AT_ANY_TIME,
     ) -> Claimed:
-        values = {"horizon": ceil(horizon), "limit": limit, "after": after}
+        values = {"horizon": ceil(horizon), "limit": limit, "since": since}
         return self._claim(owner, limit, lease, (self._sql.due, values))
 
     def claim_among(self, owner: str, keys: Sequence[str], lease: Mapping[str, int]) -> Claimed:

@@ -159,13 +159,13 @@ class Statements:
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
         ours += self._unpaused
         self._types = types
-        after = f" AND next_run_time > {dialect.integer.format(':after')}"
+        since = f" AND next_run_time >= {dialect.integer.format(':since')}"
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{after}{ours}{claimable}"
+            f" WHERE next_run_time <= {now} + {ahead}{since}{ours}{claimable}"
             " ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         self._due_among = (
@@ -188,7 +188,7 @@ class Statements:
         free = " AND owner IS NULL" if dialect.host_clock else ""
         self.backlog = text(
             f"SELECT next_run_time, {dialect.now} FROM {table}"
-            f" WHERE next_run_time <= {now}{after}{ours}{free} ORDER BY next_run_time LIMIT :limit"
+            f" WHERE next_run_time <= {now}{since}{ours}{free} ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         lease = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
@@ -209,7 +209,7 @@ class Statements:
         self.claim_unlocked = text(
             "WITH due (key, was, since, before) AS MATERIALIZED"
             f" (SELECT id, owner, next_run_time, {self._claimed_before} FROM {table}"
-            f" WHERE next_run_time <= {now}{after}{ours}"
+            f" WHERE next_run_time <= {now}{since}{ours}"
             " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
             f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
             f" RETURNING {columns}, was, since, before),"

@@ -212,8 +212,8 @@ class SqlStore(PauseStore[Statements]):
 
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
-        after = self._claim_strategy().passed
-        return backlog_of(self._query(self._sql.backlog, {"limit": limit, "after": after}))
+        since = self._claim_strategy().since
+        return backlog_of(self._query(self._sql.backlog, {"limit": limit, "since": since}))
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:

@@ -130,9 +130,9 @@ class PassingOver(Strategy):
         self._next_look = -inf
 
     @property
-    def passed(self) -> int:
-        """Until this time, in Unix seconds, nearly everything that is due is paused."""
-        return AT_ANY_TIME if self._backlog is None else self._backlog.passed
+    def since(self) -> int:
+        """Nearly all rows that fell due before this time, in Unix seconds, are paused."""
+        return AT_ANY_TIME if self._backlog is None else self._backlog.passed + 1
 
     @override
     def claim(
@@ -141,7 +141,7 @@ class PassingOver(Strategy):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        after: int = AT_ANY_TIME,
+        since: int = AT_ANY_TIME,
     ) -> Claimed:
         if self._backlog is not None:
             self._check(self._backlog)
@@ -152,7 +152,7 @@ class PassingOver(Strategy):
             begun = self._clock.monotonic()
         if (backlog := self._backlog) is None:
             self._is_unsure = True  # also if an error is raised
-            claimed = self._inner.claim(owner, limit, lease, horizon, after)
+            claimed = self._inner.claim(owner, limit, lease, horizon, since)
             self._is_unsure = self._clock.monotonic() - begun >= _SLOW
             return claimed
         if backlog.held_back.everything:
@@ -161,7 +161,7 @@ class PassingOver(Strategy):
         claimed = self._claim_found(find, backlog, owner, limit, lease)
         if claimed.rows:
             return claimed
-        claimed = self._inner.claim(owner, limit, lease, horizon, backlog.passed)
+        claimed = self._inner.claim(owner, limit, lease, horizon, self.since)
         if claimed.more:
             return claimed
         # All that was due, and not paused, has been claimed by somebody.
