@@ -10,6 +10,7 @@ from psched.base.errors import AlreadyFinishedError, InvalidError
 from psched.core.columns import decode, encode, encode_result
 from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
+from psched.core.operations.extra_runs import schedule_of
 from psched.core.schedule import Schedules
 
 LONGEST_WAIT = 366 * 86_400
@@ -70,7 +71,7 @@ class Task:
     before a step that cannot be undone.
 
     Attributes:
-        key: the schedule's key.
+        key: the schedule's key; that of an extra run is longer, see `schedule_key`.
         type: the type, which selects the handler.
         data: the payload, a JSON object; changes to it affect only this task. A payload that is not
             an object is wrapped in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
@@ -117,6 +118,14 @@ class Task:
     def id(self) -> str:
         """The key of the schedule, under the name that PerfectQueue uses."""
         return self.key
+
+    @property
+    def schedule_key(self) -> str:
+        """The key of the schedule: that of the task, without what an extra run adds to it.
+
+        See `psched.core.schedule.Schedule.trigger`.
+        """
+        return schedule_of(self.key) or self.key
 
     @property
     def raw_data(self) -> bytes:

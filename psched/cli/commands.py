@@ -53,13 +53,41 @@ _SUBCOMMANDS = {
         "cli.history.verify:verify",
         "Check that every occurrence ran once or has a reason.",
     ),
+    "trigger": (
+        "cli.operate.trigger:trigger",
+        "Run schedules now, beside their regular runs.",
+    ),
+    "backfill": (
+        "cli.operate.backfill:backfill",
+        "Run the missed times of a period.",
+    ),
     "cancel": (
         "cli.schedules.change:cancel",
         "Cancel tasks or schedules: they never run again.",
     ),
+    "force-finish": (
+        "cli.schedules.change:force_finish",
+        "Mark tasks or schedules as finished.",
+    ),
     "requeue": (
         "cli.schedules.change:requeue",
         "Run again what ended, was quarantined or is paused.",
+    ),
+    "pause": (
+        "cli.operate.pause:pause",
+        "Pause schedules or tasks, also until a time.",
+    ),
+    "resume": (
+        "cli.operate.pause:resume",
+        "Let paused schedules or tasks run again.",
+    ),
+    "skip": (
+        "cli.operate.skip:skip",
+        "Leave out the next runs of schedules.",
+    ),
+    "edit": (
+        "cli.operate.edit:edit",
+        "Change schedules.",
     ),
     "delete": (
         "cli.schedules.change:delete",
@@ -92,6 +120,14 @@ _SUBCOMMANDS = {
     "status": (
         "cli.daemon.status:status",
         "Show the masters of this host, their workers and tasks.",
+    ),
+    "top": (
+        "cli.top.command:top",
+        "Show what runs now, and what is late, next or failed.",
+    ),
+    "load": (
+        "cli.operate.load:load_",
+        "Show when the coming runs are most, and how to spread them.",
     ),
     "migrate": (
         "contrib.perfectsched.migration.command:migrate",

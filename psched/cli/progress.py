@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from math import ceil
 from typing import TypeVar
 
 import click
 
 from psched.app import CLOCK
 from psched.base.clock import Clock
+from psched.cli.time_format import format_span
 
 T = TypeVar("T")
 
@@ -17,6 +19,9 @@ _PATIENCE = 1.0
 
 _PAUSE = 10.0
 """The seconds between two lines about work whose length is not known."""
+
+_BLINK = 0.1
+"""The least seconds between two changes of a `Footer`."""
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 
@@ -70,6 +75,47 @@ class Progress:
                 meter[0].close()
 
 
+class Footer:
+    """A line about the progress below the other lines that a command prints on a terminal.
+
+    Elsewhere nothing is shown, because the other lines tell the progress there.
+
+    Args:
+        clock: measures how long the work takes.
+    """
+
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self._clock = clock
+        self._begun = self._shown_at = clock.monotonic()
+        self._is_shown = False
+        self._is_able = _is_terminal()
+
+    def clear(self) -> None:
+        """Remove the line, so that another one can be printed in its place."""
+        if self._is_shown and sys.__stderr__ is not None:
+            sys.__stderr__.write("\r\x1b[K")
+            sys.__stderr__.flush()
+            self._is_shown = False
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Show how far the work has come, but not more often than a person can read.
+
+        Args:
+            what: names what was done with each item.
+            done: the number of the items that are done.
+            total: the number of all items.
+        """
+        now = self._clock.monotonic()
+        took = now - self._begun
+        if not self._is_able or took < _PATIENCE or now - self._shown_at < _BLINK:
+            return
+        self._shown_at, self._is_shown = now, True
+        left = format_span(ceil(took / done * (total - done)), most=2)
+        if sys.__stderr__ is not None and done < total:
+            sys.__stderr__.write(f"{what} {done} of {total}, about {left} left")
+            sys.__stderr__.flush()
+
+
 class _Bar:
     """A bar on the terminal. It writes to the original stream, because psched's would escape it."""
 
@@ -114,7 +160,10 @@ class _Lines:
 
 
 def _meter(what: str, total: int | None, now: float) -> _Bar | _Lines:
+    return _Bar(what, total) if _is_terminal() else _Lines(what, total, now)
+
+
+def _is_terminal() -> bool:
     # The present stream is no terminal if a test or a caller has redirected it. Each stream is None
     # if standard error is closed.
-    is_terminal = all(each is not None and each.isatty() for each in (sys.__stderr__, sys.stderr))
-    return _Bar(what, total) if is_terminal else _Lines(what, total, now)
+    return all(each is not None and each.isatty() for each in (sys.__stderr__, sys.stderr))

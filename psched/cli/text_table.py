@@ -22,7 +22,8 @@ kept in memory."""
 _NARROWEST = 8
 """The width below which no column is cut."""
 
-_GAP = "  "
+GAP = "  "
+"""What is between two columns."""
 
 
 class TableRow(NamedTuple):
@@ -66,8 +67,8 @@ def print_table(
     first = [*islice(left, FIRST_ROWS)]
     if not first:
         return 0
-    widths = _widths([headings, *(row.cells for row in first)], line)
-    if colours is not None and (colours.column not in headings or not _is_coloured()):
+    widths = widths_of([headings, *(row.cells for row in first)], line)
+    if colours is not None and (colours.column not in headings or not is_coloured()):
         colours = None
     _print_line(headings, widths, line)
     for row in chain(first, left):
@@ -82,10 +83,10 @@ def print_table(
     return number
 
 
-def _widths(table: Sequence[Sequence[str]], line: int) -> list[int]:
+def widths_of(table: Sequence[Sequence[str]], line: int) -> list[int]:
     """The widths of all columns. If a line would be too long, the widest columns are cut."""
-    widths = [min(line, max(map(_width, column))) for column in zip(*table, strict=True)]
-    room = line - len(_GAP) * (len(widths) - 1)
+    widths = [min(line, max(map(width_of, column))) for column in zip(*table, strict=True)]
+    room = line - len(GAP) * (len(widths) - 1)
     while sum(widths) > room and max(widths) > _NARROWEST:
         # Of columns of the same width, the last is cut: a key is more important than a reason.
         widest = max(range(len(widths)), key=lambda place: (widths[place], place))
@@ -100,35 +101,39 @@ def _print_line(
     colour: tuple[int, str | None] | None = None,
 ) -> None:
     """Print a row; ``colour`` is the place of the cell with a colour, and its colour, if any."""
-    if _width(_GAP.join(_padded(cells, widths))) > line:
-        cells = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    padded = _padded(cells, widths)
+    if width_of(GAP.join(padded_to(cells, widths))) > line:
+        cells = [cut_to(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    padded = padded_to(cells, widths)
     if colour is None:
-        click.echo(_GAP.join(padded).rstrip())
+        click.echo(GAP.join(padded).rstrip())
         return
     place, name = colour
     padded[place] = click.style(padded[place], fg=name) if name else padded[place]
-    write_styled(_GAP.join(padded).rstrip() + "\n")
+    write_styled(GAP.join(padded).rstrip() + "\n")
 
 
-def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+def padded_to(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The cells of a row, each but the last one followed by blanks up to its width."""
     *most, last = cells
     padded = (
-        cell + " " * (width - _width(cell)) for cell, width in zip(most, widths, strict=False)
+        cell + " " * (width - width_of(cell)) for cell, width in zip(most, widths, strict=False)
     )
     return [*padded, last]
 
 
-def _cut(cell: str, width: int) -> str:
-    if _width(cell) <= width:
+def cut_to(cell: str, width: int) -> str:
+    """The text; if it needs more columns of a terminal, its beginning and an ellipsis."""
+    if width_of(cell) <= width:
         return cell
+    if width < 1:
+        return ""
     kept = cell[: width - 1]
-    while _width(kept) > width - 1:
+    while width_of(kept) > width - 1:
         kept = kept[:-1]
     return kept + "…"
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
     """The number of columns that a terminal needs for a text."""
     if text.isascii():
         return len(text)
@@ -138,7 +143,8 @@ def _width(text: str) -> int:
     )
 
 
-def _is_coloured() -> bool:
+def is_coloured() -> bool:
+    """Whether standard output is a terminal for which the user wants colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()

@@ -114,9 +114,23 @@ class Auditor:
             action: what was done, for example ``add``.
             changes: the changes. Those that have changed none of `COLUMNS` are not recorded.
         """
-        if not self.is_able:
-            return
-        records = [each for change in changes if (each := self._record(action, *change))]
+        if self.is_able:
+            self._keep([each for change in changes if (each := self._record(action, *change))])
+
+    def record_about(self, action: str, key: str, about: Mapping[str, Any]) -> None:
+        """Record that something was done with a schedule that has not changed the schedule itself.
+
+        Args:
+            action: what was done, for example ``trigger``.
+            key: the key of the schedule.
+            about: what is to be known of it. A name that is also that of a column has a value of
+                this column.
+        """
+        if self.is_able:
+            shown = {name: _shown(name, value) for name, value in about.items()}
+            self._keep([self._made(action, key, before="{}", after=_json(shown))])
+
+    def _keep(self, records: Sequence[AuditRecord]) -> None:
         if self._waiting is None:
             self._write(records)
             return
@@ -142,8 +156,14 @@ class Auditor:
             self.record(action, [(None, row) for row in found.values()])
 
     @cached_property
-    def _author(self) -> Author:
+    def author(self) -> Author:
+        """Who makes the changes."""
         return self._find_author()
+
+    @property
+    def note(self) -> str | None:
+        """Why the present change is made, see `noting`; None for no note."""
+        return self._note
 
     def _record(self, action: str, before: Row | None, after: Row | None) -> AuditRecord | None:
         row = after or before
@@ -158,15 +178,23 @@ class Auditor:
             if after.status == DELETING:
                 # The definition is recorded now, because nobody reads it when the row is deleted.
                 old = _definition(before)
-        return AuditRecord(
-            key=row.key,
-            action=action,
-            user=self._author.user,
-            host=self._author.host,
-            program=self._author.program,
-            note=self._note,
+        return self._made(
+            action,
+            row.key,
             before=None if before is None else _json(old),
             after=None if after is None else _json(new),
+        )
+
+    def _made(self, action: str, key: str, *, before: str | None, after: str | None) -> AuditRecord:
+        return AuditRecord(
+            key=key,
+            action=action,
+            user=self.author.user,
+            host=self.author.host,
+            program=self.author.program,
+            note=self._note,
+            before=before,
+            after=after,
         )
 
     def _write(self, records: Sequence[AuditRecord]) -> None:

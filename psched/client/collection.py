@@ -12,7 +12,8 @@ from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
 from psched.base.retry import read_each, retry_while_unavailable
 from psched.client.author import Author, this_process
-from psched.client.collection_history import CollectionHistory
+from psched.client.operations.present import CollectionOfPresent
+from psched.client.operations.wanted import wanted_of
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
@@ -20,9 +21,9 @@ from psched.client.push_arguments import (
     lacks_type,
     refuse_data_as_type,
 )
-from psched.client.selected import SelectedSchedules, wanted_of
+from psched.client.selected import Changers, SelectedSchedules
 from psched.client.waiting import wait_for_end
-from psched.client.writer import Writer, read_row
+from psched.client.writer import read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
@@ -38,7 +39,7 @@ _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
 
 
-class ScheduleCollection(CollectionHistory):
+class ScheduleCollection(CollectionOfPresent):
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
     A collection is a context manager: the end of a ``with`` block closes the connection to the
@@ -73,13 +74,11 @@ class ScheduleCollection(CollectionHistory):
         author: Callable[[], Author] = this_process,
     ) -> None:
         self._settings = settings
-        self._clock = clock
         self._draw_nonce = draw_nonce
         self._warns_without_type = warns_without_type
         send = partial(retry_while_unavailable, clock=clock, tries=tries)
-        super().__init__(store, settings, clock=clock, author=author, send=send)
-        self._writer = Writer(
-            store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=send
+        super().__init__(
+            store, settings, clock=clock, author=author, send=send, draw_nonce=draw_nonce
         )
         self._poller = Poller(
             store, settings, clock=clock, draw_nonce=draw_nonce, send=send, schedules=self
@@ -370,7 +369,7 @@ class ScheduleCollection(CollectionHistory):
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """Return the next occurrences of a schedule; see `Schedule.next`."""
-        row = self._read(key)
+        row = self.shown_as_paused()(self._read(key))
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
     def wait(self, key: str, timeout: float | None = None) -> str:
@@ -385,75 +384,7 @@ class ScheduleCollection(CollectionHistory):
     def _wait(self, key: str, timeout: float | None) -> Row:
         return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
 
-    # --- changing ------------------------------------------------------------------------
-
-    def modify(
-        self,
-        key: str,
-        decide: Callable[[Row], Mapping[str, Any]] | None = None,
-        /,
-        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
-    ) -> None:
-        """Change a schedule's definition.
-
-        If ``cron``, ``timezone`` or ``dst_policy`` is changed, the next occurrence is computed
-        anew, from the present time on. Any change puts a quarantined schedule back into service. A
-        schedule that has ended or is paused does not run again until a change sets its trigger or
-        a time.
-
-        If the schedule's task is running, it continues with the definition with which it was
-        started. The new definition applies to later occurrences. A new ``next_run_time`` is
-        ignored while the task runs, because the stored ``next_run_time`` is then the end of the
-        task's lease.
-
-        A ``next_run_time`` before the scheduled time of the next occurrence is refused, because
-        that run would take the place of the scheduled run. For an extra run, `push` a task of the
-        same type and data with a key of its own. A task that runs only once is moved by
-        ``next_time``.
-
-        Args:
-            key: the schedule's key.
-            decide: a function that returns the changes, given the row as it is stored now. It is
-                called again if the row was changed before the result was written. If the result
-                is empty, nothing is changed. None means that ``changes`` are the changes.
-            changes: new values for arguments of `add`. If a setting among them is None, the
-                schedule's own value is removed, so that the installation's setting applies again.
-
-        Raises:
-            NotFoundError: no schedule has this key, or the schedule is being deleted.
-            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
-        """
-        self._writer.modify(key, decide, changes)
-
-    def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
-        """Change the definitions of many schedules in one transaction, if nothing prevents that.
-
-        Args:
-            changes: for each schedule, its row as the caller has read it, and the changes as in
-                `modify`.
-
-        Returns:
-            For each schedule, whether it was changed. If not, `modify` finds out why: the row may
-            have changed since it was read, a change may be invalid, the store may be unavailable or
-            unable to change many schedules at once, or the answer to the change may be lost.
-        """
-        return self._writer.try_to_modify(changes)
-
-    def delete(self, key: str) -> bool:
-        """Delete a schedule. If its task runs, its worker first stops it; see `Schedule.delete`."""
-        return self._writer.delete(key)
-
-    def cancel(self, key: str) -> bool:
-        """Cancel a schedule, so that it never runs again; see `Schedule.cancel`."""
-        return self._writer.cancel(key)
-
-    def force_finish(self, key: str) -> bool:
-        """Mark a schedule as finished, whatever its task has done; see `Schedule.force_finish`."""
-        return self._writer.force_finish(key)
-
-    def requeue(self, key: str, run_at: When | None = None) -> None:
-        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
-        self._writer.requeue(key, run_at)
+    # --- many at once --------------------------------------------------------------------
 
     def select(
         self,
@@ -464,7 +395,7 @@ class ScheduleCollection(CollectionHistory):
         reason: str | None = None,
         every: bool = False,
     ) -> SelectedSchedules:
-        """Select the schedules that fulfil all conditions, to requeue or cancel them.
+        """Select the schedules that fulfil all conditions, to change or run them.
 
         Args:
             keys: keys or patterns, in which ``*`` stands for any characters and ``?`` for one.
@@ -479,7 +410,10 @@ class ScheduleCollection(CollectionHistory):
             InvalidError: a value is invalid, or there is no condition.
         """
         wanted = wanted_of(keys, status, type, label, reason, every=every)
-        return SelectedSchedules(self, self._writer, wanted, self._clock)
+        changers = Changers(
+            self._writer, self._pauser, self._extra_runs, self._skipper, self._editor
+        )
+        return SelectedSchedules(self, changers, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class CollectionHistory:
             TransientStoreError: the store is unavailable.
         """
         try:
-            newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST)
+            newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST, extra_runs=False)
             # Older records can be those of a deleted schedule with the same key. So an attempt is
             # recognized by its lease.
             return next((run for run in newest if run.record.lease == row.settled_by), None)
@@ -103,6 +103,7 @@ class CollectionHistory:
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
         limit: int | None = None,
+        extra_runs: bool = True,
     ) -> Iterator[Run]:
         """Read the records of the run history that fulfil all conditions, the newest first.
 
@@ -116,6 +117,8 @@ class CollectionHistory:
             outcome: one or several values of `Run.outcome`; None means every record.
             fate: one or several values of `Run.fate`; None means every record.
             limit: the largest number of records; None means no limit.
+            extra_runs: whether the records of the extra runs of the schedule with this ``key`` are
+                among the records, see `Schedule.trigger`. Each of these has a key of its own.
 
         Raises:
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
@@ -135,6 +138,7 @@ class CollectionHistory:
         history = self._history()
         selection = RunSelection(
             key=chosen_key(key),
+            with_extra_runs=key is not None and extra_runs,
             types=types,
             outcomes=frozenset() if both else outcomes,
             fates=fates,

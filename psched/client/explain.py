@@ -16,6 +16,8 @@ from psched.core.history.why.asked_time import parse_asked
 from psched.core.history.why.explain import explain
 from psched.core.history.why.facts import Facts
 from psched.core.model import RUNNING, Row
+from psched.core.operations.pauses import PausesTypes, as_paused
+from psched.core.operations.pausing import zone_of
 from psched.core.selection import Selection
 from psched.core.shorthands import When
 from psched.core.store_protocol import Store
@@ -70,6 +72,9 @@ def explain_from_store(
     key = stored_key(key)
     row = send(partial(store.get, key))
     now = send(store.now)
+    if row is not None and isinstance(store, PausesTypes):
+        rules = send(store.pause_rules)
+        row = as_paused(row, rules, zone_of(row, settings), now)
     similar_keys = partial(_similar, store, send, key)
     off: str | None = "a store of this kind keeps none"
     if isinstance(store, KeepsHistory):

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -17,17 +17,22 @@ from psched.base.errors import AlreadyFinishedError, InvalidError, PreemptedErro
 from psched.base.retry import Send
 from psched.client.lost_answers import LostAnswers
 from psched.config import Config
+from psched.core import attempts
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
 from psched.core.history.protocol import KeepsHistory
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
-from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row
+from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
+from psched.core.operations.extra.overlap import unsupported, without_lease
+from psched.core.operations.extra.turns import Turns
+from psched.core.operations.extra_runs import needed_schedule
+from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
 from psched.core.settling import Ending, Settler
-from psched.core.store_protocol import Claimed, Settled, Store
+from psched.core.store_protocol import Claimed, LeasesByKey, Settled, Store
 
 
 class Poller:
@@ -59,6 +64,8 @@ class Poller:
         self.schedules = schedules
         self.shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._draw_nonce = draw_nonce
+        self._pauses = PauseReader(store)
+        self._turns = Turns()
         self.recorder = Recorder(
             host=socket.gethostname(), generation=None, clock=StoreClock(clock)
         )
@@ -71,11 +78,14 @@ class Poller:
             if claimed.now is not None:
                 self.recorder.clock.read(claimed.now, sent, self.clock.boottime())
             for row in claimed.rows:
-                if row.key in claimed.expired:
+                if row.key in claimed.expired and attempts.returned(row) is None:
                     lost = self.recorder.taken_over(row, claimed.expired[row.key])
                     self.record(row, lost)
+            now = claimed.now or 0
+            if self._pauses.is_outdated(claimed.rows, now):
+                self.send(partial(self._pauses.read, now))
             for row in claimed.rows:
-                if task := self._task_of(row, claimed.now or 0, sent):
+                if task := self._task_of(row, now, sent):
                     return task
             # If ``more`` is true although no row was leased, other workers have leased the due rows
             # first. The loop claims again, because further rows can be due.
@@ -110,15 +120,12 @@ class Poller:
         # The loop is repeated only if somebody has changed the schedule's definition since the row
         # was read. Then the row is read again, and the new definition is used.
         while row is not None and row.token == leased.token:
-            verdict = after_claim(row, self.settings, now)
+            verdict = after_claim(row, self.settings, now, self._pauses.pauses(row, now))
             if isinstance(verdict, Run):
-                holder = _CallersLease(self, row, sent + self.lease_time(row))
-                run = assignment(row, verdict.definition, verdict.scheduled_time)
-                try:
-                    text = payload_text(row.data, self.settings.data_limit)
-                    return Task({**run, "data": text}, holder)
-                except InvalidError as error:
-                    verdict = quarantine(row, str(error))
+                started = self._start(row, verdict, now, sent)
+                if isinstance(started, Task):
+                    return started
+                verdict = started
             verdict.records = self.recorder.records_of(
                 verdict, row, None, history=history_setting(row, self.settings)
             )
@@ -127,6 +134,61 @@ class Poller:
                 return None
             row = self.send(partial(self.store.get, row.key))
         return None
+
+    def _start(self, row: Row, run: Run, now: float, sent: float) -> Task | Settlement:
+        """Return the task of a leased row; the settlement of the row if it cannot run now."""
+        schedule = self._lease_schedule(row, run, now)
+        if isinstance(schedule, Settlement):
+            return schedule
+        holder = _CallersLease(self, row, sent + self.lease_time(row), schedule)
+        values = assignment(row, run.definition, run.scheduled_time)
+        try:
+            text = payload_text(row.data, self.settings.data_limit)
+            return Task({**values, "data": text}, holder)
+        except InvalidError as error:
+            holder.return_schedule()
+            return quarantine(row, str(error))
+
+    def _lease_schedule(self, row: Row, run: Run, now: float) -> Row | Settlement | None:
+        """Lease the schedule of an extra run, see `psched.core.operations.extra_runs`.
+
+        Args:
+            row: the row that was claimed.
+            run: what to run.
+            now: the store's clock at the claim.
+
+        Returns:
+            The row of the schedule; None if the row needs no other lease; or the settlement of the
+            row, if it cannot run now.
+        """
+        try:
+            needed = needed_schedule(row)
+        except InvalidError as error:
+            return quarantine(row, str(error))
+        if needed is None:
+            return None
+        store, key = self.store, needed[0]
+        if not isinstance(store, LeasesByKey):
+            return quarantine(row, unsupported(key))
+        owner = self._draw_nonce()
+        lost = LostAnswers[str]()
+        claim = partial(
+            store.claim_keys,
+            owner,
+            [key],
+            alive_time=self.settings.alive_time,
+            shortest=self.lease_time(row),
+        )
+
+        def request() -> Sequence[Row]:
+            # As in `_claim`, a request whose answer was lost is not repeated.
+            return self.store.held(owner, [key]) if lost else lost.send(owner, claim)
+
+        if leased := self.send(request):
+            return leased[0]
+        found = self.send(partial(self.store.look, [key])).get(key)
+        own = run.definition.settings
+        return without_lease(row, own, needed, found, now=now, turns=self._turns)
 
     def _claim(self) -> Claimed:
         owner = self._draw_nonce()
@@ -157,11 +219,21 @@ _OUTCOMES = {Finish: Outcome.FINISHED, Release: Outcome.RELEASED}
 
 
 class _CallersLease(Holder):
-    """The lease of a task that a program got from `Poller.poll` and runs itself."""
+    """The lease of a task that a program got from `Poller.poll` and runs itself.
 
-    def __init__(self, poller: Poller, row: Row, deadline: float) -> None:
+    Args:
+        poller: sends the requests.
+        row: the row of the task.
+        deadline: the deadline D of its lease.
+        schedule: the row of its schedule, which was leased later; None for no such lease.
+    """
+
+    def __init__(
+        self, poller: Poller, row: Row, deadline: float, schedule: Row | None = None
+    ) -> None:
         self._poller = poller
         self._row = row
+        self._schedule = schedule
         self._deadline = deadline
         self._lost = False
         self._result: str | None = None
@@ -190,7 +262,8 @@ class _CallersLease(Holder):
             attempt=attempt,
             history=history_setting(row, poller.settings),
         )
-        results = poller.send(lambda: self._settler.settle(poller.store, [ending]))
+        endings = [ending, *self._ending_of_schedule()]
+        results = poller.send(lambda: self._settler.settle(poller.store, endings))
         # If the lease was lost before, the result DONE is not trusted: the store answers DONE for
         # every row that does not exist, as if this settlement had removed the row.
         done = results[row.key] is Settled.DONE and not self._lost
@@ -203,15 +276,18 @@ class _CallersLease(Holder):
     def extend(self) -> None:
         self._refuse_if_over()
         poller, leases = self._poller, {self._row.key: self._row.token}
+        length = poller.lease_time(self._row)
+        if self._schedule is not None:
+            leases[self._schedule.key] = self._schedule.token
 
         def request() -> bool:
             sent = poller.clock.boottime()
             held = poller.store.extend(
-                leases, alive_time=poller.settings.alive_time, shortest=poller.shortest
+                leases, alive_time=poller.settings.alive_time, shortest=length
             )
-            if held:
-                self._deadline = sent + poller.lease_time(self._row)
-            return bool(held)
+            if is_held := len(held) == len(leases):
+                self._deadline = sent + length
+            return is_held
 
         self._require(done=poller.send(request))
 
@@ -236,6 +312,17 @@ class _CallersLease(Holder):
     @override
     def schedules(self) -> Schedules:
         return self._poller.schedules
+
+    def return_schedule(self) -> None:
+        """Give back the schedule of the task alone, because the task was not started."""
+        poller, endings = self._poller, self._ending_of_schedule()
+        if endings:
+            poller.send(lambda: self._settler.settle(poller.store, endings))
+
+    def _ending_of_schedule(self) -> Sequence[Ending]:
+        if (row := self._schedule) is None:
+            return ()
+        return (Ending(row, Release(), 0.0 if self._lost else self._deadline, is_borrowed=True),)
 
     def _refuse_if_over(self, attempt: Attempt | None = None) -> None:
         """Refuse a request if the lease is over; record the attempt that has ended, if one has."""

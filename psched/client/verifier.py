@@ -9,13 +9,16 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, read_each, send_once
 from psched.client.arguments import keeping_history, stored_key
 from psched.config import Config
+from psched.core.attempts import returned
 from psched.core.history.changes import values
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
+from psched.core.history.verify.extra_run_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.history.verify.findings import Findings, Kind
 from psched.core.history.verify.older_workers import OlderWorkers, Signs
 from psched.core.model import Row
+from psched.core.operations.extra_runs import schedule_of
 from psched.core.store_protocol import Store
 
 _SLACK = 60
@@ -53,6 +56,7 @@ class Verifier:
         self.start = 0
         self.is_complete = True
         self._older: OlderWorkers | None = None
+        self._with_extra_runs = set[str]()
 
     def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
         """Check everything since a time.
@@ -73,6 +77,7 @@ class Verifier:
         kept_since = int(now) - keep if keep else 0
         wanted = max(int(now - since), kept_since)
         recorded, oldest = self._find_keys(wanted, keys)
+        recorded |= self._with_extra_runs if not keys else set()
         self.start = max(wanted, min(oldest, int(now)))
         self.is_complete = self.start <= wanted
         period = Period(start=self.start, kept_since=kept_since, now=now)
@@ -94,11 +99,15 @@ class Verifier:
         found: set[str] = set()
         chosen: Sequence[str | None] = keys or (None,)
         for key in chosen:
-            for record in self._all(self._history.runs, RunSelection(key=key)):
+            selection = RunSelection(key=key, with_extra_runs=key is not None)
+            for record in self._all(self._history.runs, selection):
                 oldest = min(oldest, record.began)
                 if record.ended < since * 1000:
                     break
-                found.add(record.key)
+                if (schedule := schedule_of(record.key)) is not None:
+                    self._with_extra_runs.add(schedule)
+                if key in {None, record.key}:
+                    found.add(record.key)
             for audit in self._all(self._history.audits, AuditSelection(key=key)):
                 oldest = min(oldest, audit.time or oldest)
                 if oldest < since * 1000:
@@ -154,16 +163,32 @@ class Verifier:
         return None
 
     def _check(self, key: str, row: Row | None, period: Period) -> Findings:
-        selection = RunSelection(key=key, since=(period.start - _SLACK) * 1000, limit=MOST_RUNS)
+        with_extra_runs = key in self._with_extra_runs
+        selection = RunSelection(
+            key=key,
+            with_extra_runs=with_extra_runs,
+            since=(period.start - _SLACK) * 1000,
+            limit=MOST_RUNS,
+        )
         runs = [_without_texts(each) for each in self._all(self._history.runs, selection)]
         audits = [*self._all(self._history.audits, AuditSelection(key=key))]
+        own = sorted((each for each in runs if each.key == key), key=attrgetter("began"))
         recorded = Recorded(
-            key=key, row=row, runs=sorted(runs, key=attrgetter("began")), audits=audits
+            key=key,
+            row=row,
+            runs=own,
+            audits=[each for each in audits if each.action not in EXTRA_RUN_ACTIONS],
+            has_extra_runs=len(own) < len(runs) or bool(row and row.owner and returned(row)),
         )
         try:
-            return check(recorded, period, self._settings)
+            found = check(recorded, period, self._settings)
         except InvalidError:  # a user's trigger has returned an invalid time
-            return Findings(schedules=1, unknown={INVALID: 1})
+            found = Findings(schedules=1, unknown={INVALID: 1})
+        if with_extra_runs:
+            keys = [*{each.key for each in runs} - {key}]
+            rows = self._send(lambda: self._store.look(keys))
+            found.violations += check_extra_runs(key, runs, rows, audits)
+        return found
 
     def _get(self, key: str) -> Row | None:
         return self._send(lambda: self._store.get(key))

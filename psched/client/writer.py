@@ -3,11 +3,12 @@
 Each change is recorded in the audit trail after it was applied.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import cache, partial
 from math import ceil, floor
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.errors import (
@@ -20,12 +21,16 @@ from psched.base.errors import (
     StoreError,
 )
 from psched.base.retry import Send
+from psched.base.texts import visible
 from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
 from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.config import Config
+from psched.core import attempts
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
+from psched.core.history.protocol import KeepsHistory
+from psched.core.history.records import RunRecord
 from psched.core.model import (
     CANCELLED,
     CANCELLING,
@@ -37,7 +42,9 @@ from psched.core.model import (
     QUARANTINED,
     Row,
 )
-from psched.core.store_protocol import ReplacesMany, Store
+from psched.core.store_protocol import ReplacesAndRecords, ReplacesMany, Store
+
+_log = logging.getLogger("psched.audit")
 
 _NAMED = 5
 """The largest number of keys that an error text lists."""
@@ -54,6 +61,13 @@ Condition = Callable[[Row], bool]
 
 class ChangedMeanwhileError(ScheduleError):
     """A row does not fulfil the `Condition` any more, so it was not changed."""
+
+
+class Recorded(NamedTuple):
+    """The new row of a schedule, and the records that the run history gets with it."""
+
+    row: Row
+    records: Sequence[RunRecord]
 
 
 class Writer:
@@ -126,7 +140,10 @@ class Writer:
             nonlocal seen
             try:
                 if self._auditor.is_able:
-                    seen = self._store.get(stored_key(key)) or seen
+                    found = self._store.get(stored_key(key))
+                    # If an answer was lost, this may be the mark of the earlier try.
+                    if found is not None and not (lost and found.status == DELETING):
+                        seen = found
                 return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
                 if lost:
@@ -158,7 +175,7 @@ class Writer:
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
             return row.status != DELETING and was_replaced(row, seen, written)
 
-        self._replace("modify", key, change, was_applied)
+        self.replace("modify", key, change, was_applied)
 
     def try_to_modify(self, seen: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
         """Change rows that have not changed since; see `ScheduleCollection.try_to_modify`."""
@@ -198,7 +215,7 @@ class Writer:
         """
 
         def change(seen: Row) -> Row:
-            _require(only_if, seen)
+            require(only_if, seen)
             if seen.status not in CAN_BE_REQUEUED:
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = floor(self._store.now())
@@ -210,9 +227,7 @@ class Writer:
                 new = redeclare(seen, times, self._settings, self._store.now)
             return changed(new, created_at=now)
 
-        self._replace(
-            "requeue", key, change, lambda row, _seen, written: was_requeued(row, written)
-        )
+        self.replace("requeue", key, change, lambda row, _seen, written: was_requeued(row, written))
 
     def cancel(self, key: str, only_if: Condition | None = None) -> bool:
         """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`.
@@ -222,47 +237,87 @@ class Writer:
         """
         return self._end("cancel", key, CANCELLED, CANCELLING, only_if)
 
-    def force_finish(self, key: str) -> bool:
-        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`."""
-        return self._end("force_finish", key, FINISHED, FINISHING)
+    def force_finish(self, key: str, only_if: Condition | None = None) -> bool:
+        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`.
 
-    def _replace(
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
+        return self._end("force_finish", key, FINISHED, FINISHING, only_if)
+
+    def read(self, key: str) -> Row:
+        """Read the row with this key.
+
+        Raises:
+            NotFoundError: no row has this key.
+        """
+        return self._send(partial(read_row, self._store, key))
+
+    def replace(
         self,
         action: str,
         key: str,
-        change: Callable[[Row], Row | None],
+        change: Callable[[Row], Row | Recorded | None],
         was_applied: Callable[[Row, Row, Row], bool],
     ) -> None:
         """Replace a row by the result of ``change``.
+
+        Records are written in the transaction that replaces the row. A store that cannot do this
+        gets them afterwards.
 
         Args:
             action: what is done, for the audit trail.
             key: the row's key.
             change: a function that returns the new row, given the row as it is stored now. It
-                returns None if nothing must be written.
+                returns None if nothing must be written. It can be called again, and must then
+                return records of the same owner.
             was_applied: a function that returns whether a replacement whose answer was lost has
                 been applied. Its arguments are the row as it is stored now, the row that was to be
                 replaced, and the row that was to be written; see `psched.client.lost_answers`.
         """
-        lost = LostAnswers[tuple[Row, Row]]()
-        done: list[tuple[Row, Row]] = []
+        lost = LostAnswers[tuple[Row, Row, Sequence[RunRecord]]]()
+        done: list[tuple[Row, Row, Sequence[RunRecord]]] = []
 
         def request() -> bool:
             seen = read_row(self._store, key)
-            if write := lost.applied(lambda write: was_applied(seen, *write)):
+            if write := lost.applied(lambda write: was_applied(seen, *write[:2])):
                 done.append(write)
                 return True
             new = change(seen)
             if new is None:
                 return True
-            write = seen, new
-            is_replaced = lost.send(write, partial(self._store.replace, *write))
+            row, records = new if isinstance(new, Recorded) else (new, ())
+            write = seen, row, records
+            is_replaced = lost.send(write, partial(self._replace_and_record, *write))
             done.extend([write] if is_replaced else [])
             return is_replaced
 
         while not self._send(request):
             continue  # begin again, because the row was claimed, settled or changed meanwhile
-        self._auditor.record(action, done)
+        for _, _, records in done:
+            self._record_afterwards(records)
+        self._auditor.record(action, [(seen, row) for seen, row, _ in done])
+
+    def _replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
+        store = self._store
+        if records and isinstance(store, ReplacesAndRecords):
+            return store.replace_and_record(seen, new, records)
+        return store.replace(seen, new)
+
+    def _record_afterwards(self, records: Sequence[RunRecord]) -> None:
+        """Write the records of a change that was made, if the store has not written them with it.
+
+        A failure is only logged, because the change stands.
+        """
+        store: object = self._store
+        if not records or isinstance(store, ReplacesAndRecords):
+            return
+        if isinstance(store, KeepsHistory):
+            try:
+                self._send(partial(store.record, records))
+            except StoreError as error:
+                text = "%s was changed, but the run history does not tell what was skipped: %s"
+                _log.warning(text, visible(repr(records[0].key)), error)
 
     def _end(
         self,
@@ -304,7 +359,7 @@ class Writer:
             if seen.status == mark or (lost and seen.status == status):
                 done.extend([lost.last] if lost else [])
                 return seen.status == status
-            _require(only_if, seen)
+            require(only_if, seen)
             if seen.status in ENDED:
                 raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
             new = self._ended(seen, status, mark)
@@ -330,6 +385,8 @@ class Writer:
             )
         if seen.owner is not None:
             return changed(seen, status=mark)
+        # The worker of an extra run may have died, and nobody has leased the row since.
+        seen = attempts.given_back(seen)
         keep = seen.cron is not None
         try:
             retention = parse_row(seen, self._settings).settings.retention_time
@@ -346,7 +403,12 @@ class Writer:
         )
 
 
-def _require(condition: Condition | None, seen: Row) -> None:
+def require(condition: Condition | None, seen: Row) -> None:
+    """Refuse to change a row that does not fulfil a condition.
+
+    Raises:
+        ChangedMeanwhileError: it does not.
+    """
     if condition is not None and not condition(seen):
         raise ChangedMeanwhileError(f"{seen.key!r} was changed meanwhile: it is {seen.state}")
 

@@ -26,6 +26,7 @@ OVERRIDES = (
     "retry_backoff",
     "retry_wait_limit",
     "max_attempts",
+    "pause_after_failures",
     "on_return",
     "expire",
     "retention_time",

@@ -31,6 +31,7 @@ _UNCOUNTED = "PerfectSched's table does not count attempts; remove it"
 _NOT_IN_COMPAT = {
     "jitter": "PerfectSched's table shows a later start as a lease; remove it",
     "max_attempts": _UNCOUNTED,
+    "pause_after_failures": "PerfectSched's table keeps no status; remove it",
     "retry_backoff": _UNCOUNTED,
     "only": "cannot be used with type: rdb_compat, which keeps the type in the data",
 }

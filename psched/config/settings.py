@@ -163,6 +163,9 @@ class Config:
     max_attempts: Annotated[int, Number(whole=True, unit="attempts")] = 0
     """Number of failed attempts after which an occurrence is given up; 0 means no limit."""
 
+    pause_after_failures: Annotated[int, Number(whole=True, unit="failures", most=1000)] = 0
+    """Number of failed attempts in a row after which a schedule is paused; 0 means never."""
+
     on_return: Annotated[str, Choice("finish", "retry")] = "finish"
     """What happens to a task whose handler returns without calling finish(): the task is finished
     (finish), or counts as failed and is attempted again (retry)."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from psched.base import payload
 from psched.base.compression import LARGEST, decompress
 from psched.base.errors import InvalidError
-from psched.base.texts import brief
+from psched.base.texts import brief, cut, visible
 from psched.core.history.records import LARGEST_RESULT
 from psched.core.model import Row
 
@@ -22,6 +22,9 @@ NAME_LENGTH = 255
 
 TEXT_LENGTH = 4000
 """The longest note, in characters."""
+
+LONGEST_REASON = 460
+"""The number of characters to which a reason is cut; with the note on the cut, at most 500."""
 
 _USUAL_LIMIT = 16 * 2**20
 """A payload up to this size in bytes is read even if ``data_limit`` is lower."""
@@ -42,6 +45,13 @@ The number is estimated: commas and opening brackets are counted.
 """
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def plain_reason(reason: str | None) -> str | None:
+    """A reason in a form that any database can store and any terminal can show."""
+    if reason is None:
+        return None
+    return cut(visible(cut(reason, LONGEST_REASON)), LONGEST_REASON)
 
 
 def check_name(field: str, name: object) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
-from functools import cache
+from functools import cache, partial
 from math import ceil, floor
 from typing import Any, TypeGuard
 
@@ -27,6 +27,8 @@ from psched.core.columns import (
 )
 from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, PAUSED, WAITING, Row
+from psched.core.operations.extra.borrowing import while_free
+from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
 
@@ -45,7 +47,7 @@ FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES,
 
 TIMES = ("next_time", "next_run_time")
 
-_TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
+TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
 
 _DURATIONS = frozenset({"delay", "alive_time"})
@@ -66,15 +68,40 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
             ``next_run_time`` that is earlier.
 
     Raises:
-        InvalidError: a value is invalid, or ``next_run_time`` would run the first occurrence before
-            its scheduled time; the error's ``field`` is the name of the value.
+        InvalidError: a value is invalid, the key has the form of an extra run's key, or
+            ``next_run_time`` would run the first occurrence before its scheduled time; the error's
+            ``field`` is the name of the value.
     """
-    check_name("key", key)
+    refuse_extra_key(check_name("key", key))
     _refuse_unknown(fields)
     given = {name: value for name, value in fields.items() if value is not None}
     fields = expand_shorthands(key, given)
     row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
     return _started(row, definition, fields, now)
+
+
+def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> Row:
+    """Create the row of a one-shot that is defined like another row; it has no times yet.
+
+    Args:
+        key: the key of the new row.
+        seen: the row whose type, data, time zone, ``alive_time`` and options are copied.
+        fields: ``data`` and any of `OVERRIDES` and `OTHER_OPTIONS`, which replace those of the row.
+        settings: the installation's settings.
+
+    Raises:
+        InvalidError: a value is invalid, also one of the row; the error's ``field`` is its name.
+    """
+    copy = Row(
+        key=key,
+        type=seen.type,
+        data=seen.data,
+        timezone=seen.timezone,
+        alive_time=seen.alive_time,
+        options=seen.options,
+    )
+    row, _ = _redefined(copy, fields, settings)
+    return row
 
 
 def restart(row: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
@@ -152,9 +179,10 @@ def redeclare(
 
     If the trigger changes, the next occurrence is the first one from the present time on. But while
     a task of the schedule is running, ``next_time`` stays, because the settlement of the task will
-    compute the next occurrence from the new definition. A quarantined row keeps a valid
-    ``next_time`` if the trigger does not change. A row that has ended or is paused does not run
-    again until a change sets its trigger or a time.
+    compute the next occurrence from the new definition. If the task is an extra run, its settlement
+    computes nothing, so the row changes as if nothing ran. A quarantined row keeps a valid
+    ``next_time`` if the trigger does not change. A row that has ended does not run again until a
+    change sets its trigger or a time. A paused row stays paused until a change sets a time.
 
     Args:
         seen: the row as it is stored now.
@@ -167,12 +195,19 @@ def redeclare(
         InvalidError: a value is invalid, or ``next_run_time`` would run the next occurrence before
             its scheduled time; the error's ``field`` is the name of the value.
     """
+    return while_free(seen, partial(_redeclared, fields, settings, now))
+
+
+def _redeclared(
+    fields: Mapping[str, Any], settings: Config, now: Callable[[], float], seen: Row
+) -> Row:
     _refuse_unknown(fields)
     fields = expand_shorthands(seen.key, fields)
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
-    anew = start is not None or not _TRIGGER.isdisjoint(fields)
+    stays_paused = seen.status == PAUSED and start is None and run_at is None
+    anew = start is not None or not TRIGGER_FIELDS.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
@@ -190,7 +225,7 @@ def redeclare(
     if run_at is None:
         kept = next_time == seen.next_time and _DELAYS.isdisjoint(fields) and seen.status == WAITING
         run_at = seen.next_run_time if kept else definition.first_run(next_time)
-    return changed(
+    new = changed(
         row,
         next_time=next_time,
         next_run_time=run_at,
@@ -199,6 +234,9 @@ def redeclare(
         reason=None,
         retain_until=None,
     )
+    if not stays_paused:
+        return new
+    return changed(new, next_run_time=seen.next_run_time, status=PAUSED, reason=seen.reason)
 
 
 def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
@@ -295,8 +333,8 @@ def _refuse_early_run(
         fix = "to move the task to another time, set next_time instead"
     else:
         fix = (
-            "a run before it would take the place of the scheduled run. For an extra run, push a"
-            f" task of type {row.type!r} with the same data and a key of its own"
+            "a run before it would take the place of the scheduled run. For an extra run, call"
+            " trigger (psched trigger KEY)"
         )
     raise InvalidError("next_run_time", f"{early}; {fix}")
 

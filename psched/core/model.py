@@ -21,7 +21,7 @@ compares both: a database that has lost its last commits can grant a number twic
 owner.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from psched.core.history.records import Fate, RunRecord, Skipped
@@ -34,7 +34,7 @@ CANCELLED = "cancelled"  # ended by a person or a program
 EXPIRED = "expired"  # a one-shot that has not succeeded in time
 FAILED = "failed"  # a one-shot whose last allowed attempt has failed
 QUARANTINED = "quarantined"  # the row is invalid; ``reason`` says why
-PAUSED = "paused"  # psched never sets this status; such a row does not run
+PAUSED = "paused"  # the row does not run before it is resumed, see `psched.core.operations.pausing`
 MIGRATING = "migrating"  # copied by `psched migrate`, but not released yet; the row does not run
 
 ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
@@ -230,10 +230,13 @@ class Retry:
         wait: seconds until the next attempt; None means that ``retry_wait`` and ``retry_backoff``
             apply.
         reason: a text that says what failed; None for no text.
+        earlier: how many attempts of earlier occurrences have failed in a row before this
+            occurrence, for the setting ``pause_after_failures``.
     """
 
     wait: float | None = None
     reason: str | None = None
+    earlier: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

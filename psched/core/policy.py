@@ -10,16 +10,16 @@ requeued or deleted.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 
 from psched.base.errors import InvalidError, NotLoadedError
-from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core import attempts
 from psched.core.catchup import describe_dropped, iso, last_occurrence, oldest_kept
-from psched.core.columns import LATEST_TIME
+from psched.core.columns import LATEST_TIME, plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
 from psched.core.history.spans import dropped_spans
@@ -42,6 +42,9 @@ from psched.core.model import (
     Row,
     Settlement,
 )
+from psched.core.operations import pausing
+from psched.core.operations.extra import borrowing
+from psched.core.operations.pauses import PastPause, skipped_by_pause
 from psched.triggers.trigger import Trigger, is_custom
 
 _SHORTEST_SEARCH = 1
@@ -49,9 +52,6 @@ _SHORTEST_SEARCH = 1
 
 It applies if ``retry_wait`` is shorter.
 """
-
-_REASON_LENGTH = 460
-"""The number of characters to which a reason is cut; with the note on the cut, at most 500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +67,45 @@ class Run:
     scheduled_time: int
 
 
-def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
+def after_claim(
+    row: Row, settings: Config, now: float, pauses: Sequence[PastPause] = ()
+) -> Run | Settlement:
     """Decide what to do with a row that has just been claimed.
 
     Args:
         row: the row as the claim returned it.
         settings: the installation's settings.
         now: the time of the store's clock.
+        pauses: when the row's type was paused, see `psched.core.operations.pauses`.
 
     Returns:
         The occurrence to run; or a settlement, if there is nothing to run. There is nothing to run
         if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
         or if the row's next occurrences are dropped or not due yet.
     """
+    if row.attempt < 0 and (free := attempts.given_back(row, row.owner)) is not row:
+        # The worker of an extra run has died. The row's own occurrence was not running.
+        return borrowing.restored(free) or changed(_resting(free, settings), fate=None)
     if row.status != WAITING:
-        # The claim has counted an attempt. We subtract it again, because nothing was tried.
-        return _resting(changed(row, attempt=attempts.before_claim(row)), settings)
+        return _not_waiting(row, settings, now)
     try:
         definition = parse_row(row, settings)
         if given_up := attempts.give_up_reason(row, definition, now):
             return _give_up(row, definition, *given_up)
-        return _next_step(row, definition, now)
+        return _next_step(row, definition, now, pauses)
     except NotLoadedError as error:
         # This is not counted as an attempt, because another host might be able to load the code, or
         # the code might be installed on this host soon.
         return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
+    except InvalidError as error:
+        return quarantine(row, str(error))
+
+
+def _not_waiting(row: Row, settings: Config, now: float) -> Settlement:
+    # The claim has counted an attempt. We subtract it again, because nothing was tried.
+    row = changed(row, attempt=attempts.before_claim(row))
+    try:
+        return pausing.after_claim(row, settings, now) or _resting(row, settings)
     except InvalidError as error:
         return quarantine(row, str(error))
 
@@ -109,6 +123,13 @@ def after_run(
         settings: the installation's settings.
         now: the time of the store's clock; needed only if the definition was changed.
     """
+    end = _after_run(leased, current, decision, settings, now)
+    return pausing.set_aside(end, current)
+
+
+def _after_run(
+    leased: Row, current: Row, decision: Decision, settings: Config, now: float
+) -> Settlement:
     # A one-shot that has succeeded becomes finished, even if it was cancelled during the run.
     done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
     if current.known_status is None or (current.status in MARKS and not done):
@@ -122,16 +143,12 @@ def after_run(
         end = quarantine(current, str(error))
         return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
     try:
-        end = _settlement(leased, current, definition, decision, now)
+        return _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
         # The trigger raised this error. We call a trigger here only for an occurrence that has
         # succeeded or was given up. Such an occurrence must not run again, so we clear its time.
         fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.GAVE_UP
         return changed(quarantine(changed(current, next_time=None), str(error)), fate=fate)
-    if current.status in SET_ASIDE and not end.rest:
-        reason = current.reason or end.reason
-        return changed(end, rest=True, status=current.status, reason=_plain(reason))
-    return end
 
 
 def _settlement(
@@ -151,7 +168,8 @@ def _settlement(
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
         return _repeat(current, wait=0, attempt=attempts.before_claim(current))
-    return _failed(current, definition, decision)
+    end = _failed(current, definition, decision)
+    return pausing.after_failure(end, current, definition, decision)
 
 
 def _is_moved(leased: Row, current: Row) -> bool:
@@ -269,10 +287,10 @@ def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
 def _resting(row: Row, settings: Config) -> Settlement:
     """The settlement of a row that must not run because of its status."""
     if row.status == DELETING:
-        return removal(row)
+        return Settlement.of(row, remove=True, fate=Fate.CANCELLED)
     if row.status in SET_ASIDE:
         return Settlement.of(
-            row, rest=True, attempt=row.attempt, status=row.status, reason=_plain(row.reason)
+            row, rest=True, attempt=row.attempt, status=row.status, reason=plain_reason(row.reason)
         )
     mark = MARKS.get(row.status)
     if mark is None:
@@ -302,7 +320,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
         rest=True,
         attempt=row.attempt,
         status=QUARANTINED,
-        reason=_plain(reason),
+        reason=plain_reason(reason),
         fate=Fate.QUARANTINED,
     )
 
@@ -310,7 +328,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
 def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Postpone a row whose trigger cannot be loaded here, because another host might load it."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
-    text = _plain(f"{reason}; tried again every {wait} s")
+    text = plain_reason(f"{reason}; tried again every {wait} s")
     return changed(postpone(row, wait), attempt=attempt, reason=text)
 
 
@@ -324,30 +342,31 @@ def postpone(row: Row, wait: int) -> Settlement:
         wait=wait,
         attempt=row.attempt - 1,
         status=row.status,
+        # That of a paused row contains the end of its pause.
+        reason=None if row.status == WAITING else row.reason,
     )
 
 
-def removal(row: Row) -> Settlement:
-    """The settlement that removes a row which a client marked for deletion during its lease."""
-    return Settlement.of(row, remove=True, fate=Fate.CANCELLED)
-
-
-def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement:
+def _next_step(
+    row: Row, definition: Definition, now: float, pauses: Sequence[PastPause]
+) -> Run | Settlement:
     cursor, trigger = row.next_time, definition.trigger
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
         return _timed(row, definition, now)
-    if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+    # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
+    is_early = row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now
+    # Or a client set the row's time during a lease that was never settled (see `declare`).
+    if is_early or row.attempt < 1:
         # We settle the lease, so that the row gets its ``next_run_time``.
-        return _at(row, definition, cursor)
-    if row.attempt < 1:
-        # A client set the row's time during a lease that was never settled (see `declare`). We
-        # settle the row with this time now, as the end of that lease would have done.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
+    if found := skipped_by_pause(definition, trigger, cursor, pauses):
+        resumed, span = found
+        why = plain_reason(f"what fell due was skipped: {span.reason}")
+        return changed(_at(row, definition, resumed, reason=why), skipped=(span,))
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
@@ -441,7 +460,7 @@ def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Sett
         ended = _ended(row, definition.settings, status, reason)
         return changed(ended, fate=_FATES[status])
     occurrence = iso(row.next_time or 0)
-    text = _plain(f"{occurrence}: {reason}")
+    text = plain_reason(f"{occurrence}: {reason}")
     return changed(_following(row, definition), reason=text, fate=_FATES[status])
 
 
@@ -466,7 +485,7 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
         retain=retain,
         attempt=0 if status == FINISHED else row.attempt,
         status=status,
-        reason=_plain(reason),
+        reason=plain_reason(reason),
     )
 
 
@@ -477,12 +496,5 @@ def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -
         # The wait is rounded up, so that the occurrence does not run before the wait has ended.
         wait=math.ceil(wait),
         attempt=attempt if row.next_time is None else max(attempt, 0),
-        reason=_plain(reason),
+        reason=plain_reason(reason),
     )
-
-
-def _plain(reason: str | None) -> str | None:
-    """A reason in a form that any database can store and any terminal can show."""
-    if reason is None:
-        return None
-    return cut(visible(cut(reason, _REASON_LENGTH)), _REASON_LENGTH)

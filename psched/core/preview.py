@@ -14,6 +14,7 @@ from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.columns import LATEST_TIME, check_number
 from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
+from psched.core.operations import pausing
 from psched.triggers.cron import CORRECTION, Cron
 from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Change, Zone, find_zone
@@ -112,6 +113,7 @@ def upcoming_occurrences(
 
     Args:
         row: the row as it is stored now; a row without a next run has no upcoming occurrences.
+            Those of a paused row begin at the end of its pause, if it has one.
         definition: the definition parsed from the row.
         count: the number of occurrences.
         now: the time of the store's clock.
@@ -120,9 +122,12 @@ def upcoming_occurrences(
         InvalidError: the row's time, its trigger, or the count is invalid.
     """
     check_number("number", count, _MOST)
+    row = attempts.given_back(row)
     trigger, cursor = definition.trigger, row.next_time
     if cursor is not None:
         check_number("next_time", cursor, LATEST_TIME)
+    row = (pausing.after_pause(row, definition, now) if row.owner is None else None) or row
+    cursor = row.next_time
     if row.status != WAITING or row.next_run_time is None:
         return []
     if cursor is None:
@@ -183,8 +188,10 @@ def _with_skipped(
                     notes[time] = f"{_text(zone.wall(time))} comes twice: {each.effect}"
                     if each.effect == TWICE:
                         notes[time] += f", this is the {which}"
-    found = [UpcomingTime(time, time, _local(zone, time), notes.get(time)) for time in times]
-    found += [UpcomingTime(time, None, _local(zone, time), text) for time, text in skipped.items()]
+    found = [UpcomingTime(time, time, local_time(zone, time), notes.get(time)) for time in times]
+    found += [
+        UpcomingTime(time, None, local_time(zone, time), text) for time, text in skipped.items()
+    ]
     return sorted(found, key=lambda each: (each.time, each.run_at is not None))
 
 
@@ -193,7 +200,8 @@ def _text(wall: int) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _local(zone: Zone, instant: int) -> str:
+def local_time(zone: Zone, instant: int) -> str:
+    """An instant in a time zone, as ISO 8601 text; Unix seconds if no calendar has it."""
     if instant >= LATEST:
         # We return Unix seconds, because in zones ahead of UTC the local time can be in the year
         # 10000, which datetime cannot represent.

@@ -10,7 +10,7 @@ import os
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from dataclasses import fields as fields_of
 from dataclasses import replace as changed
 from functools import cache
@@ -32,6 +32,7 @@ from psched.core.model import (
     Row,
     Settlement,
 )
+from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, quarantine
 from psched.triggers.custom import load_here, loading_by
 
@@ -47,8 +48,9 @@ _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
 }  # fmt: skip
 """The fields of a settlement that an answer contains; the worker sets the others itself."""
 
-_MOST_SPANS = 2
-"""The most spans of dropped occurrences in a settlement, see `psched.core.history.spans`."""
+_MOST_SPANS = 3
+"""The most spans of dropped occurrences in a settlement: one of a pause, and those that
+`psched.core.history.spans` describes."""
 
 _SPAN = frozenset(field.name for field in fields_of(Skipped))
 """The fields of a span of dropped occurrences."""
@@ -66,12 +68,14 @@ class PolicyRequest:
         now: the time of the store's clock.
         leased: the row as it was claimed and run; None if the row has just been claimed.
         decision: the result of the run; None if the row has just been claimed.
+        pauses: when the type of a row that has just been claimed was paused.
     """
 
     row: Row
     now: float
     leased: Row | None = None
     decision: Decision | None = None
+    pauses: tuple[PastPause, ...] = ()
 
     def message(self) -> dict[str, Any]:
         """The request as a message, without what the policy does not need, such as the payload."""
@@ -81,9 +85,10 @@ class PolicyRequest:
             "row": _columns(self.row),
             "now": self.now,
             "leased": leased,
-            "retry": [decision.wait, decision.reason] if isinstance(decision, Retry) else None,
+            "retry": [*astuple(decision)] if isinstance(decision, Retry) else None,
             "release": isinstance(decision, Release),
             "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
+            "pauses": [[*pause] for pause in self.pauses],
         }
 
     def quarantine(self, why: str) -> Settlement:
@@ -102,7 +107,8 @@ def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, An
     row, now, leased = Row(**message["row"]), message["now"], message["leased"]
     with loading_by(load_here):
         if leased is None:
-            decided = after_claim(row, settings, now)
+            pauses = [PastPause(*each) for each in message["pauses"]]
+            decided = after_claim(row, settings, now, pauses)
         else:
             decided = after_run(Row(**leased), row, _decision(message), settings, now)
     if isinstance(decided, Run):

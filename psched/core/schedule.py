@@ -18,6 +18,7 @@ from psched.core.history.run import Run
 from psched.core.history.task_end import TaskEnd
 from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
+from psched.core.operations.operated import OperatedSchedule, OperatesSchedules
 from psched.core.output.output import Output
 from psched.core.preview import UpcomingTime
 from psched.core.schedule_metadata import ScheduleMetadata
@@ -29,10 +30,12 @@ ListOrder = Literal["next", "key"]
 """The order in which schedules are listed: by the time of the next run, or by key."""
 
 
-class Schedule:
+class Schedule(OperatedSchedule):
     """A reference to the schedule with a key. The schedule need not exist."""
 
     __slots__ = ("_collection", "key")
+
+    _collection: "Schedules"
 
     def __init__(self, collection: "Schedules", key: str) -> None:
         self._collection = collection
@@ -60,7 +63,8 @@ class Schedule:
     def next(self, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences, beginning with the one that is due or running.
 
-        The result is empty if the schedule has no next run.
+        The result is empty if the schedule has no next run. If the schedule is paused until a time,
+        the result begins with the first occurrence after the pause.
 
         Args:
             number: the number of occurrences, from 1 to 1000.
@@ -79,10 +83,12 @@ class Schedule:
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
         limit: int | None = None,
+        extra_runs: bool = True,
     ) -> Iterator[Run]:
         """Read the records of the schedule in the run history, the newest first.
 
-        The records stay when the schedule is deleted.
+        Those of its extra runs (`trigger`, `backfill`) are among them. The records stay when the
+        schedule is deleted.
 
         The arguments are those of `psched.ScheduleCollection.runs`.
 
@@ -91,7 +97,13 @@ class Schedule:
             NotSupportedError: the store keeps no run history; the text names the fix.
         """
         return self._collection.runs(
-            self.key, since=since, failed=failed, outcome=outcome, fate=fate, limit=limit
+            self.key,
+            since=since,
+            failed=failed,
+            outcome=outcome,
+            fate=fate,
+            limit=limit,
+            extra_runs=extra_runs,
         )
 
     def outputs(
@@ -175,7 +187,8 @@ class Schedule:
     def requeue(self, run_at: When | None = None) -> None:
         """Run the schedule again after it has ended or was quarantined or paused.
 
-        The attempts are counted from 1 again.
+        The attempts are counted from 1 again. What fell due while the schedule was quarantined or
+        paused is not skipped: the setting ``catchup`` decides which of it runs.
 
         Args:
             run_at: the earliest start; None means now.
@@ -233,12 +246,12 @@ class Schedule:
         self._collection.modify(self.key, **changes)
 
 
-class Schedules(Protocol):
+class Schedules(OperatesSchedules, Protocol):
     """The schedules of one store. `psched.open` returns such an object, and handlers get one.
 
     `psched.ScheduleCollection` implements this protocol and documents the methods. The protocol
-    contains neither `poll`, which only programs without workers need, nor `select`, which changes
-    many schedules for people.
+    contains neither `poll`, which only programs without workers need, nor `select` and the pauses
+    of types, which change many schedules for people.
     """
 
     def __getitem__(self, key: str) -> Schedule: ...
@@ -337,6 +350,7 @@ class Schedules(Protocol):
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
         limit: int | None = None,
+        extra_runs: bool = True,
     ) -> Iterator[Run]:
         """Read the records of the run history that fulfil all conditions, the newest first."""
         ...

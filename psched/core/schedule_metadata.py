@@ -6,6 +6,7 @@ from typing import Any
 from psched.base.compression import LARGEST
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.model import Row
+from psched.core.operations.pausing import pause_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ class ScheduleMetadata:
     def next_run_time(self) -> int | None:
         """The earliest instant in Unix seconds at which a worker can lease the schedule.
 
-        While the task runs, this is the end of its lease. None if the schedule has no next run.
+        While the task runs, this is the end of its lease; during a pause, the end of the pause.
+        None if the schedule has no next run.
         """
         return self.row.next_run_time
 
@@ -111,3 +113,12 @@ class ScheduleMetadata:
     def reason(self) -> str | None:
         """Why the schedule has no next run, or what was last decided about it; None for no text."""
         return self.row.reason
+
+    @property
+    def paused_until(self) -> int | None:
+        """When the schedule is resumed, in Unix seconds.
+
+        None if it is not paused, or paused until somebody resumes it.
+        """
+        pause = pause_of(self.row)
+        return None if pause is None else pause.until

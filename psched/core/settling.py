@@ -12,6 +12,8 @@ from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, RunRecord
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
+from psched.core.operations.extra.give_back import give_back
+from psched.core.operations.pausing import is_by_failures
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
 
@@ -37,6 +39,9 @@ class Ending:
         history: the setting of this name.
         earlier: records of earlier attempts that nobody has written yet; they are written in front
             of those of the settlement.
+        is_borrowed: whether the row is that of a schedule which was leased for an extra run. It is
+            given back unchanged, whatever the decision is, see
+            `psched.core.operations.extra.give_back`.
     """
 
     leased: Row
@@ -45,6 +50,7 @@ class Ending:
     attempt: Attempt | None = None
     history: str = "none"
     earlier: tuple[RunRecord, ...] = ()
+    is_borrowed: bool = False
 
     @property
     def lease(self) -> tuple[str, Token]:
@@ -189,7 +195,11 @@ def settle(
     while open_endings:
         known = []
         for key, ending in open_endings.items():
-            end = conclude(ending.leased, current[key], ending.decision, settings, now)
+            end = (
+                give_back(ending.leased, current[key], settings, now)
+                if ending.is_borrowed
+                else conclude(ending.leased, current[key], ending.decision, settings, now)
+            )
             if end is not None and recorder is not None:
                 records = recorder.records_of(
                     end, ending.leased, ending.attempt, history=ending.history
@@ -204,6 +214,8 @@ def settle(
         for each in known:
             if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
                 _log_decision(open_endings[each.key], each.reason)
+            elif answers[each.key] is Settled.DONE and is_by_failures(each.reason):
+                _log.warning("%s: %s", each.key, each.reason)
         open_endings = {
             key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
 
@@ -28,6 +28,9 @@ from psched.triggers.trigger import LONGEST_INTERVAL, in_seconds
 
 When = int | datetime
 """An instant: Unix seconds, or an aware datetime."""
+
+Until = When | timedelta | str
+"""The end of a pause, see `psched.core.schedule.Schedule.pause`."""
 
 SHORTHANDS = ("every", "align", "at", "trigger")
 

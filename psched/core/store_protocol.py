@@ -55,6 +55,7 @@ from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from psched.base.errors import UnknownOutcomeError
+from psched.core.history.records import RunRecord
 from psched.core.model import Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, Selection
 
@@ -436,5 +437,63 @@ class ReplacesMany(Protocol):
 
         Returns:
             For each row, whether it was replaced.
+        """
+        ...
+
+
+@runtime_checkable
+class LeasesByKey(Protocol):
+    """A capability of a `Store`: it leases rows by their keys, whether they are due or not.
+
+    Extra runs (`psched.core.operations.extra_runs`) need this capability.
+    """
+
+    def claim_keys(
+        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
+    ) -> Sequence[Row]:
+        """Lease the rows with these keys that nobody else has leased.
+
+        A row is free if it has no owner, or if its lease has ended by the rules of `Store.claim`,
+        unless that was the lease of a regular run. A row whose status is a mark is not free.
+        ``owner``, ``fence`` and ``next_run_time`` change as in `Store.claim`; ``attempt`` becomes
+        `psched.core.attempts.while_borrowed`. The lease is no attempt, so if its worker dies,
+        `Store.recover` leaves ``reason`` as it is, and writes no record of a lost attempt.
+
+        Args:
+            owner: a text that was never used before.
+            keys: the keys.
+            alive_time: see `Store.claim`.
+            shortest: see `Store.claim`.
+
+        Returns:
+            The rows that are leased now, with their new tokens, but with the ``next_run_time`` and
+            ``attempt`` that they had before (after the death of a worker that has leased the row by
+            its key, see `psched.core.attempts.returned`). Rows that are not free are left out.
+
+        Raises:
+            ClaimUnknownError: the connection broke; rows may have been leased to ``owner``. Then
+                `Store.held` returns them, as after a claim.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplacesAndRecords(Protocol):
+    """A capability of a store with a run history: one transaction changes a row and records why."""
+
+    def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
+        """Replace a row as `Store.replace` does, and write records of the run history with it.
+
+        If the row is not replaced, no record is written. If the records cannot be written, for
+        example because a right is missing, the row is replaced without them, and ``lost_records``
+        grows, as in `Store.settle`.
+
+        Args:
+            seen: the row as the caller has read it.
+            new: the row with the new values.
+            records: the records, such as spans of occurrences that somebody has skipped.
+
+        Returns:
+            False if the row was changed or deleted after it was read: nothing was applied.
         """
         ...

@@ -48,14 +48,23 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
         except InvalidError as error:
             omitted.append(f"{row.key}: left out, because it cannot be understood: {error}")
             continue
-        fields = non_defaults(row, settings)
-        label = annotation(row, "label")
-        fields.pop("label", None)
-        first = {name: fields[name] for name in _FIRST if name in fields}
-        documents.setdefault(label, {})[row.key] = first | fields
+        documents.setdefault(annotation(row, "label"), {})[row.key] = _fields(row, settings)
         if row.status != WAITING:
             remarks.append(f"{row.key}: is {row.status}, which a file cannot declare")
     return documents, remarks, omitted
+
+
+def document_of(row: Row, settings: Config) -> str:
+    """The content of a file that declares one schedule, even if its row is invalid."""
+    return to_yaml({annotation(row, "label"): {row.key: _fields(row, settings)}})
+
+
+def _fields(row: Row, settings: Config) -> dict[str, Any]:
+    """The fields of a schedule in a file; the most important ones come first."""
+    fields = non_defaults(row, settings)
+    fields.pop("label", None)
+    first = {name: fields[name] for name in _FIRST if name in fields}
+    return first | fields
 
 
 def to_yaml(documents: Documents) -> str:

@@ -1,6 +1,5 @@
 """Compares declared schedules with existing ones, field by field, without a store or a clock."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -8,9 +7,11 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.columns import annotation, decode, parse_options
-from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
+from psched.core.columns import annotation
+from psched.core.declare import FIELDS, TIMES, declare
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
+from psched.core.operations.changes.fields import fields_of, is_same
+from psched.core.operations.extra_runs import schedule_of
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """The fields that make a schedule repeat; one of them is enough."""
@@ -63,7 +64,7 @@ class Plan:
         changed: schedules that differ from their declarations.
         unchanged: schedules that equal their declarations.
         left: schedules of this label that are no longer declared; only pruning removes them.
-            Empty if the label is None.
+            Extra runs of schedules are not among them. Empty if the label is None.
         refused: for the key of each schedule that cannot be changed, the reason.
         adopt: whether schedules of other labels are taken over.
     """
@@ -128,7 +129,10 @@ def plan(
     left = [
         Item(row.key, found=row)
         for row in rows.values()
-        if row.key not in keys and has_label(row, label) and row.status not in {DELETING, MIGRATING}
+        if row.key not in keys
+        and has_label(row, label)
+        and row.status not in {DELETING, MIGRATING}
+        and schedule_of(row.key) is None
     ]
     left.sort(key=lambda item: item.key)
     return Plan(label, added, changed, unchanged, left, refused, adopt)
@@ -162,22 +166,8 @@ def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]
         old["next_time"], new["next_time"] = found.next_time, wanted.next_time
         names += ("next_time",)
     return tuple(
-        Change(name, old[name], new[name]) for name in names if not _same(old[name], new[name])
+        Change(name, old[name], new[name]) for name in names if not is_same(old[name], new[name])
     )
-
-
-def fields_of(row: Row, settings: Config) -> dict[str, Any]:
-    """All fields of a row; a field without a value has its default.
-
-    Data that cannot be decoded are returned as they are stored.
-    """
-    options = _options(row)
-    fields = {name: getattr(row, name, options.get(name)) for name in FIELDS}
-    fields["data"] = _readable("data", row.data)
-    fields["timezone"] = row.timezone or settings.timezone
-    if row.alive_time == alive_time_of(row.type, settings):
-        fields["alive_time"] = None
-    return fields
 
 
 def non_defaults(row: Row, settings: Config) -> dict[str, Any]:
@@ -186,7 +176,7 @@ def non_defaults(row: Row, settings: Config) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields_of(row, settings).items()
-        if not _same(value, defaults.get(name))
+        if not is_same(value, defaults.get(name))
     }
 
 
@@ -218,29 +208,6 @@ def _declare(key: str, fields: Mapping[str, Any], settings: Config) -> Row:
         return declare(key, given, settings, lambda: 0)
     except InvalidError as error:
         raise InvalidError(f"{key}.{error.field}", error.problem) from None
-
-
-def _options(row: Row) -> Mapping[str, Any]:
-    try:
-        return parse_options(row.options)
-    except InvalidError:
-        return {}
-
-
-def _readable(name: str, stored: str | bytes | None) -> dict[str, Any] | str | bytes:
-    try:
-        return decode(name, stored) if stored else {}
-    except InvalidError:
-        return stored or {}
-
-
-def _same(one: object, other: object) -> bool:
-    """Whether two values are equal as JSON. Python's == is not used, because True == 1 there."""
-    return _canonical(one) == _canonical(other)
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=repr)
 
 
 def _named(label: str | None) -> str:

@@ -24,8 +24,9 @@ class Program:
 
     The program reads the task's payload from its standard input, byte for byte. The payload is a
     JSON object, unless the client has submitted other text or bytes. These environment variables
-    describe the occurrence: ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix
-    seconds), ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
+    describe the occurrence: ``PSCHED_KEY``, ``PSCHED_SCHEDULE_KEY`` (`Task.schedule_key`),
+    ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds), ``PSCHED_OCCURRENCE`` (the
+    idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
 
     Args:
         task: the task that the program runs for.
@@ -189,6 +190,7 @@ def _arguments(task: Task) -> list[str]:
 def _environment(task: Task) -> dict[str, str]:
     return {
         "PSCHED_KEY": task.key,
+        "PSCHED_SCHEDULE_KEY": task.schedule_key,
         "PSCHED_TYPE": task.type,
         "PSCHED_SCHEDULED_TIME": str(task.scheduled_time),
         "PSCHED_OCCURRENCE": task.idempotency_key,

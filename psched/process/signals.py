@@ -4,12 +4,13 @@ A signal handler stores each signal and wakes the loop; the loop then takes the 
 set.
 """
 
+import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -132,6 +133,17 @@ class SignalInbox:
         signal.signal(number, signal.SIG_DFL)
         unblock()
 
+    @contextmanager
+    def standing_by(self) -> Iterator[None]:
+        """Receive no signals within a ``with`` block; SIGINT raises KeyboardInterrupt there."""
+        for number in self._wanted:
+            self.let_go(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield
+        finally:
+            self.take_over()
+
     def _add(self, number: int) -> None:
         # This is a bound method so that `_receive` refers to the inbox and its pipe stays open.
         # Otherwise a signal that arrives while a process exits might be written to a closed pipe.
@@ -212,6 +224,17 @@ def forget_handlers() -> None:
         # Change only signals that have a Python handler, so that SIGPIPE stays ignored.
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
+
+
+def suspend() -> None:
+    """Stop this process as Ctrl-Z does; return when it is continued."""
+    os.kill(os.getpid(), signal.SIGTSTP)
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, so that its parent sees by which one."""
+    forget_handlers()
+    os.kill(os.getpid(), number)
 
 
 def unblock() -> None:

@@ -14,7 +14,9 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.model import DELETING, MARKS, Row, Settlement, Token
+from psched.core.attempts import while_borrowed
+from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
+from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
 
@@ -145,7 +147,7 @@ class PlainStore(Store, abc.ABC):
     ) -> Claimed:
         with self.all() as found:
             now = self.now()
-            ours = (row for row in found.values() if not self.only or row.type in self.only)
+            ours = self._claimable(found, now)
             near = sorted((row for row in ours if _time(row) <= now + horizon), key=_by_time)
             due = [row for row in near if _time(row) <= floor(now)]
             for row in due[:limit]:
@@ -172,13 +174,49 @@ class PlainStore(Store, abc.ABC):
                 more=len(due) >= limit,
             )
 
+    def claim_keys(
+        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
+    ) -> Sequence[Row]:
+        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
+        with self.all() as found:
+            now, leased = floor(self.now()), []
+            for row in [found[key] for key in dict.fromkeys(keys) if key in found]:
+                attempt = while_borrowed(row)
+                free = row.owner is None or _time(row) <= now
+                if attempt is None or not free or row.status in MARKS:
+                    continue
+                found[row.key] = replace(
+                    row,
+                    owner=owner,
+                    fence=row.fence + 1,
+                    attempt=attempt,
+                    next_run_time=now + lease_time(row.alive_time, alive_time, shortest) + 1,
+                    claimed_at=now,
+                )
+                leased.append(row)
+            return [
+                replace(found[row.key], next_run_time=row.next_run_time, attempt=row.attempt)
+                for row in leased
+            ]
+
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
         with self.all() as found:
             now = self.now()
-            ours = (row for row in found.values() if not self.only or row.type in self.only)
+            ours = self._claimable(found, now)
             times = sorted(time for time in map(_time, ours) if time <= floor(now))
             return Backlog(due=len(times[:limit]), late=now - times[0]) if times else Backlog()
+
+    def _claimable(self, found: Rows, now: float) -> Sequence[Row]:
+        """The rows of the types that `claim` leases, and that no rule pauses."""
+        store: object = self
+        # A subclass that stores rules has the capability.
+        rules = store.pause_rules() if isinstance(store, PausesTypes) else ()
+        return [
+            row
+            for row in found.values()
+            if (not self.only or row.type in self.only) and not active_rules(rules, row.type, now)
+        ]
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
@@ -232,7 +270,11 @@ class PlainStore(Store, abc.ABC):
                         owner=None,
                         claimed_at=None,
                         next_run_time=now + wait,
-                        reason="its worker died",
+                        # A lease that was no attempt changes nothing else, see `claim_keys`. The
+                        # reason of a paused row contains the end of its pause.
+                        reason=row.reason
+                        if row.attempt < 1 or row.status == PAUSED
+                        else "its worker died",
                     )
                     freed.append(row.key)
             return freed

@@ -31,17 +31,21 @@ compared values.
 
 For a store that cannot store every column of a row, subclass `CoreContract` and the test classes of
 the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKeys`, `Marks`,
-`Retention`, `Recovery`. Seven more classes test capabilities that the protocol does not require.
+`Retention`, `Recovery`. Thirteen more classes test capabilities that the protocol does not require.
 Add `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert
 rows in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one
-transaction, `HistoryContract` if it keeps the run history, `LastRunsContract` if it finds the last
-runs of many keys, `OutputContract` if it keeps what attempts have printed, `TableContract` if
-clients are allowed to write rows by SQL, and `StatusContract` if any client is allowed to set the
-status of a row.
+transaction, `LeasesByKeyContract` if it can lease rows by their keys, `PausesContract` if it obeys
+pauses of types, `OverviewContract` if it says what runs and what is next, `HistoryContract` if it
+keeps the run history, `ReplaceAndRecordContract` if it can replace a row and write records in one
+transaction, `LastRunsContract` if it finds the last runs of many keys, `RunSummaryContract` if it
+sums up runs, `OutputContract` if it keeps what attempts have printed, `TableContract` if clients
+are allowed to write rows by SQL, and `StatusContract` if any client is allowed to set the status of
+a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
 `settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
-`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `table`.
+`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `operations`,
+`table`.
 """
 
 from psched.testing.manual_clock import ManualClock
@@ -62,6 +66,10 @@ from psched.testing.store_contract.fencing import Fencing
 from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.history.last_runs import LastRunsContract
 from psched.testing.store_contract.leases import Leases
+from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyContract
+from psched.testing.store_contract.operations.overview import OverviewContract, RunSummaryContract
+from psched.testing.store_contract.operations.pauses import PausesContract
+from psched.testing.store_contract.operations.replacing import ReplaceAndRecordContract
 from psched.testing.store_contract.output import OutputContract
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
@@ -80,6 +88,7 @@ __all__ = [
     "ExactKeys",
     "HistoryContract",
     "LastRunsContract",
+    "LeasesByKeyContract",
     "ManualChild",
     "ManualClock",
     "ManualDeadMan",
@@ -91,10 +100,14 @@ __all__ = [
     "MasterDriver",
     "OutputContract",
     "Overrides",
+    "OverviewContract",
+    "PausesContract",
     "Records",
     "Recovery",
+    "ReplaceAndRecordContract",
     "ReplaceManyContract",
     "Retention",
+    "RunSummaryContract",
     "SelectionsByRecord",
     "StatusContract",
     "TableContract",

@@ -4,7 +4,6 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 from math import inf
@@ -14,12 +13,19 @@ from psched.base.clock import Clock
 from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
-from psched.core.definition import history_setting
+from psched.core import attempts
+from psched.core.definition import history_setting, parse_row
 from psched.core.history.recording import Recorder
-from psched.core.model import Row, Settlement
+from psched.core.history.records import Fate
+from psched.core.model import Retry, Row, Settlement
+from psched.core.operations import pausing
+from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.triggers.custom import loading_by, refuse_to_ask
 from psched.worker.chores.history_keeper import HistoryKeeper
+from psched.worker.claims.extra_runs import ExtraRun, ExtraRuns
+from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
 from psched.worker.store_gateway import StoreGateway, debug_requests
@@ -40,13 +46,6 @@ this many seconds have passed."""
 _FORK_PAUSE = 1
 """If no process could be forked: seconds until the next claim, or until a postponed row is due."""
 
-_LATE_CLAIM = 2.0
-"""The maximum time of a claim on the server, in seconds: one second to wait for a lock, one second
-for everything else."""
-
-_UNKNOWN_PAUSE = 0.5
-"""Seconds until the store is asked again which rows an unanswered claim has leased."""
-
 _LOST_RACE_PAUSE = (0.002, 0.02)
 """The shortest and the longest pause before the next claim, in seconds, if other workers have
 claimed all due rows first. The pause is random."""
@@ -57,29 +56,6 @@ _AHEAD = 0.006
 _AHEAD_SHARE = 1 / 200
 """The early claim precedes the time at which a row is due by this fraction of a long sleep, because
 in a niced process a sleep can end late by this fraction of its length; see `_before`."""
-
-
-@dataclass(slots=True)
-class _UnknownClaim:
-    """A claim that was not answered: the store might have applied it, or might still apply it.
-
-    After the driver has given up, the request can reach the server for up to one more driver
-    timeout, and the server can then still execute it. Only when that time has passed is it certain
-    which rows the claim has leased. Until then the store is asked several times.
-
-    Attributes:
-        error: contains the owner that the claim writes, and the keys of the rows that the claim
-            might have leased.
-        sent: when the claim was sent, seconds of the boot-time clock.
-        until: when it is certain which rows the claim has leased, seconds of the monotonic clock.
-            After this time the store is asked once more, for the last time.
-        next: when to ask the store again, seconds of the monotonic clock.
-    """
-
-    error: ClaimUnknownError
-    sent: float
-    until: float
-    next: float = 0.0
 
 
 class Claimer:
@@ -96,6 +72,8 @@ class Claimer:
         unstarted: owns the leases of all other claimed rows: there is nothing to run, a trigger
             must first be called in a helper process, or the row is given back.
         triggers: has triggers that users have written called in helper processes.
+        unknown: the claims whose outcome is unknown.
+        extra_runs: decides which extra runs can start.
         slowness: records leases that were too old when their tasks could be started.
         clock: measures when to claim.
         rng: the source of the random pauses between claims.
@@ -116,6 +94,8 @@ class Claimer:
         tasks: TaskTable,
         unstarted: UnstartedLeases,
         triggers: TriggerHelpers,
+        unknown: UnknownClaims,
+        extra_runs: ExtraRuns,
         slowness: Slowness,
         clock: Clock,
         rng: random.Random,
@@ -129,14 +109,16 @@ class Claimer:
         self._tasks = tasks
         self._unstarted = unstarted
         self._triggers = triggers
+        self._unknown = unknown
+        self._extra_runs = extra_runs
         self._slowness = slowness
         self._clock = clock
         self._rng = rng
         self._recorder = recorder
         self._history = history
+        self._pauses = PauseReader(store)
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
-        self._unknown: list[_UnknownClaim] = []
         self._backlog = False
         self._next_poll = 0.0
         self._stopped = False
@@ -168,10 +150,7 @@ class Claimer:
     @property
     def wakes(self) -> float:
         """When to call `claim` again, seconds of the monotonic clock; inf if no call is needed."""
-        moments = [unknown.next for unknown in self._unknown]
-        if self._room > 0:
-            moments.append(self._next_poll)
-        return min(moments, default=inf)
+        return min(self._unknown.wakes, self._next_poll if self._room > 0 else inf)
 
     def claim(self) -> None:
         """Lease due rows and start their tasks, if it is time for a claim.
@@ -180,15 +159,15 @@ class Claimer:
             TransientStoreError: the store did not answer.
         """
         if self._unknown:
-            self._resolve()
+            for found, asked_at in self._unknown.resolve():
+                self._begin(found, asked_at)
         room = self._room
         if room <= 0 or self._clock.monotonic() < self._next_poll:
             return
         # Runners are forked before the claim, so that no lease grows old during a fork.
         if not self._prepare(room if self._backlog else 1):
             return
-        self._claims += 1
-        owner = f"{self._nonce}.{self._claims}"
+        owner = self.new_owner()
         sent = asked = 0.0
 
         def send() -> Claimed:
@@ -209,8 +188,7 @@ class Claimer:
         try:
             claimed = self._gateway.request(send)
         except ClaimUnknownError as error:
-            on_its_way = self._settings.driver_timeout + _LATE_CLAIM
-            self._unknown.append(_UnknownClaim(error, sent, self._clock.monotonic() + on_its_way))
+            self._unknown.note(error, sent)
             raise
         self.has_polled = True
         self._backlog = claimed.more
@@ -240,13 +218,13 @@ class Claimer:
             elif self._stopped:
                 self._unstarted.release(waiting.row)
             elif isinstance(answer, Settlement):
-                self._settle(waiting.row, answer)
+                self.settle(waiting.row, answer)
             elif self._triggers.is_stuck(waiting.question):
                 # The row is postponed, because another host might be able to fork a process in
                 # which the trigger is called.
-                self._settle(waiting.row, postpone(waiting.row, _FORK_PAUSE))
+                self.settle(waiting.row, postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
-                self._start(waiting, answer, following=0)
+                self.start(waiting, answer, following=0)
             else:
                 continue  # the row keeps waiting: there is no answer, or no room for the task yet
             self._triggers.drop(waiting.question)
@@ -263,28 +241,6 @@ class Claimer:
             return False
         return True
 
-    def _resolve(self) -> None:
-        """Ask the store which rows the unanswered claims have leased, and handle these rows."""
-        for unknown in [*self._unknown]:
-            mono = self._clock.monotonic()
-            if mono < unknown.next:
-                continue
-            error = unknown.error
-            rows = self._gateway.request(partial(self._store.held, error.owner, error.keys))
-            # The rows contain the end of their leases. It is not known when they fell due.
-            rows = [changed(row, next_run_time=None) for row in rows if not self._holds(row)]
-            now = self._gateway.request(self._store.now) if rows else None
-            unknown.next = min(mono + _UNKNOWN_PAUSE, unknown.until)
-            if mono >= unknown.until:
-                self._unknown.remove(unknown)
-            self._begin(Claimed(rows=rows, now=now), unknown.sent)
-
-    def _holds(self, row: Row) -> bool:
-        """Whether this worker knows already that it holds the lease of a row."""
-        if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
-            return True
-        return self._unstarted.holds(row)
-
     def _begin(self, claimed: Claimed, sent: float) -> None:
         """Handle the rows of a claim: decide what to do with each row, and start its task."""
         # Older leases that are due are extended first, because this takes time, and the ages of the
@@ -294,8 +250,11 @@ class Claimer:
             if row.key in claimed.expired:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
                 self._history.taken_over(row, claimed.expired[row.key])
-        granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
+        granted = self.fresh([self._granted(row, sent) for row in claimed.rows])
+        now = claimed.now or 0
+        self._read_pauses([lease.row for lease in granted], now)
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
+        extra: list[ExtraRun] = []
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
             if mono >= guarded + _LONGEST_UNGUARDED:
@@ -304,35 +263,84 @@ class Claimer:
                 self._gateway.keep_leases()
                 guarded = self._clock.monotonic()
                 until += guarded - mono
-            if mono >= until:
+            if mono >= until or self._pauses.is_unsure(row, now):
                 # The remaining rows are given back, because it can take long to decide what to do
-                # with late occurrences.
+                # with late occurrences. So is a row that a pause may have held, if the rules could
+                # not be read.
                 self._unstarted.release(row)
                 continue
-            verdict = self._triggers.open(row, claimed.now or 0)
-            if isinstance(verdict, Question):
-                self._unstarted.wait(row, lease.deadlines, verdict)
-            elif isinstance(verdict, Run):
-                self._start(lease, verdict, following=len(granted) - place - 1)
-            else:
-                self._settle(row, verdict)
+            verdict = self._triggers.open(row, now, self._pauses.pauses(row, now))
+            if found := self._handle(lease, verdict, following=len(granted) - place - 1):
+                extra.append(found)
+        if extra:
+            self._extra_runs.begin(extra, now, self)
 
-    def _settle(self, row: Row, settlement: Settlement) -> None:
+    def _read_pauses(self, rows: Sequence[Row], now: float) -> None:
+        """Read the rules that pause types, if one may have held some of these rows."""
+        if self._pauses.is_outdated(rows, now):
+            # A failure has been logged. Rows that a rule may have held are given back.
+            with suppress(TransientStoreError):
+                self._gateway.request(partial(self._pauses.read, now))
+
+    def _handle(
+        self, lease: Lease, verdict: Run | Settlement | Question, *, following: int
+    ) -> ExtraRun | None:
+        """Act on the decision about a claimed row; return it if its schedule must be leased, too.
+
+        Args:
+            lease: the lease of the row.
+            verdict: what `TriggerHelpers.open` has returned.
+            following: see `start`.
+        """
+        row = lease.row
+        if isinstance(verdict, Question):
+            self._unstarted.wait(row, lease.deadlines, verdict)
+        elif not isinstance(verdict, Run):
+            self.settle(row, verdict)
+        elif (found := self._extra_runs.needing_schedule(lease, verdict)) is None:
+            self.start(lease, verdict, following=following)
+        elif isinstance(found, Settlement):
+            self.settle(row, found)
+        elif self._stopped or self._free <= 0:
+            self._unstarted.release(row)
+        else:
+            return found
+        return None
+
+    def new_owner(self) -> str:
+        """A text that this worker has never used as the owner of a lease."""
+        self._claims += 1
+        return f"{self._nonce}.{self._claims}"
+
+    def settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""
+        if settlement.fate is Fate.GAVE_UP and row.cron is not None:
+            # Its worker has died in the last attempt, which this claim has not counted.
+            with loading_by(refuse_to_ask):
+                definition = parse_row(row, self._settings)
+            earlier = self._history.failures_before(row, definition)
+            settlement = pausing.after_failure(
+                settlement,
+                changed(row, attempt=row.attempt - 1),
+                definition,
+                Retry(reason=settlement.reason, earlier=earlier),
+            )
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
-        self._unstarted.settle(settlement)
+        # A schedule that an extra run's worker held when it died keeps its reason.
+        is_news = attempts.returned(row) is None
+        self._unstarted.settle(settlement, is_news=is_news)
 
     def _granted(self, row: Row, sent: float) -> Lease:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
         return Lease(row, Deadlines(sent, length, self._settings.driver_timeout))
 
-    def _fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
+    def fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
         """Extend new leases if one of them is due; return those that this worker still holds.
 
         Without this, the leases of a slow claim would be too old for their tasks to be started.
         """
-        # A failure has been logged, and is ignored here, because `_start` gives back each row whose
+        # A failure has been logged, and is ignored here, because `start` gives back each row whose
         # lease is too old.
         with suppress(TransientStoreError):
             self._gateway.extend_due(granted)
@@ -341,27 +349,36 @@ class Claimer:
                 _log.warning("%s: preempted before it was started", lease.row.key)
         return [lease for lease in granted if not lease.lost]
 
-    def _start(self, lease: Lease, run: Run, *, following: int) -> None:
-        """Start a task, or give its row back.
+    def start(
+        self, lease: Lease, run: Run, *, following: int, schedule: Lease | None = None
+    ) -> None:
+        """Start a task, or give its row back, and also its schedule.
 
         Args:
             lease: the lease of the row.
             run: what to run.
             following: how many more rows of the claim are still to be handled. Runners are prepared
                 for these rows, too.
+            schedule: the lease of the schedule, if the task is an extra run that needs this lease.
         """
         row, deadlines = lease.row, lease.deadlines
+        if schedule is not None and schedule.deadlines.sent < deadlines.sent:
+            deadlines = schedule.deadlines
         # ``concurrency`` tasks can be running already, because the row might belong to a claim
         # whose answer was lost.
         full = self._free <= 0
-        unwanted = full or self._stopped or row.key in self._tasks
-        if unwanted or not self._prepare(1 + following):
+        lost = lease.lost or (schedule is not None and schedule.lost)
+        known = row.key in self._tasks or row.key in self._tasks.lent
+        if full or self._stopped or lost or known or not self._prepare(1 + following):
             self._unstarted.release(row)
         elif self._clock.boottime() >= deadlines.last_start:
             self._slowness.gave_back(row.key, deadlines.lease)
             self._unstarted.release(row)
         else:
-            self._tasks.start(row, run, deadlines)
+            self._tasks.start(row, run, lease.deadlines, schedule)
+            return
+        if schedule is not None:
+            self._unstarted.give_back(schedule.row)
 
     @property
     def _room(self) -> int:

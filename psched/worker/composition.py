@@ -20,6 +20,8 @@ from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
 from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.claimer import Claimer
+from psched.worker.claims.extra_runs import ExtraRuns
+from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
 from psched.worker.startup_steps import StartupSteps
@@ -160,6 +162,9 @@ def make_lease_loop(
         clock=clock,
         rng=rng,
     )
+    unknown = UnknownClaims(
+        store, gateway, settings.driver_timeout, clock=clock, tasks=tasks, unstarted=unstarted
+    )
     claimer = Claimer(
         store,
         gateway,
@@ -168,6 +173,16 @@ def make_lease_loop(
         tasks=tasks,
         unstarted=unstarted,
         triggers=triggers,
+        unknown=unknown,
+        extra_runs=ExtraRuns(
+            store,
+            gateway,
+            settings,
+            clock=clock,
+            unknown=unknown,
+            tasks=tasks,
+            unstarted=unstarted,
+        ),
         slowness=slowness,
         clock=clock,
         rng=rng,

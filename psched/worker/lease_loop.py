@@ -16,8 +16,9 @@ from math import inf
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
+from psched.core import attempts
 from psched.core.history.recording import Recorder
-from psched.core.model import DELETING, QUARANTINED, Release
+from psched.core.model import DELETING, QUARANTINED, Release, Retry
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
 from psched.master.reports.load import Load
@@ -221,8 +222,11 @@ class LeaseLoop:
         self._gateway.keep_leases()
         # Leases that count as lost are settled nevertheless: if an earlier settlement has ended
         # such a lease, and only its answer was lost, the store recognises the repetition.
-        endings = [task.ending for task in self._tasks if self._can_end(task)]
+        ended = [task for task in self._tasks if self._can_end(task)]
+        endings = [self._ending(task) for task in ended]
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
+        if self._tasks.lent or self._unstarted.borrowed:
+            endings = self._with_borrowed(endings, ended)
         if not endings:
             return
         endings = [
@@ -235,26 +239,63 @@ class LeaseLoop:
             asked = self._clock.monotonic()
             results = self._settler.settle(self._store, endings)
         except StoreBusyError as busy:
-            self._remove(busy.answered)
+            self._remove(busy.answered, endings)
             raise
         debug_requests("settled", results, self._clock.monotonic() - asked)
-        self._remove(results)
+        self._remove(results, endings)
         self._claimer.poll_now()
+
+    def _with_borrowed(
+        self, endings: Sequence[Ending], ended: Sequence[RunningTask]
+    ) -> list[Ending]:
+        """Add the ends of leases that were held for extra runs to those of other leases."""
+        by_key = {ending.leased.key: ending for ending in endings}
+        schedules = [end for task in ended if (end := task.ending_of_schedule) is not None]
+        schedules += [
+            Ending(row, Release(), is_borrowed=True) for row in self._unstarted.borrowed.values()
+        ]
+        for end in schedules:
+            # If a lease was lost, this worker can have claimed its row anew. Of two leases with one
+            # key, one ends now, and the other one by the next call.
+            by_key.setdefault(end.leased.key, end)
+        return [*by_key.values()]
+
+    def _ending(self, task: RunningTask) -> Ending:
+        """How the lease of a task ends, with the failures of earlier occurrences if they matter."""
+        ending, definition = task.ending, task.definition
+        decision = ending.decision
+        counts = definition.settings.pause_after_failures and definition.trigger is not None
+        if not counts or not isinstance(decision, Retry):
+            return ending
+        if not attempts.is_exhausted(task.row, definition):
+            return ending
+        earlier = self._history.failures_before(task.row, definition)
+        return changed(ending, decision=changed(decision, earlier=earlier))
 
     def _can_end(self, task: RunningTask) -> bool:
         """Whether a task has no process left, and its settlement needs no answer of a helper."""
         return task.empty and not self._triggers.awaits(task.row)
 
-    def _remove(self, results: Mapping[str, Settled]) -> None:
+    def _remove(self, results: Mapping[str, Settled], endings: Sequence[Ending]) -> None:
         """Forget the leases that have ended or were lost, and log how their tasks ended.
 
         Args:
             results: how the store has answered each settlement, by key.
+            endings: the leases that were to end.
         """
+        borrowed = {end.leased.key: end for end in endings if end.is_borrowed}
         for key, result in results.items():
+            if key in borrowed:
+                self._settler.forget(borrowed[key])
+                if not self._unstarted.gave_back(key):
+                    self._tasks.gave_back(key)
+                continue
             if self._unstarted.released(key):
                 continue
             task = self._tasks.remove(key)
+            if task.schedule is not None:
+                # This lease has not ended yet, or its result follows.
+                self._unstarted.give_back(task.schedule.row)
             self._output.add(task)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
@@ -291,7 +332,7 @@ class LeaseLoop:
         debug_requests("settled", results, self._clock.monotonic() - asked)
         for key, result in results.items():
             settlement = settlements[key]
-            if result is Settled.DONE and settlement.reason:
+            if result is Settled.DONE and settlement.reason and self._unstarted.is_news(key):
                 aside = "quarantined: " if settlement.status == QUARANTINED else ""
                 _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:
@@ -306,15 +347,18 @@ class LeaseLoop:
         self._claimer.poll_now()
 
     def _stop_marked(self) -> None:
-        """Stop the tasks whose schedules were deleted or cancelled."""
+        """Stop the tasks whose schedules were deleted or cancelled, and extra runs of these."""
         mono = self._clock.monotonic()
         if not self._tasks or mono < self._next_marks:
             return
-        keys = [task.row.key for task in self._tasks]
+        keys = [*(task.row.key for task in self._tasks), *self._tasks.lent]
         marked = self._gateway.request(partial(self._store.marked, keys))
         for key, mark in marked.items():
             reason = Reason.DELETED if mark == DELETING else Reason.CANCELLED
-            self._tasks.stop(self._tasks[key], reason)
+            # Extra runs are stopped with their schedules.
+            task = self._tasks[key] if key in self._tasks else self._tasks.lent.get(key)
+            if task is not None:
+                self._tasks.stop(task, reason)
         self._next_marks = mono + self._settings.poll_interval
 
     def _recover(self) -> None:
@@ -353,6 +397,7 @@ class LeaseLoop:
         return bool(
             unstarted.settlements
             or unstarted.releases
+            or unstarted.borrowed
             or self._dead
             or self._startup.pending
             or any(map(self._can_end, self._tasks))

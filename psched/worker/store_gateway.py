@@ -141,8 +141,9 @@ class StoreGateway:
         Raises:
             TransientStoreError: the store did not answer.
         """
-        self._extend([task], task.deadlines.lease)
-        return not task.lost
+        both = [task] if task.schedule is None else [task, task.schedule]
+        self._extend(both, task.deadlines.lease)
+        return not task.is_lost
 
     def update_data(self, task: RunningTask, data: str) -> bool:
         """Replace the payload of a task's schedule; return whether the lease was still held.
@@ -156,7 +157,10 @@ class StoreGateway:
     @property
     def _held(self) -> Sequence[Lease]:
         """All leases that this gateway extends."""
-        return [*self._tasks, *self._unstarted.waiting.values()]
+        held: list[Lease] = [*self._tasks, *self._unstarted.waiting.values()]
+        if self._tasks.lent:
+            held += [task.schedule for task in self._tasks if task.schedule is not None]
+        return held
 
     def _extend(self, leases: Sequence[Lease], length: float) -> None:
         """Extend leases, all of which have this length; each lease gets at least this length again.

@@ -55,7 +55,7 @@ class TaskGuard:
 
     def begin(self, task: RunningTask) -> None:
         """Make sure that ``deadman`` fires in time for a task that is about to be started."""
-        self._deadman.hasten(task.deadlines.deadman)
+        self._deadman.hasten(task.usable.deadman)
 
     def watch(self, tasks: Iterable[RunningTask]) -> float:
         """Send the signals that are due, and set the timer that kills this process if it hangs.
@@ -78,7 +78,7 @@ class TaskGuard:
             wakes = min(wakes, self._wakes(task, mono, boot))
         # Tasks whose processes do not die on KILL are not counted: this process need not be killed
         # because of such a task, because its death would not end the task either.
-        deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
+        deadmen = [task.usable.deadman for task in running if not task.runner.stuck]
         self._deadman.set(min(deadmen, default=None))
         return wakes
 
@@ -113,10 +113,11 @@ class TaskGuard:
 
     def _guard_lease(self, task: RunningTask, boot: float) -> None:
         """Kill the task before its lease can be granted to another worker."""
-        if task.lost or boot >= task.deadlines.kill:
+        deadlines = task.usable
+        if task.is_lost or boot >= deadlines.kill:
             self.stop(task, Reason.LEASE, 0)
-        elif boot >= task.deadlines.warn:
-            self.stop(task, Reason.LEASE, task.deadlines.kill - boot)
+        elif boot >= deadlines.warn:
+            self.stop(task, Reason.LEASE, deadlines.kill - boot)
 
     def _climb(self, task: RunningTask, mono: float) -> None:
         """Send the signal that is due on the task's kill ladder."""
@@ -140,16 +141,16 @@ class TaskGuard:
         A ladder that the lease began says KILL at the end of the usable lease, too, and can be due
         before `_guard_lease` notices the end: the clocks are read one after the other, and rounded.
         """
-        if task.lost:
-            task.log("killing it: its lease is lost", level=logging.ERROR)
-        elif task.stopping is Reason.LEASE or self._clock.boottime() >= task.deadlines.kill:
+        if task.is_lost:
+            whose = "its lease" if task.lost else "the lease of its schedule"
+            task.log(f"killing it: {whose} is lost", level=logging.ERROR)
+        elif task.stopping is Reason.LEASE or self._clock.boottime() >= task.usable.kill:
             task.log("killing it: its lease could not be extended", level=logging.ERROR)
 
     def _wakes(self, task: RunningTask, mono: float, boot: float) -> float:
         limit = task.definition.settings.kill_timeout
-        moments = [
-            mono + deadline - boot for deadline in (task.deadlines.warn, task.deadlines.kill)
-        ]
+        deadlines = task.usable
+        moments = [mono + deadline - boot for deadline in (deadlines.warn, deadlines.kill)]
         if task.ladder is not None:
             moments.append(task.ladder.wakes)
         elif limit:

@@ -22,6 +22,7 @@ from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
 from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason
+from psched.worker.lease import Lease
 from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
 
@@ -65,6 +66,8 @@ class TaskTable:
         started: how many tasks have been started so far.
         no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
             for some seconds.
+        lent: the extra runs that also hold the lease of their schedule, by the schedule's key; read
+            only.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class TaskTable:
         self.started = 0
         self.no_forks = FaultLog("cannot fork", _log, clock)
         self._tasks: dict[str, RunningTask] = {}
+        self._lent: dict[str, RunningTask] = {}
+        self.lent: Mapping[str, RunningTask] = self._lent
         self._pool = pool
         self._guard = guard
         self._clock = clock
@@ -100,6 +105,16 @@ class TaskTable:
 
     def __getitem__(self, key: str) -> RunningTask:
         return self._tasks[key]
+
+    def fence_of(self, key: str) -> int | None:
+        """The fence of the lease of a schedule whose task, or whose extra run, is running here.
+
+        None if there is none.
+        """
+        if (task := self._tasks.get(key)) is not None:
+            return task.row.fence
+        lent = self._lent.get(key)
+        return None if lent is None or lent.schedule is None else lent.schedule.row.fence
 
     @property
     def alive(self) -> bool:
@@ -136,8 +151,17 @@ class TaskTable:
         """Let the waiting runners exit, because no task will follow."""
         self._pool.dismiss()
 
-    def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
-        """Start the task of a leased row in a waiting runner; `prepare` must be called before."""
+    def start(
+        self, row: Row, run: Run, deadlines: Deadlines, schedule: Lease | None = None
+    ) -> None:
+        """Start the task of a leased row in a waiting runner; `prepare` must be called before.
+
+        Args:
+            row: the row.
+            run: what to run.
+            deadlines: those of the row's lease.
+            schedule: the lease of its schedule, if the task is an extra run that needs this lease.
+        """
         runner = self._pool.acquire()
         task = RunningTask(
             row=row,
@@ -148,8 +172,11 @@ class TaskTable:
             started=self._clock.monotonic(),
             store_clock=self._store_clock,
             started_at=self._store_clock.reading(),
+            schedule=schedule,
         )
         self._tasks[row.key] = task
+        if schedule is not None:
+            self._lent[schedule.row.key] = task
         place = _PLACES.get(run.definition.settings.output, PIPE)
         if runner.pipe is None or self._output is None:
             place = RAW if place == PIPE else place
@@ -166,7 +193,15 @@ class TaskTable:
 
     def remove(self, key: str) -> RunningTask:
         """Forget a task whose lease has ended, and return it."""
-        return self._tasks.pop(key)
+        task = self._tasks.pop(key)
+        if task.schedule is not None:
+            del self._lent[task.schedule.row.key]
+        return task
+
+    def gave_back(self, key: str) -> None:
+        """Note that the lease of a schedule that was held for an extra run has ended."""
+        if (task := self._lent.pop(key, None)) is not None:
+            task.schedule = None
 
     def receive(self, writer: LeaseWriter) -> None:
         """Record the reports of runners, answer their requests, and note which runners have ended.
@@ -357,7 +392,7 @@ class TaskTable:
             return
         # A lease that has not reached its deadline counts as held without a request to the store,
         # because no other worker can claim the row before that deadline.
-        held = not task.lost and self._clock.boottime() < task.deadlines.end
+        held = not task.is_lost and self._clock.boottime() < task.usable.end
         answer: dict[str, object] = {"held": held}
         if held:
             try:

@@ -24,8 +24,10 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.config import Config
+from psched.core.attempts import returned
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
+from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
@@ -110,7 +112,9 @@ class TriggerHelpers:
         self._received = 0.0
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
-    def open(self, row: Row, now: float) -> Run | Settlement | Question:
+    def open(
+        self, row: Row, now: float, pauses: tuple[PastPause, ...] = ()
+    ) -> Run | Settlement | Question:
         """Decide what to do with a row that has just been claimed; see `policy.after_claim`.
 
         Returns:
@@ -119,13 +123,15 @@ class TriggerHelpers:
         """
         # If there are too many slow questions, the row is postponed, even if it could run now,
         # because its trigger must be called after the run.
-        if row.status == WAITING and row.cron and is_custom(row.cron) and self._is_full(row.cron):
+        is_asked = row.status == WAITING and row.cron and is_custom(row.cron)
+        # A schedule that a dead worker had leased for an extra run only gets its times back.
+        if is_asked and returned(row) is None and self._is_full(row.cron or ""):
             return postpone(row, ceil(DEADLINE))
         try:
             with loading_by(refuse_to_ask):
-                return after_claim(row, self._settings, now)
+                return after_claim(row, self._settings, now, pauses)
         except AskElsewhereError:
-            return self._ask(PolicyRequest(row, now))
+            return self._ask(PolicyRequest(row, now, pauses=pauses))
 
     def conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from psched.base.lease_times import Deadlines
+from psched.core.attempts import returned
 from psched.core.model import Row, Settlement
 from psched.worker.lease import Lease
 from psched.worker.trigger_helpers import Question
@@ -30,18 +31,27 @@ class UnstartedLeases:
         waiting: the leases that wait for a trigger's answer, by key; read only.
         settlements: the settlements to be written for rows with nothing to run, by key; read only.
         releases: the rows that are to be given back unchanged, by key; read only.
+        borrowed: the schedules that were leased for extra runs, and are to be given back unchanged,
+            by key; read only.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingLease] = {}
         self._settlements: dict[str, Settlement] = {}
         self._releases: dict[str, Row] = {}
+        self._borrowed: dict[str, Row] = {}
+        self._news: set[str] = set()
         self.waiting: Mapping[str, WaitingLease] = self._waiting
         self.settlements: Mapping[str, Settlement] = self._settlements
         self.releases: Mapping[str, Row] = self._releases
+        self.borrowed: Mapping[str, Row] = self._borrowed
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._settlements or self._releases)
+        return bool(self._waiting or self._settlements or self._releases or self._borrowed)
+
+    def __contains__(self, key: str) -> bool:
+        ending = key in self._settlements or key in self._releases or key in self._borrowed
+        return ending or key in self._waiting
 
     def wait(self, row: Row, deadlines: Deadlines, question: Question) -> None:
         """Add a lease that waits for the answer of its row's trigger."""
@@ -51,25 +61,53 @@ class UnstartedLeases:
         """Drop a lease that does not wait for an answer any more."""
         del self._waiting[key]
 
-    def settle(self, settlement: Settlement) -> None:
-        """Add a settlement that is to end the lease of a row with nothing to run."""
+    def settle(self, settlement: Settlement, *, is_news: bool) -> None:
+        """Add a settlement that is to end the lease of a row with nothing to run.
+
+        Args:
+            settlement: the settlement.
+            is_news: whether its reason is to be logged; False if it is that of an earlier one.
+        """
         self._settlements[settlement.key] = settlement
+        if is_news:
+            self._news.add(settlement.key)
 
     def settled(self, key: str) -> None:
         """Drop a settlement, because the store has written or refused it."""
         del self._settlements[key]
+        self._news.discard(key)
+
+    def is_news(self, key: str) -> bool:
+        """Whether the reason of the settlement of a row is to be logged."""
+        return key in self._news
 
     def release(self, row: Row) -> None:
         """Add a row that is to be given back, because this worker will not run it."""
-        self._releases[row.key] = row
+        if returned(row) is None:
+            self._releases[row.key] = row
+        else:
+            # The row was claimed after the death of a worker that had leased it for an extra run,
+            # and has its times back with the next settlement. It is not due.
+            self.give_back(row)
 
     def released(self, key: str) -> bool:
         """Drop a row whose lease has ended; return whether the row was to be given back."""
         return self._releases.pop(key, None) is not None
 
+    def give_back(self, row: Row) -> None:
+        """Add a schedule that was leased for an extra run, and is to be given back."""
+        self._borrowed[row.key] = row
+
+    def gave_back(self, key: str) -> bool:
+        """Drop a schedule whose lease has ended; return whether it was to be given back."""
+        return self._borrowed.pop(key, None) is not None
+
     def holds(self, row: Row) -> bool:
         """Whether the lease that the row's token identifies is one of these leases."""
         if (waiting := self._waiting.get(row.key)) and waiting.row.token == row.token:
+            return True
+        borrowed = self._borrowed.get(row.key)
+        if borrowed is not None and borrowed.token == row.token:
             return True
         ending = self._settlements.get(row.key) or self._releases.get(row.key)
         return ending is not None and ending.token == row.token

@@ -285,7 +285,7 @@ class TestChanging:
     def test_the_next_occurrence_cannot_be_run_now_and_so_is_not_lost(self, schedules, now):
         schedules.add("k", "backup", cron="30 2 * * *", next_time=LATER, data={"n": 1})
         before = schedules["k"].metadata()
-        with pytest.raises(InvalidError, match="push a task of type 'backup'") as refused:
+        with pytest.raises(InvalidError, match=r"call trigger \(psched trigger KEY\)") as refused:
             schedules["k"].modify(next_run_time=floor(now()))
         assert refused.value.field == "next_run_time"
         assert schedules["k"].metadata() == before
@@ -293,8 +293,11 @@ class TestChanging:
             schedules.add("early", cron="30 2 * * *", next_time=LATER, next_run_time=0)
         assert "early" not in schedules
 
-        schedules.push("k-now", before.type, before.data)  # the call that the error names
-        assert schedules.poll().key == "k-now"
+        extra = schedules["k"].trigger()  # the call that the error names
+        task = schedules.poll()
+        assert (task.key, task.data) == (extra.key, before.data)
+        task.finish()
+        assert schedules["k"].metadata().next_run_time == before.next_run_time
         schedules["k"].modify(next_run_time=before.next_time + 5)
         assert schedules["k"].metadata().next_run_time == before.next_time + 5
 

@@ -97,7 +97,7 @@ class TestPolling:
         schedules.add("a", next_time=1)
         schedules.add("b", next_time=2)
         with psched.open(settings.with_settings(claim_strategy="cas")) as mine:
-            claims = mine._store._claim_strategy()
+            claims = mine._store._claim_strategy()._inner
             take = claims._swap
 
             def late(*args):

@@ -49,6 +49,17 @@ FOUND = {
         "claims": {"rows_per_second": float, "rows": 500, "of_driver": float},
         "driver": {"rows_per_second": float, "rows": 500},
     },
+    "paused": {
+        "search": {
+            "pushed_ms": float,
+            "seconds": float,
+            "claim_ms_p50": float,
+            "claim_ms_p99": float,
+            "claim_ms_max": float,
+        },
+        "claims": {"ms_p50": float, "ms_p99": float, "ms_max": float, "above_idle": float},
+        "idle": {"ms_p50": float, "ms_p99": float, "ms_max": float},
+    },
     "punctual": {
         "each_second": {
             **LATENESS,

@@ -3,13 +3,15 @@
 import pytest
 
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
-from psched.core.store_protocol import Settled, Store
+from psched.core.store_protocol import LeasesByKey, Settled, Store
 from psched.testing import (
     BacklogContract,
     CoreContract,
     HistoryContract,
     LastRunsContract,
     OutputContract,
+    ReplaceAndRecordContract,
+    RunSummaryContract,
 )
 from psched.testing.store_contract.bench import leased
 from psched.testing.store_contract.history.bench import ending_with, recorded, runs
@@ -18,7 +20,13 @@ from support.stores import Sql
 
 
 class TestPerfectSchedStore(
-    CoreContract, BacklogContract, HistoryContract, LastRunsContract, OutputContract
+    CoreContract,
+    BacklogContract,
+    HistoryContract,
+    ReplaceAndRecordContract,
+    LastRunsContract,
+    RunSummaryContract,
+    OutputContract,
 ):
     @pytest.fixture
     def backend_factory(self, database):
@@ -44,3 +52,9 @@ def test_every_method_of_the_protocol_is_written_anew():
     methods = [name for name, value in vars(Store).items() if callable(value) and name[0] != "_"]
     assert {"claim", "settle", "disconnect"} <= {*methods}
     assert not [n for n in methods if getattr(PerfectSchedStore, n) is getattr(Store, n)]
+
+
+def test_its_rows_cannot_be_leased_by_their_keys(database):
+    """The table has no room for what an extra run would have to give back."""
+    with compat_factory(database.url) as open_store:
+        assert not isinstance(open_store(), LeasesByKey)

@@ -13,7 +13,15 @@ from psched.base.clock import SystemClock
 from psched.core.history.protocol import KeepsHistory
 from psched.core.output.protocol import KeepsOutput
 from psched.core.store_protocol import ExpiredLease, Settled
-from psched.testing import BackendContract, BacklogContract, OutputContract, StatusContract
+from psched.testing import (
+    BackendContract,
+    BacklogContract,
+    LeasesByKeyContract,
+    OutputContract,
+    OverviewContract,
+    PausesContract,
+    StatusContract,
+)
 from psched.testing.store_contract.bench import LEASE, claim, ending, leased
 from psched.testing.store_contract.history.bench import claimed, ending_with, recorded
 from support.stores import SOME, takes_some_types
@@ -30,7 +38,9 @@ def example():
     return module
 
 
-class TestFileStore(BackendContract, BacklogContract, StatusContract):
+class TestFileStore(
+    BackendContract, BacklogContract, LeasesByKeyContract, OverviewContract, StatusContract
+):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
@@ -152,3 +162,30 @@ class TestOutputOfAFileStore(OutputContract):
         store = type("Store", (KeepsOutputInMemory, example.FileStore), {})
         kept = {}, {}
         return lambda: store(*kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+
+
+class KeepsPausesInMemory:
+    """The shortest implementation of the capability."""
+
+    def __init__(self, rules, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.rules = rules
+
+    def pause_rules(self):
+        return [*self.rules.values()]
+
+    def change_pause_rules(self, *, drop, store):
+        for each in drop:
+            self.rules.pop(each, None)
+        self.rules.update({rule.id: rule for rule in store})
+
+
+class TestPausesOfAFileStore(PausesContract):
+    """The contract of a capability, on the shortest implementation of it."""
+
+    @pytest.fixture
+    def backend_factory(self, example, tmp_path):
+        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        store = type("Store", (KeepsPausesInMemory, example.FileStore), {})
+        kept = {}
+        return lambda: store(kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311

@@ -9,7 +9,12 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    LeasesByKeyContract,
     OutputContract,
+    OverviewContract,
+    PausesContract,
+    ReplaceAndRecordContract,
+    RunSummaryContract,
     StatusContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
@@ -23,9 +28,14 @@ _numbers = itertools.count(1)
 class TestRedisStore(
     BackendContract,
     BacklogContract,
+    LeasesByKeyContract,
     HistoryContract,
+    ReplaceAndRecordContract,
     LastRunsContract,
     OutputContract,
+    PausesContract,
+    OverviewContract,
+    RunSummaryContract,
     StatusContract,
 ):
     @pytest.fixture
@@ -52,7 +62,12 @@ class TestRedisStore(
 
 
 class TestRedisStoreBehindSentinels(
-    BackendContract, BacklogContract, HistoryContract, OutputContract
+    BackendContract,
+    BacklogContract,
+    LeasesByKeyContract,
+    HistoryContract,
+    ReplaceAndRecordContract,
+    OutputContract,
 ):
     @pytest.fixture
     def backend_factory(self, watched):

@@ -8,8 +8,13 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     LastRunsContract,
+    LeasesByKeyContract,
     OutputContract,
+    OverviewContract,
+    PausesContract,
+    ReplaceAndRecordContract,
     ReplaceManyContract,
+    RunSummaryContract,
     StatusContract,
     TableContract,
     TransactionContract,
@@ -48,6 +53,9 @@ class TestSqlStore(
     BacklogContract,
     TransactionContract,
     ReplaceManyContract,
+    LeasesByKeyContract,
+    PausesContract,
+    OverviewContract,
     TableContract,
     StatusContract,
 ):
@@ -79,7 +87,13 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-class TestSqlHistory(HistoryContract, LastRunsContract, OutputContract):
+class TestSqlHistory(
+    HistoryContract,
+    ReplaceAndRecordContract,
+    LastRunsContract,
+    RunSummaryContract,
+    OutputContract,
+):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:

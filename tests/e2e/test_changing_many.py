@@ -99,6 +99,35 @@ def test_each_named_schedule_is_tried(service):
     assert done.stderr == "Error: no schedule has the key 'none'\n"
 
 
+def test_an_error_names_the_schedule_once(service):
+    for command, said in (
+        (["skip", "mail-0"], "Error: 'mail-0' runs only once"),
+        (["trigger", "mail-1"], "Error: 'mail-1' has no extra runs"),
+        (["edit", "report", "--cron", "x"], "Error: report: cron: "),
+    ):
+        done = service.psched(*command)
+        assert done.returncode == 1
+        assert done.stderr.startswith(said), done.stderr
+    shown = service.psched("skip", "mail-0", "--dry-run")
+    assert shown.stderr.startswith("mail-0: would not be skipped: 'mail-0' runs only once")
+
+
+def test_a_preview_of_a_named_schedule_does_not_say_that_none_matches(service):
+    shown = service.psched("resume", "mail-0", "--dry-run", "--rate", "1/s")
+    assert (shown.returncode, shown.stdout) == (1, "0 schedules would be resumed\n")
+    assert shown.stderr == "mail-0: would not be resumed: it is waiting\n"
+
+
+def test_an_edit_by_pattern_leaves_out_what_is_finished_or_cancelled(service):
+    """Else a new time would run it again."""
+    assert service.psched("force-finish", "mail-0").returncode == 0
+    assert service.psched("cancel", "mail-3").returncode == 0
+    done = service.psched("edit", "mail-*", "--start", str(LATER), "--dry-run")
+    assert done.stdout.splitlines()[-1] == "2 schedules would be edited"
+    named = service.psched("edit", "mail-*", "--status", "cancelled", "--jitter", "5", "--dry-run")
+    assert named.stdout.splitlines()[-1] == "1 schedule would be edited"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -147,7 +176,29 @@ def test_a_closed_pipe_stops_it_and_says_so(service):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "k000: cancelled\n"
-    assert re.search(r"stopped after \d+; the same command goes on", done.stderr), done.stderr
+    assert re.search(r"stopped after \d+ of 50; the same command goes on", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cancel", *(f"k{n:03}" for n in range(40))], "the same command goes on with the others"),
+        (["trigger", "k*"], "the same command would trigger these again"),
+        (["skip", "s*"], "the same command would skip these again"),
+    ],
+)
+def test_an_interruption_says_whether_the_same_command_goes_on(service, arguments, said):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(40))
+        schedules.add_many({"key": f"s{n:03}", "cron": "@daily"} for n in range(40))
+    service.env["PYTHONUNBUFFERED"] = "1"
+    command = service.start(
+        *service.psched_command, *arguments, "--rate", "5/s", log="done", generation=0
+    )
+    wait_until(lambda: command.text.count("ed") >= 2, what="some changes")
+    command.send(signal.SIGINT)
+    assert command.wait() == 1
+    assert re.search(rf"stopped after \d+ of 40; .*{said}", command.text), command.text
 
 
 # --- on a terminal -------------------------------------------------------------------
@@ -169,6 +220,46 @@ def test_on_a_terminal_it_asks_before_it_changes_several(service, answer, status
     assert ("nothing was changed" in terminal.text) == (status == 1)
     changed = {key for key, state in states(service).items() if state == "cancelled"}
     assert changed == ({"mail-0", "mail-3"} if status == 0 else set())
+
+
+def test_on_a_terminal_it_shows_how_far_it_has_come(service):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(40))
+    terminal = on_terminal(service, "cancel", "k*", "--yes", "--rate", "12/s")
+    assert terminal.wait() == 0
+    shown = re.findall(r"cancelled ([0-9]+) of 40, about ([0-9]+)s left", terminal.text)
+    assert shown
+    assert all(int(done) < 40 for done, _ in shown)
+    # The line is removed before another one is printed.
+    written = terminal.log.read_bytes().decode().split("\r\n")
+    lines = [line.rpartition("\r\x1b[K")[2] for line in written]
+    assert [*filter(None, lines)] == [
+        *(f"k{n:03}: cancelled" for n in range(40)), "40 schedules cancelled",
+    ]  # fmt: skip
+
+
+def test_without_a_terminal_the_lines_tell_the_progress(service):
+    with service.schedules() as schedules:
+        schedules.push_many({"key": f"k{n:03}", "run_at": LATER} for n in range(30))
+    done = service.psched("cancel", "k*", "--rate", "20/s")
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 31)
+
+
+def test_force_finish(service):
+    shown = service.psched("force-finish", "mail-*", "--dry-run").stdout
+    assert shown.splitlines() == [
+        "mail-0: would be finished", "mail-3: would be finished", "2 schedules would be finished",
+    ]  # fmt: skip
+    done = service.psched("force-finish", "--type", "mail", "-m", "done by hand")
+    assert done.stdout.splitlines()[-1] == "2 schedules finished"
+    assert states(service)["mail-0"] == "finished"
+    again = service.psched("force-finish", "mail-0")
+    assert (again.returncode, again.stderr) == (
+        1,
+        "Error: 'mail-0' has ended already: it is finished\n",
+    )
+    [audited, *_] = map(json.loads, service.psched("audit", "mail-3", "--json").stdout.splitlines())
+    assert (audited["action"], audited["note"]) == ("force_finish", "done by hand")
 
 
 @pytest.mark.parametrize("arguments", [["mail-0"], ["mail-*", "--yes"], ["mail-0", "mail-3", "-y"]])

@@ -91,8 +91,8 @@ def test_a_first_run_before_its_scheduled_time_is_refused(service):
     assert early.exit_code == 1
     assert early.stderr == (
         "Error: at: 2029-12-31T00:00:00Z is before the scheduled time, 2030-01-01T02:30:00Z; a run"
-        " before it would take the place of the scheduled run. For an extra run, push a task of"
-        " type 't' with the same data and a key of its own\n"
+        " before it would take the place of the scheduled run. For an extra run, call trigger"
+        " (psched trigger KEY)\n"
     )
     assert (late.exit_code, late.stdout) == (0, "s1: first at 2030-01-01 02:30:00 UTC\n")
 

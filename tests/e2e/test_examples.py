@@ -25,6 +25,11 @@ PAGES = ("README.md", "docs/history.md", "docs/why.md", "docs/audit.md", "docs/l
 AFTER_A_LOSS = "docs/verify.md"
 """The page whose examples are about a history in which a record is missing."""
 
+OPERATING = "docs/operate.md"
+"""The page whose examples need a worker."""
+
+ALL_PAGES = (*PAGES, AFTER_A_LOSS, OPERATING)
+
 PROMPT = re.compile(r"^ *\$ ", re.MULTILINE)
 """The beginning of an example."""
 
@@ -37,6 +42,7 @@ NAMES = {"web1", "web2", "db1", "ann", "root"} | {
 PLACEHOLDERS = (
     (r'"/\S*/', '"'),
     (r"\S+-[0-9a-f]{16}\.\d+", "LEASE"),
+    (r"![0-9a-z]{16}\b", "!ID"),
     (rf"\b({'|'.join(map(re.escape, sorted(NAMES, key=len, reverse=True)))})\b", "NAME"),
     (r"\b(\d\d:\d\d):\d\d\b", r"\1"),
     (r"\b\d+(\.\d+)? (d|h|min|s|ms|MiB)( \d+ (h|min|s))?\b", "AMOUNT"),
@@ -71,10 +77,11 @@ def printed(tmp_path_factory):
         commands = [(page, command) for page in PAGES for command in examples(page)]
         outputs = weekend.run(*(command for _, command in commands))
         weekend.forget_sunday()
-        late = [(AFTER_A_LOSS, command) for command in examples(AFTER_A_LOSS)]
-        outputs += weekend.run(*(command for _, command in late))
-        found = {page: {} for page in (*PAGES, AFTER_A_LOSS)}
-        for (page, command), output in zip(commands + late, outputs, strict=True):
+        for page, run in (AFTER_A_LOSS, weekend.run), (OPERATING, weekend.operate):
+            commands += [(page, command) for command in examples(page)]
+            outputs += run(*examples(page))
+        found = {page: {} for page in ALL_PAGES}
+        for (page, command), output in zip(commands, outputs, strict=True):
             found[page][command] = output.splitlines()
         yield found
 
@@ -125,17 +132,17 @@ def differences(shown, real):
 def test_no_other_page_has_examples():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     having = {str(page.relative_to(ROOT)) for page in pages if PROMPT.search(page.read_text())}
-    assert having == {*PAGES, AFTER_A_LOSS}
+    assert having == {*ALL_PAGES}
 
 
-@pytest.mark.parametrize("page", [*PAGES, AFTER_A_LOSS])
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_each_example_is_what_the_command_prints(page, printed):
     for command, shown in examples(page).items():
         real = printed[page][command]
         assert [*differences(shown, real)] == [], "\n".join([f"$ {command}", *real])
 
 
-@pytest.mark.parametrize("page", [*PAGES, AFTER_A_LOSS])
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_the_tables_of_the_examples_are_straight(page):
     for shown in examples(page).values():
         for number, head in enumerate(shown):

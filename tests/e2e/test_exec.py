@@ -38,6 +38,7 @@ def test_a_command_gets_its_arguments_input_environment_and_folder(each_service)
     assert environ.pop("PSCHED_MASTER").startswith(f"{master.pid}.")
     assert {name: value for name, value in environ.items() if name.startswith("PSCHED_")} == {
         "PSCHED_KEY": "s 1",
+        "PSCHED_SCHEDULE_KEY": "s 1",
         "PSCHED_TYPE": "exec",
         "PSCHED_SCHEDULED_TIME": "1000000000",
         "PSCHED_OCCURRENCE": "s 1.1000000000",

@@ -437,7 +437,10 @@ def test_a_task_that_kills_its_fork_server_after_printing_keeps_its_output(servi
 
 # --- daemons ---------------------------------------------------------------------------------
 
-DAEMON = "(setsid sh -c '(while :; do echo daemon; done) & echo child') & wait; echo parent"
+DAEMON = (
+    "(setsid sh -c '(echo daemon; : >begun; while :; do echo daemon; done) &"
+    " while [ ! -e begun ]; do sleep 0.01; done; echo child') & wait; echo parent"
+)
 """Leaves a process in a session of its own, whose parent has exited, and that prints for ever."""
 
 

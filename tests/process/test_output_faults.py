@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,17 +37,11 @@ def set_nonblocking(_task):
     os.set_blocking(1, False)
 
 
-def wait_for_file(_task):
-    os.write(1, b"begun\n")
-    wait_until(lambda: Path("go").exists(), what="the file")
-
-
 HANDLERS = {
     "write": write,
     "close": close_streams,
     "redirect": redirect_streams,
     "set nonblocking": set_nonblocking,
-    "wait": wait_for_file,
 }
 
 
@@ -185,30 +178,3 @@ def stopped_at_the_end():
 def test_a_stopped_collector_does_not_outlive_its_worker():
     collector = isolated(stopped_at_the_end)
     wait_until(lambda: has_ended(collector), what="its end")
-
-
-# --- processes that belong to no task, and print into its pipe --------------------------
-
-
-def printed_into():
-    # To forward short lines takes so long that the pipe is full again after each read.
-    service = os.open("service", os.O_WRONLY | os.O_CREAT, 0o600)
-    os.dup2(service, 1)
-    bench = Bench(HANDLERS, log_file="log", output="both")
-    task = bench.start("wait")
-    collector = bench.collector
-    with Path(f"/proc/{task.runner.pid}/fd/1").open("wb") as pipe:
-        outside = subprocess.Popen("yes", stdout=pipe)
-    # The worker takes its children for leftovers of tasks; this one stands for a service's.
-    bench.output.spare(outside.pid)
-    bench.until(lambda: Path("service").stat().st_size > 2**18)
-    Path("go").touch()
-    outcome = bench.finish(task)
-    outside.kill()
-    same = bench.collectors == [collector]
-    bench.close()
-    return outcome, len(task.output.tail), task.output.dropped is not None, same
-
-
-def test_output_that_a_process_outside_the_task_adds_for_ever_does_not_stop_the_collector():
-    assert isolated(printed_into) == ["Finish()", 2**16, True, True]

@@ -20,7 +20,7 @@ from psched.process.spawn import spawn
 from support.forks import fork_server
 from support.isolated import isolated, say, started_isolated
 from support.processes import kill
-from support.waiting import has_ended, wait_for_end, wait_until
+from support.waiting import has_ended, scaled, wait_for_end, wait_until
 
 ROUNDS = 150
 BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
@@ -432,7 +432,7 @@ def parents_killed_at_random_instants(seed):
 
     for _ in range(ROUNDS):
         pid, _ = spawn(middle, keep=[counter])
-        idle(rng.choice([0.001, 0.003, 0.005, 0.01]) * rng.random())
+        idle(scaled(rng.choice([0.001, 0.003, 0.005, 0.01]) * rng.random()))
         tree.send(pid, signal.SIGKILL)
 
     def alone():

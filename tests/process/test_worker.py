@@ -13,7 +13,7 @@ from psched.base.clock import SystemClock
 from psched.master.generation_spec import BAD_HANDLERS
 from support.processes import children, descendants, kill, runners, title
 from support.run_log import completed, never_two_at_once
-from support.waiting import has_ended, scaled, stays, wait_for_end, wait_until
+from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 CLOCK = SystemClock()
 CROWD = ["child", "daemon"]
@@ -76,7 +76,7 @@ def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(each_se
     assert all(map(has_ended, pids(run)))
     [run] = service.runs.runs("doomed")
     assert run.end == "ProcessStopError: deleted"
-    assert took < scaled(10)  # poll_interval is a tenth of a second
+    assert took < 10  # poll_interval is a tenth of a second
     assert master.status is None
     service.add("doomed", data={})
     service.wait_for_finish("doomed")

@@ -8,6 +8,7 @@ from psched.app import make_store
 from psched.config import from_mapping
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
+from psched.stores.sql.by_key.claims import KeyClaims
 from support.stores import store_factory
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
@@ -24,15 +25,15 @@ def store(database, open_store):  # noqa: ARG001  # which has made the table
 @pytest.fixture
 def claim_after(store):
     """A function that claims, and calls its argument between the read and the compare-and-swap."""
-    take = store._claim_strategy()._swap
+    take = store._claim_strategy()._inner._swap
 
     def claim_after(something):
         def late(*args):
             something()
-            store._claim_strategy()._swap = take
+            store._claim_strategy()._inner._swap = take
             return take(*args)
 
-        store._claim_strategy()._swap = late
+        store._claim_strategy()._inner._swap = late
         return store.claim("late.1", **CLAIM)
 
     return claim_after
@@ -50,6 +51,22 @@ def lost(other, sql):
     (row,) = other.claim("other.1", **CLAIM).rows
     sql("UPDATE {table} SET next_run_time = 2")
     return row
+
+
+@pytest.fixture
+def claim_key_after(store, monkeypatch):
+    """The same with a claim of the key "k"."""
+    take = KeyClaims._swap
+
+    def claim_key_after(something):
+        def late(*args):
+            something()
+            return take(*args)
+
+        monkeypatch.setattr(KeyClaims, "_swap", late)
+        return store.claim_keys("late.1", ["k"], **LEASE)
+
+    return claim_key_after
 
 
 def settlement(row, **changes):
@@ -143,14 +160,14 @@ def test_of_rows_that_others_have_taken_the_rest_is_taken(claim_after, other):
 def test_a_refused_row_that_was_mended_meanwhile_is_not_set_aside(store, other, sql):
     other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
     sql("UPDATE {table} SET attempt = 9223372036854775807")
-    take_one_by_one = store._claim_strategy()._swap_one_by_one
+    take_one_by_one = store._claim_strategy()._inner._swap_one_by_one
 
     def late(*args):
         seen = other.get("k")
         assert other.replace(seen, changed(seen, attempt=0))
         return take_one_by_one(*args)
 
-    store._claim_strategy()._swap_one_by_one = late
+    store._claim_strategy()._inner._swap_one_by_one = late
     assert not store.claim("late.1", **CLAIM).rows
     assert other.get("k").status == "waiting"
     assert [row.key for row in other.claim("other.1", **CLAIM).rows] == ["k"]
@@ -162,3 +179,70 @@ def test_a_type_that_differs_in_its_case_is_left_to_others(database, store):
     ours = make_store(from_mapping({"url": database.url, "only": ["mail"]}))
     assert [row.key for row in ours.claim("me.1", **CLAIM).rows] == ["mail"]
     ours.disconnect()
+
+
+# --- claims by key -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def borrowed(other, sql):
+    """A lease by key that has expired while its holder is still alive."""
+    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
+    (row,) = other.claim_keys("other.1", ["k"], **LEASE)
+    sql("UPDATE {table} SET next_run_time = 2")
+    return row
+
+
+def test_a_lease_by_key_that_its_holder_has_just_extended_is_not_taken(
+    claim_key_after, other, borrowed
+):
+    def extend():
+        assert other.extend({"k": borrowed.token}, **LEASE) == {"k"}
+
+    assert not claim_key_after(extend)
+    assert other.get("k").token == borrowed.token
+
+
+def test_a_row_that_was_just_given_back_is_not_taken_as_it_was(
+    claim_key_after, other, borrowed, sql
+):
+    """Even if it fell due when the lease had ended, so that only its owner tells."""
+
+    def settle():
+        assert other.settle([settlement(borrowed, attempt=3)]) == {"k": Settled.DONE}
+        sql("UPDATE {table} SET next_run_time = 2")
+
+    assert not claim_key_after(settle)
+    assert other.get("k").attempt == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"type": "t"}, {"next_run_time": LATER}, {"next_run_time": None, "status": "paused"}],
+    ids=str,
+)
+def test_a_row_that_has_just_been_modified_is_not_leased_by_its_key(
+    claim_key_after, other, changes
+):
+    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
+
+    def modify():
+        seen = other.get("k")
+        assert other.replace(seen, changed(seen, **changes))
+
+    assert not claim_key_after(modify)
+    assert other.get("k").owner is None
+
+
+def test_a_row_that_plain_sql_has_just_rescheduled_is_not_leased_by_its_key(
+    claim_key_after, other, sql
+):
+    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
+    assert not claim_key_after(lambda: sql("UPDATE {table} SET next_run_time = NULL"))
+    assert other.get("k").attempt == 0
+
+
+def test_a_row_that_has_just_been_claimed_is_not_leased_by_its_key(claim_key_after, other):
+    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
+    assert not claim_key_after(lambda: other.claim("other.1", **CLAIM))
+    assert (other.get("k").owner, other.get("k").attempt) == ("other.1", 1)

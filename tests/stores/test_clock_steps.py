@@ -17,6 +17,7 @@ from support.waiting import HANG_TIMEOUT, wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
 CLAIM = {"limit": 1, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
 HOUR = 3600
 
 
@@ -48,6 +49,10 @@ def test_no_lease_is_taken_over_when_the_clock_was_set_forward(after_a_step, kin
     assert after_a_step(kind, "claim") == ["free"]
 
 
+def test_no_lease_by_key_is_taken_over_when_the_clock_was_set_forward(after_a_step):
+    assert after_a_step("rdb", "claim_keys") == ["free"]
+
+
 def test_what_seems_to_be_leased_no_more_is_marked_for_its_holder(after_a_step):
     assert after_a_step("rdb", "delete") == [False, "deleting"]
 
@@ -62,18 +67,25 @@ def main(kind, request, folder):
         begun = int(clock.wall())
         row = Row(key="leased", cron="* * * * *", next_time=begun - 60, next_run_time=begun - 60)
         store.add([row], nonce="n")
-        assert len(other.claim("other.1", **CLAIM).rows) == 1
+        if request == "claim_keys":
+            assert len(other.claim_keys("other.1", ["leased"], **LEASE)) == 1
+        else:
+            assert len(other.claim("other.1", **CLAIM).rows) == 1
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         wait_until(lambda: clock.wall() > begun + HOUR / 2, what="the step")
-        if request == "claim":
+        if request == "delete":
+            removed, row = store.delete("leased"), store.get("leased")
+            answer = removed, row and row.status
+        else:
             due = int(clock.wall()) - 1
             free = Row(key="free", cron="* * * * *", next_time=due, next_run_time=due)
             store.add([free], nonce="n")
-            answer = [row.key for row in store.claim("store.1", **CLAIM).rows]
-        else:
-            removed, row = store.delete("leased"), store.get("leased")
-            answer = removed, row and row.status
+            if request == "claim":
+                rows = store.claim("store.1", **CLAIM).rows
+            else:
+                rows = store.claim_keys("store.1", ["leased", "free"], **LEASE)
+            answer = [row.key for row in rows]
     json.dump(answer, sys.stdout)
 
 

@@ -63,7 +63,12 @@ def ledger(request, tmp_path_factory):
 
 def gather(connection, kind, store):
     quote = store._connector.quote
-    for prefix, rows, keys in ("k", RECORDS, f"i % {KEYS}"), ("busy", BUSY, "0"):
+    for prefix, rows, keys in (
+        ("k", RECORDS, f"i % {KEYS}"),
+        ("busy", BUSY, "0"),
+        # The records of 30 extra runs of k7.
+        ("k7!20261125T023000", 30, "i % 10"),
+    ):
         columns = {
             "key": joined(kind, f"'{prefix}'", number(kind, keys)),
             "type": "'t'",
@@ -72,6 +77,7 @@ def gather(connection, kind, store):
             "attempt": "1",
             "owner": joined(kind, "'w.'", number(kind, "i")),
             "fence": "1",
+            "started": f"{START * 1000} + i * 1000 - 7",
             "ended": f"{START * 1000} + i * 1000",
             "outcome": "CASE WHEN i % 1000 = 7 THEN 'failed' ELSE 'finished' END",
             "fate": "'finished'",
@@ -112,6 +118,45 @@ def test_a_page_of_the_history_costs_a_page(ledger, name, page):
     cost = ledger.cost(*request)
     nearest = 2 * request[1].get("nearest", 0)
     assert cost.examined <= MOST + nearest, cost.plan
+
+
+@pytest.mark.parametrize("key", ["k7", "busy0", "none"])
+@pytest.mark.parametrize("page", ["first", "later"])
+@pytest.mark.parametrize("more", [{}, {"fates": frozenset({"finished"})}], ids=["all", "finished"])
+def test_a_page_with_extra_runs_costs_a_page_and_the_entries_of_the_extra_runs(
+    ledger, key, page, more
+):
+    """Each condition can be fulfilled through the index of keys, and none reads other keys."""
+    selection = RunSelection(key=key, with_extra_runs=True, **more)
+    before = None if page == "first" else RECORDS
+    request = ledger.sql.select_runs(selection, first=1, before=before, limit=LIMIT)
+    cost = ledger.cost(*request)
+    assert cost.examined <= MOST, cost.plan
+    assert "_key" in cost.plan
+
+
+@pytest.mark.parametrize("key", ["k7", "busy0", "none"])
+def test_the_durations_of_a_key_cost_as_much_as_they_are_many(ledger, key):
+    cost = ledger.cost(*ledger.sql.select_durations([key], LIMIT))
+    assert cost.examined <= MOST, cost.plan
+    assert not cost.scans, cost.plan
+    found = ledger.store.durations([key], LIMIT)
+    assert len(found.get(key, ())) == (0 if key == "none" else LIMIT)
+
+
+def test_failures_are_searched_among_as_many_records_as_wanted(ledger):
+    sent = []
+
+    def query(statement, values):
+        sent.append((statement, values))
+        return ledger.store.__class__._query(ledger.store, statement, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger.store, "_query", query)
+        found = ledger.store.failures(since=0, among=1000, limit=LIMIT)
+    assert [record.outcome for record in found] == ["failed"]
+    assert len(sent) == 2
+    assert sum(ledger.cost(*each).examined for each in sent) <= 2 * 1000 + MOST
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 2.0])

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from dataclasses import replace as changed
 
 import pytest
 
@@ -170,6 +171,7 @@ def test_the_rights_on_the_tables_are_enough(store, database):
         for table in "runs", "workers", "audit", "output":
             rights = f"GRANT INSERT, UPDATE, DELETE ON {on}psched_{table} TO limited"
             database.server.query(rights, **more)
+        database.server.query(f"GRANT INSERT, DELETE ON {on}psched_info TO limited", **more)
         mine = open_store()
         mine.try_rights()
         assert mine.history_problem() is None
@@ -380,3 +382,37 @@ class TestBrokenConnections:
                 assert proxy.answers == before + 1
             assert far.lost_records == 1
             assert store.get("a").status == "finished"
+
+
+# --- replacements ------------------------------------------------------------------------
+
+
+def replaces(store, key):
+    """Whether a row is replaced together with a record; the row keeps the type "new"."""
+    seen = store.get(key)
+    span = record(changed(seen, owner="nonce"), outcome=None, fate=Fate.SKIPPED)
+    return store.replace_and_record(seen, changed(seen, type="new"), [span])
+
+
+def test_without_the_table_a_row_is_replaced_and_its_record_is_counted_as_lost(store, sql, logged):
+    store.add([Row(key=key, next_time=1) for key in "abc"], nonce="n")
+    assert replaces(store, "a")
+    sql("ALTER TABLE psched_runs RENAME TO away")
+    assert replaces(store, "b")
+    sql("ALTER TABLE away RENAME TO psched_runs")
+    assert replaces(store, "c")
+    assert {row.type for row in store.rows()} == {"new"}
+    assert recorded(store) == {"a", "c"}
+    assert store.lost_records == 1
+    assert len(losses(logged)) == 1
+
+
+def test_a_row_that_was_not_replaced_has_no_lost_record(store, sql):
+    store.add([Row(key="k", next_time=1)], nonce="n")
+    seen = store.get("k")
+    assert store.replace(seen, changed(seen, type="theirs"))
+    sql("ALTER TABLE psched_runs RENAME TO away")
+    span = record(changed(seen, owner="nonce"), outcome=None, fate=Fate.SKIPPED)
+    assert not store.replace_and_record(seen, changed(seen, type="mine"), [span])
+    assert store.get("k").type == "theirs"
+    assert store.lost_records == 0

@@ -6,11 +6,13 @@ import random
 import sqlite3
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace as changed
 
 import pytest
 
 from psched.base.errors import SchemaError, StoreError
-from psched.core.history.records import Outcome, RunRecord
+from psched.core.attempts import returned
+from psched.core.history.records import Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ExpiredLease, Settled
 from psched.stores.sql.connector import LOCK_WAIT
@@ -46,7 +48,7 @@ def ending(row, **changes):
         key=row.key,
         type=row.type,
         scheduled_time=row.next_time,
-        owner=row.owner,
+        owner=row.owner or "",
         fence=row.fence,
         ended=1,
         outcome=Outcome.FINISHED,
@@ -68,6 +70,22 @@ def test_a_table_without_a_history_is_used_as_before(store, age):
     store.try_rights()
 
 
+def test_on_a_table_without_a_history_rows_are_leased_by_their_keys_and_replaced(
+    store, age, open_at, database
+):
+    age()
+    late = open_at(database.url)
+    late.add(due("k"), nonce="n")
+    seen = late.get("k")
+    records = ending(seen).records
+    assert late.replace_and_record(seen, changed(seen, type="new"), records)
+    assert late.lost_records == 0
+    (row,) = late.claim_keys("w.1", ["k"], alive_time=60, shortest=6)
+    assert (row.type, row.attempt, row.claimed_at) == ("new", 0, None)
+    assert late.recover("w", alive_time=60, retry_wait=0.0) == ["k"]
+    assert returned(store.get("k")) == (60, 0)
+
+
 def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open_at, database, age):
     age()
     assert store.history_problem() is not None
@@ -85,6 +103,39 @@ def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open
     store.add(due("then"), nonce="n")
     store.claim("w.2", **CLAIM)
     assert store.get("then").claimed_at is not None
+
+
+def test_a_table_of_workers_without_clock_offsets_is_used_as_before(store, sql, open_at, database):
+    sql("ALTER TABLE psched_workers DROP COLUMN clock_offset")
+    worker = WorkerRecord(
+        nonce="w",
+        host="h",
+        pid=1,
+        number=0,
+        generation=1,
+        slots=1,
+        busy=0,
+        types=None,
+        started=0,
+        seen=0,
+        clock_offset=5,
+    )
+    assert store.history_problem() is None
+    store.try_rights()
+    store.beat(worker)
+    store.beat(worker)
+    (seen,) = store.workers()
+    assert (seen.host, seen.clock_offset) == ("h", None)
+    (line,) = open_at(database.url).init()
+    assert line == "added column psched_workers.clock_offset"
+    later = open_at(database.url)
+    (seen,) = later.workers()
+    assert seen.clock_offset is None
+    later.beat(worker)
+    (seen,) = store.workers()
+    assert seen.clock_offset is None  # this store was opened before
+    (seen,) = later.workers()
+    assert seen.clock_offset == 5
 
 
 def test_the_plan_is_what_init_executes_and_changes_nothing(store, age):

@@ -577,6 +577,17 @@ class TestRefusals:
         with pytest.raises(StoreError, match="denied"):
             open_at(user(rights="INSERT")).now()
 
+    def test_the_rights_to_pause_types_are_tried(self, user, open_at, database, name):
+        allowed = user(rights="SELECT")
+        account = allowed.partition("//")[2].partition(":")[0]
+        query = database.server.query
+        for table in ("psched", "psched_runs", "psched_workers", "psched_audit", "psched_output"):
+            query(f"GRANT INSERT, UPDATE, DELETE ON {name}.{table} TO {account}@'%'")
+        with pytest.raises(StoreError, match="cannot INSERT, DELETE in the table 'psched_info'"):
+            open_at(allowed).try_rights()
+        query(f"GRANT INSERT, DELETE ON {name}.psched_info TO {account}@'%'")
+        open_at(allowed).try_rights()
+
     def test_a_value_that_does_not_fit_is_refused(self, store):
         with pytest.raises(StoreError) as raised:
             add(store, "k" * 256)

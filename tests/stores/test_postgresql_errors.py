@@ -509,6 +509,21 @@ class TestRefusals:
             add(reader, "k")
         assert not isinstance(raised.value, TransientStoreError | SchemaError)
 
+    def test_the_rights_to_pause_types_are_tried(self, user, open_at, database, name):
+        allowed = user()
+        account = allowed.partition("//")[2].partition(":")[0]
+
+        def change(statement):
+            database.server.query(statement, database=name)
+
+        for table in ("runs", "workers", "audit", "output"):
+            change(f"GRANT SELECT, INSERT, UPDATE, DELETE ON psched_{table} TO {account}")
+        change(f"REVOKE INSERT, UPDATE, DELETE ON psched_info FROM {account}")
+        with pytest.raises(StoreError, match="cannot INSERT, DELETE in the table 'psched_info'"):
+            open_at(allowed).try_rights()
+        change(f"GRANT INSERT, DELETE ON psched_info TO {account}")
+        open_at(allowed).try_rights()
+
     def test_a_value_that_does_not_fit_is_refused_and_not_shown(self, store, sql):
         sql("ALTER TABLE {table} ADD CONSTRAINT odd CHECK (type <> 'odd')")
         payload = '{"password":"hunter2"}'

@@ -12,10 +12,14 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.core.model import Row, Settlement
+from psched.core.operations.overview import MOST_COUNTED
+from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
+from psched.stores.sql.by_key.statements import FreeRow
+from psched.stores.sql.claims import AT_ANY_TIME
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
-from psched.stores.sql.statements import Statements, as_seen
+from psched.stores.sql.statements import PLACE, Statements, as_seen
 from psched.stores.sql.store import SqlStore
 from support.big_tables import Cost, fill, joined, number, take_statistics
 from support.stores import store_factory
@@ -28,6 +32,9 @@ LIMIT = 40
 MOST = 10 * LIMIT
 """Rows that a statement may examine for that; some look at each several times."""
 
+LEASED = 300 + LIMIT
+"""The rows that are leased."""
+
 KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
 STATES = ("calm", "flooded")
@@ -36,8 +43,17 @@ Flooded: as many rows again have just fallen due, all at one time, since the las
 
 LATER = 4_000_000_000
 
+RULES = [
+    PauseRule(id="a", type="absent", since=1, by="ann@web1"),
+    PauseRule(id="b", type="rare", since=1, until=LATER, by="ann@web1"),
+    PauseRule(id="c", type=None, since=1, until=2, by="ann@web1"),
+]
+"""Pauses of types that few rows have, and one that is over. If very many due rows are of a paused
+type, a claim reads them all."""
+
 LEASE = {"alive_time": 60, "shortest": 6}
 CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
+DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, "since": AT_ANY_TIME}
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,11 @@ class Crowd:
         places = [self.store._query(query, {"id": row.key})[0] for row in self.first]
         return [(*astuple(row), *place) for row, place in zip(self.first, places, strict=True)]
 
+    def free(self) -> list[FreeRow]:
+        """The first rows as a claim by key reads them."""
+        pairs = zip(self.first, self.seen(), strict=True)
+        return [FreeRow(row, seen[PLACE], -1999) for row, seen in pairs]
+
     def ended(self) -> list[str]:
         found = self.store._connector.run(
             lambda c: c.execute(self.sql.purgeable, {"limit": LIMIT}).scalars().all()
@@ -102,12 +123,25 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     ),
     "first_resting": lambda c: (c.sql.first_resting, {"limit": LIMIT}),
     "resting": lambda c: (c.sql.resting, {"id": "k5", "limit": LIMIT}),
-    "due": lambda c: (c.sql.due, {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT}),
-    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT}),
+    "due": lambda c: (c.sql.due, DUE),
+    "due_among": lambda c: _with(c.sql.due_among([row.key for row in c.first]), DUE),
+    "first_overdue": lambda c: (c.sql.first_overdue, {"until": LATER, "limit": LIMIT}),
+    "overdue": lambda c: (
+        c.sql.overdue,
+        # In the middle of the rows that share one time.
+        {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
+        | {"until": LATER, "limit": LIMIT},
+    ),
+    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, "since": AT_ANY_TIME}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
-    "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
+    "claim_unlocked": lambda c: (
+        c.sql.claim_unlocked,
+        {**CLAIM, "horizon": 5, "since": AT_ANY_TIME},
+    ),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
+    "by_key.free": lambda c: c.sql.by_key.free([row.key for row in (*c.first, *c.held)]),
+    "by_key.claim": lambda c: _with(c.sql.by_key.claim("new.1", c.free()), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
@@ -134,6 +168,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
 UNJUDGED = {
     "now": "reads no table",
     "selecting": "its statements are judged by `test_a_selection_costs_as_much_as_it_returns`",
+    "overview": "its statements are judged by `test_an_overview_costs_as_much_as_it_shows`",
     "rights": "match no row",
     "count": "counts every row",
     "skip_locked_probe": "matches no row",
@@ -167,6 +202,7 @@ def crowd(request, tmp_path_factory):
         store = open_store()
         store.init()
         store._connector.run(lambda c: gather(c, kind, int(store.now()), flooded=state != "calm"))
+        store.change_pause_rules(drop=[], store=RULES)
         yield Crowd(
             kind=kind,
             store=store,
@@ -274,6 +310,23 @@ def test_a_list_of_due_rows_does_not_read_the_others(crowd, monkeypatch):
     assert not [cost.plan for cost in costs if cost.sorts or cost.examined > 2 * MOST]
 
 
+@pytest.mark.parametrize("name", ["leased", "due", "following", "paused", "counts"])
+def test_an_overview_costs_as_much_as_it_shows(crowd, name):
+    """Whatever the number of rows: those that it returns or counts, and the leased ones."""
+    statement = getattr(crowd.sql.overview, name)
+    values = {} if name == "counts" else {"limit": MOST_COUNTED if name == "leased" else LIMIT}
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
+    most = {"counts": 5 * MOST_COUNTED, "leased": 4 * LEASED, "following": 4 * LEASED}
+    assert cost.examined <= most.get(name, MOST), cost.plan
+    assert not cost.scans, cost.plan
+    assert not cost.sorts, cost.plan
+
+
+def test_every_statement_of_an_overview_is_judged(crowd):
+    sent = [each for each in vars(crowd.sql.overview) if not each.startswith("_")]
+    assert sorted(sent) == ["counts", "due", "following", "leased", "paused"]
+
+
 def costs_of_listing(crowd, conditions, rows):
     """What each query for keys or rows costs, until so many rows have come; None: all of them."""
     sent = []
@@ -299,7 +352,17 @@ def costs_of_listing(crowd, conditions, rows):
 def test_every_statement_is_judged(open_store):
     sql = open_store()._sql
     public = {name for name in dir(sql) if not name.startswith("_")}
-    assert public == JUDGED.keys() | UNJUDGED.keys()
+    by_key = {f"by_key.{name}" for name in dir(sql.by_key) if not name.startswith("_")}
+    assert public - {"by_key"} | by_key == JUDGED.keys() | UNJUDGED.keys()
+
+
+def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):
+    name = "claim_unlocked" if crowd.kind == "postgresql" else "due"
+    statement, values = JUDGED[name](crowd)
+    values = {**values, "since": int(crowd.store.now()) - 10}
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
+    assert cost.examined <= LIMIT, cost.plan
+    assert not cost.scans, cost.plan
 
 
 def _with(sent: Sent, more: Mapping[str, Any]) -> Sent:

@@ -22,6 +22,8 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config.tls import Tls
+from psched.core.attempts import while_borrowed
+from psched.core.columns import LATEST_TIME
 from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.selection import selection_of
@@ -519,6 +521,62 @@ class TestRowsOfOthers:
             assert store.delete(key)
             add(store, key)
 
+    def test_what_cannot_be_leased_by_its_key_does_not_stand_in_the_way(
+        self, store, write, redis_cli
+    ):
+        bad = {
+            "full": {"fence": LARGEST},
+            "fence": {"fence": "x"},
+            "attempt": {"attempt": "many"},
+        }
+        for key, columns in bad.items():
+            write(key, **columns)
+        for key in "no hash", "gone":
+            write(key)
+            redis_cli("DEL", f"{{psched}}:row:{key}")
+        redis_cli("SET", "{psched}:row:no hash", "x")
+        write("good")
+        before = [*store.rows()]
+        keys = [*bad, "no hash", "gone", "good"]
+        leased = store.claim_keys("w.1", keys, alive_time=60, shortest=6)
+        assert [row.key for row in leased] == ["good"]
+        assert {row.key for row in store.rows() if row.owner is not None} == {"good"}
+        assert [row for row in store.rows() if row.key != "good"] == [
+            row for row in before if row.key != "good"
+        ]
+
+    def test_a_lease_by_key_that_is_taken_over_leaves_nothing_behind(self, store, write, redis_cli):
+        write("k", next_time=1)
+        assert store.claim_keys("dead.1", ["k"], alive_time=60, shortest=6)
+        redis_cli("ZADD", "{psched}:due", 1, "k")
+        assert store.claim_keys("w.1", ["k"], alive_time=60, shortest=6)
+        assert redis_cli("ZRANGE", "{psched}:held", 0, -1) == [b"w.1\0k"]
+
+    @pytest.mark.parametrize("owner", [None, "dead.1"])
+    def test_a_lease_by_key_notes_what_psched_notes(self, store, write, owner):
+        """The script computes by itself what a row is to return to."""
+        times = ("-inf", -5, 0, 1, "1.5", 4_000_000_000, LATEST_TIME, LATEST_TIME + 1, "inf")
+        numbers = (0, 1, 998, 999, 5000, LARGEST, -1, -999, -1000, -1999, -999_999, -1_000_999)
+        numbers += (-1_001_000, -LATEST_TIME * 10**6, -LARGEST)
+        keys = []
+        for time, attempt, next_time in itertools.product(times, numbers, (1, None)):
+            columns = {"attempt": attempt, "next_time": next_time, "owner": owner}
+            keys.append(f"{time} {attempt} {next_time}")
+            given = {name: value for name, value in columns.items() if value is not None}
+            write(keys[-1], due=time, **given)
+        before = store.look(keys)
+        leased = {row.key: row for row in store.claim_keys("w.1", keys, alive_time=60, shortest=6)}
+        for key, row in store.look(keys).items():
+            was, attempt = before[key], while_borrowed(before[key])
+            if owner and was.next_run_time > store.now():
+                attempt = None
+            assert (key in leased) is (attempt is not None), was
+            if attempt is not None:
+                assert (row.owner, row.attempt) == ("w.1", attempt), was
+                assert leased[key].attempt == was.attempt
+            else:
+                assert row == was
+
     def test_odd_times_are_listed_and_run(self, store, write, work_off):
         write("half", due="1.5", next_time=1)
         write("never", due="inf")
@@ -638,3 +696,5 @@ def test_the_scripts_and_the_rest_of_psched_agree_on_columns_and_the_longest_lea
     expected = [name for name in Row.__slots__ if name not in {"key", "next_run_time", "seen"}]
     assert re.findall(r"'(\w+)'", columns) == expected
     assert int(longest[0]) * int(longest[1]) == LONGEST_ALIVE_TIME
+    latest = re.search(r"LATEST = (\d+)", scripts.CLAIM_KEYS.text)[1]
+    assert int(latest) == LATEST_TIME

@@ -10,7 +10,7 @@ import pytest
 
 from psched.base.errors import StoreError
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
-from psched.core.history.records import AuditRecord, WorkerRecord
+from psched.core.history.records import AuditRecord, Fate, WorkerRecord
 from psched.core.model import Row
 from psched.core.store_protocol import Settled
 from psched.stores.redis import history_store
@@ -96,6 +96,37 @@ class TestWhatCannotBeWritten:
         assert said[0].startswith("records of the run history are lost (1 so far): ")
         assert "its memory is full: OOM" in said[0]
         assert said[1] == "records of the run history are written again; 6 lost"
+
+    def test_a_full_memory_refuses_records_and_no_replacement(self, store, set_memory):
+        store.add([Row(key="k")], nonce="n")
+        seen, span = store.get("k"), made("k", fate=Fate.SKIPPED)
+        set_memory(1)
+        for replaced in True, False:
+            new = changed(seen, type="new")
+            assert store.replace_and_record(seen, new, [span]) is replaced
+        set_memory(0)
+        assert store.get("k").type == "new"
+        assert store.lost_records == 1
+        assert [*store.runs()] == []
+
+    def test_a_user_without_rights_on_streams_replaces_without_records(
+        self, store, database, redis_cli
+    ):
+        store.add([Row(key="a"), Row(key="b")], nonce="n")
+        redis_cli("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-@stream")
+        try:
+            with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
+                mine = open_mine()
+                for key, lost in ("a", 1), ("b", 1):
+                    seen = mine.get(key)
+                    new = changed(seen, type="new")
+                    assert mine.replace_and_record(seen, new, [made(key, fate=Fate.SKIPPED)])
+                    assert mine.lost_records == lost
+                    assert mine.history_problem() is not None
+        finally:
+            redis_cli("ACL", "DELUSER", "u")
+        assert {row.type for row in store.rows()} == {"new"}
+        assert [*store.runs()] == []
 
     def test_a_settlement_is_counted_as_lost_only_if_it_is_applied(self, store, set_memory):
         [row] = held(store, "k")

@@ -10,8 +10,10 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
 from psched.client.collection import ScheduleCollection
+from psched.core.attempts import returned
 from psched.core.history.protocol import RunSelection
-from psched.core.model import Row, Settlement
+from psched.core.history.records import Fate
+from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis import scripts
 from psched.testing.store_contract.history.bench import made
@@ -55,9 +57,11 @@ def run_through(far):
     """Send every script once."""
     row = far.get("old")
     far.claim("old.1", **CLAIM)
+    far.claim_keys("old.2", ["old"], **LEASE)
     far.extend({"old": row.token}, **LEASE)
     far.settle([finish(row)])
     far.replace(row, row)
+    far.replace_and_record(row, row, [made("old")])
     far.update_data("old", row.token, "{}")
     far.recover("old", alive_time=60, retry_wait=1)
     far.held("old.1", [])
@@ -125,6 +129,53 @@ class TestClaim:
         other = "b" if row.key == "a" else "a"
         assert [row.key for row in far.held("far.1", [])] == [other]
         assert store.get(row.key).owner == "near.1"
+
+
+class TestClaimByKey:
+    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
+        add(store, "a", "b")
+        lost = proxy.fault(Fault.LOSE_REPLY, sent(scripts.CLAIM_KEYS))
+        with lost, pytest.raises(ClaimUnknownError) as unknown:
+            far.claim_keys("far.1", ["a", "b", "c"], **LEASE)
+        assert not store.claim_keys("near.1", ["a", "b"], **LEASE)
+        held = far.held(unknown.value.owner, unknown.value.keys)
+        assert {row.key: (row.token, returned(row)) for row in held} == {
+            key: (Token("far.1", 1), (1, 0)) for key in "ab"
+        }
+
+    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
+        add(store, "a")
+        lost = proxy.fault(Fault.LOSE_REQUEST, sent(scripts.CLAIM_KEYS))
+        with lost, pytest.raises(ClaimUnknownError) as unknown:
+            far.claim_keys("far.1", ["a"], **LEASE)
+        assert far.held(unknown.value.owner, unknown.value.keys) == []
+        assert len(far.claim_keys("far.2", ["a"], **LEASE)) == 1
+
+    def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
+        add(store, "a", "b")
+        late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.CLAIM_KEYS))
+        with late, pytest.raises(ClaimUnknownError):
+            far.claim_keys("far.1", ["a", "b"], **LEASE)
+        (row,) = store.claim_keys("near.1", ["a"], **LEASE)
+        proxy.release()
+        assert [row.key for row in far.held("far.1", [])] == ["b"]
+        assert store.get("a").token == row.token
+
+
+class TestReplacementWithRecords:
+    @pytest.mark.parametrize("fault", LOST)
+    def test_both_are_applied_or_neither(self, fault, far, store, proxy):
+        add(store, "k")
+        seen = store.get("k")
+        new, span = replace(seen, type="new"), made("k", fate=Fate.SKIPPED)
+        lost = proxy.fault(fault, sent(scripts.REPLACE_AND_RECORD))
+        with lost, pytest.raises(UnknownOutcomeError):
+            far.replace_and_record(seen, new, [span])
+        applied = fault is Fault.LOSE_REPLY
+        assert (store.get("k").type == "new") is applied
+        assert len([*store.runs()]) == applied
+        assert far.replace_and_record(seen, new, [span]) is not applied
+        assert (store.get("k").type, len([*store.runs()])) == ("new", 1)
 
 
 class TestLease:

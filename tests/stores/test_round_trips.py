@@ -2,12 +2,14 @@
 
 import contextlib
 import re
+from functools import partial
 
 import pytest
 
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreSlowError, StoreUnavailableError
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, default_driver_timeout
+from psched.core.model import Row
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import InvalidValueError
@@ -17,6 +19,7 @@ from support.stores import make_store
 
 CLOCK = SystemClock()
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
 TIMEOUT = default_driver_timeout(SHORTEST_ALIVE_TIME)
 
 GREETING = {"mariadb": 5, "postgresql": 4, "galera": 7}
@@ -112,6 +115,15 @@ def test_what_a_server_can_do_is_tried_once(database):
         store.disconnect()
         claim = answers(proxy, lambda: store.claim("w.2", **CLAIM))
         assert claim == GREETING[database.kind] + 1
+
+
+@servers
+def test_a_claim_by_key_waits_for_two_answers(database):
+    with behind_a_proxy(database.url, database.server.port) as (store, proxy):
+        store.add([Row(key=key, next_time=1) for key in "abc"], nonce="n")
+        for owner, keys, waits in ("w.1", "a", 2), ("w.2", "ax", 1), ("w.3", "bc", 2):
+            claim = partial(store.claim_keys, owner, [*keys], **LEASE)
+            assert answers(proxy, claim) == waits
 
 
 @servers

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+from dataclasses import replace as changed
 
 import pytest
 
@@ -18,9 +19,12 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.client.collection import ScheduleCollection
-from psched.core.model import DELETING, Finish, Row, Settlement
+from psched.core.attempts import returned
+from psched.core.history.records import Fate
+from psched.core.model import DELETING, Finish, Row, Settlement, Token
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.testing.store_contract.history.bench import made
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
 from support.waiting import scaled, wait_until
@@ -164,6 +168,72 @@ class TestClaim:
         with proxy.fault(Fault.LOSE_REPLY, b"SELECT"), pytest.raises(StoreUnavailableError):
             far.claim("far.1", **CLAIM)
         assert [row.key for row in far.claim("far.2", **CLAIM).rows] == ["a"]
+
+
+@each_server
+class TestClaimByKey:
+    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
+        add(store, "a", "b")
+        with proxy.fault(Fault.LOSE_REPLY, TAKES), pytest.raises(ClaimUnknownError) as unknown:
+            far.claim_keys("far.1", ["a", "b", "c"], **LEASE)
+        assert not store.claim_keys("near.1", ["a", "b"], **LEASE)
+        held = far.held(unknown.value.owner, unknown.value.keys)
+        assert {row.key: (row.token, returned(row)) for row in held} == {
+            key: (Token("far.1", 1), (1, 0)) for key in "ab"
+        }
+
+    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
+        add(store, "a")
+        with proxy.fault(Fault.LOSE_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as lost:
+            far.claim_keys("far.1", ["a"], **LEASE)
+        assert far.held(lost.value.owner, lost.value.keys) == []
+        assert len(far.claim_keys("far.2", ["a"], **LEASE)) == 1
+
+    @impatient
+    def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
+        add(store, "a", "b")
+        with proxy.fault(Fault.HOLD_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as late:
+            far.claim_keys("far.1", ["a", "b"], **LEASE)
+        (row,) = store.claim_keys("near.1", ["a"], **LEASE)
+        proxy.release()
+        assert [row.key for row in far.held(late.value.owner, late.value.keys)] == ["b"]
+        assert store.get("a").token == row.token
+
+    def test_a_lost_search_is_no_claim(self, far, store, proxy):
+        add(store, "a")
+        with proxy.fault(Fault.LOSE_REPLY, b"SELECT id"), pytest.raises(StoreUnavailableError):
+            far.claim_keys("far.1", ["a"], **LEASE)
+        assert store.get("a").owner is None
+
+    def test_what_the_first_part_of_many_keys_has_leased_is_not_forgotten(self, far, store, proxy):
+        """The keys are sent in parts; a part that fails leaves the earlier ones applied."""
+        keys = [f"k{number:03}" for number in range(201)]
+        add(store, *keys)
+        second = proxy.fault(Fault.LOSE_REPLY, b"k200")
+        with second, pytest.raises(ClaimUnknownError) as unknown:
+            far.claim_keys("far.1", keys, **LEASE)
+        held = far.held(unknown.value.owner, unknown.value.keys)
+        assert sorted(row.key for row in held) == keys[:200]
+
+
+@each_server
+class TestReplacementWithRecords:
+    """It is a transaction, so only its COMMIT can have an unknown outcome."""
+
+    @pytest.mark.parametrize("fault", LOST)
+    @pytest.mark.parametrize("statement", [b"UPDATE", b"INSERT", b"COMMIT"])
+    def test_both_are_applied_or_neither(self, fault, statement, *, far, store, proxy):
+        add(store, "k")
+        seen = store.get("k")
+        new, span = changed(seen, type="new"), made("k", fate=Fate.SKIPPED)
+        error = UnknownOutcomeError if statement == b"COMMIT" else StoreUnavailableError
+        with proxy.fault(fault, statement), pytest.raises(error):
+            far.replace_and_record(seen, new, [span])
+        applied = (fault, statement) == (Fault.LOSE_REPLY, b"COMMIT")
+        assert (store.get("k").type == "new") is applied
+        assert len([*store.runs()]) == applied
+        assert far.replace_and_record(seen, new, [span]) is not applied
+        assert (store.get("k").type, len([*store.runs()])) == ("new", 1)
 
 
 @each_server

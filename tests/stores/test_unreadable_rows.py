@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.columns import parse_payload
+from psched.core.attempts import returned
+from psched.core.columns import LATEST_TIME, parse_payload
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Finish
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.store_protocol import ClaimUnknownError
@@ -159,6 +160,19 @@ def test_a_row_whose_claim_overflows_is_set_aside_and_its_neighbours_are_claimed
         assert (row.status, row.next_run_time, row.owner) == (QUARANTINED, None, None)
         assert "refused" in row.reason
         assert store.delete(key)
+
+
+def test_a_row_whose_fence_cannot_grow_is_not_leased_by_its_key_and_its_neighbours_are(
+    store, insert
+):
+    insert("full", fence=LARGEST, next_run_time=LARGEST)
+    for key, time in ("late", LARGEST), ("early", SMALLEST):
+        insert(key, next_run_time=time)
+    rows = store.claim_keys("w.1", ["early", "full", "late"], alive_time=60, shortest=6)
+    assert sorted(row.key for row in rows) == ["early", "late"]
+    assert returned(store.get("late")) == (LATEST_TIME, 0)
+    assert returned(store.get("early")) == (1, 0)
+    assert store.get("full").owner is None
 
 
 def test_a_row_that_was_set_aside_can_be_mended(sql, work_off, insert):

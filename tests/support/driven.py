@@ -68,9 +68,19 @@ class Remote:
 
         return send
 
+    # A capability must be a method of its own: `isinstance` does not call ``__getattr__``.
+
     def backlog(self, limit: int) -> Any:
-        # A capability must be a method of its own: `isinstance` does not call ``__getattr__``.
         return self.__getattr__("backlog")(limit)
+
+    def claim_keys(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__getattr__("claim_keys")(*args, **kwargs)
+
+    def pause_rules(self) -> Any:
+        return self.__getattr__("pause_rules")()
+
+    def change_pause_rules(self, **rules: Any) -> None:
+        self.__getattr__("change_pause_rules")(**rules)
 
 
 class DrivenHost:
@@ -94,7 +104,7 @@ class DrivenHost:
         return store
 
     def remote(self) -> Remote:
-        """The store behind a network; it has no capabilities."""
+        """The store behind a network; of its capabilities, it has only those of `Remote`."""
         return Remote(self.store(), self.clock)
 
     def worker(self, store: Any = None, **settings: Any) -> WorkerDriver:

@@ -3,13 +3,18 @@
     python -I -S on_terminal.py FIFO COMMAND...
 
 The command leads the terminal's session. What it shows goes to standard output. What is written to
-the FIFO is typed; a zero byte closes the terminal. The exit status is the command's.
+the FIFO is typed; a zero byte closes the terminal, and a byte 1, ROWSxCOLUMNS and a line feed, all
+written at once, set the size of the window. The exit status is the command's.
 """
 
+import fcntl
 import os
 import pty
+import re
 import select
+import struct
 import sys
+import termios
 from pathlib import Path
 
 
@@ -37,6 +42,10 @@ def main() -> None:
             if b"\0" in keys:
                 os.close(terminal)
                 break
+            if size := re.fullmatch(rb"\x01(\d+)x(\d+)\n", keys):
+                window = struct.pack("HHHH", int(size[1]), int(size[2]), 0, 0)
+                fcntl.ioctl(terminal, termios.TIOCSWINSZ, window)
+                continue
             os.write(terminal, keys)
     _, status = os.waitpid(pid, 0)
     sys.exit(os.waitstatus_to_exitcode(status) % 256)

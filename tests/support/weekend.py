@@ -153,6 +153,22 @@ class Weekend:
             found = database.execute("DELETE FROM psched_runs WHERE fate = 'skipped_catchup'")
             assert found.rowcount == 1
 
+    def operate(self, *commands: str) -> Sequence[str]:
+        """Run commands on Monday, while a worker is alive.
+
+        ``report`` has run at two of the times that it should have run at since Friday.
+        """
+        self._change(
+            f"psched add report exec '0 * * * *' '{{\"command\": [\"true\"]}}' -t {ZONE}",
+            "psched backfill report --from 2026-11-20T00:00 --to 2026-11-20T01:00",
+        )
+        master = self._start()
+        self._wait_for_records("report!20261119T230000Z", 1)
+        self._wait_for_records("report!20261120T000000Z", 1)
+        outputs = self.run(*commands)
+        assert master.stop() == 0
+        return outputs
+
     def run(self, *commands: str) -> Sequence[str]:
         """Run command lines on the host, and return what they print."""
         return [output for _, output in self._run(commands)]

@@ -71,9 +71,9 @@ class TestDeclaring:
     @pytest.mark.parametrize(
         ("fields", "fix"),
         [
-            ({"cron": "0 * * * *"}, "push a task of type 't' with the same data"),
-            ({"cron": "0 * * * *", "next_run_time": NOON + HOUR - 1}, "a key of its own"),
-            ({"every": 60, "next_time": NOON + DAY}, "a key of its own"),
+            ({"cron": "0 * * * *"}, "For an extra run, call trigger"),
+            ({"cron": "0 * * * *", "next_run_time": NOON + HOUR - 1}, "call trigger"),
+            ({"every": 60, "next_time": NOON + DAY}, "call trigger"),
             ({"next_time": NOON + DAY}, "set next_time instead"),
             ({"at": NOON + 5}, "set next_time instead"),
         ],
@@ -193,7 +193,7 @@ class TestRedeclaring:
     @pytest.mark.parametrize("fields", [{}, {"delay": 0}, {"cron": "30 2 * * *"}, {"every": 600}])
     def test_a_run_before_the_scheduled_time_is_refused(self, fields):
         seen = stored(type="backup", next_time=NOON + HOUR, next_run_time=NOON + HOUR)
-        with pytest.raises(InvalidError, match="push a task of type 'backup'") as refused:
+        with pytest.raises(InvalidError, match="call trigger") as refused:
             redeclare(seen, {"next_run_time": NOON + 1, **fields}, SETTINGS, now)
         assert refused.value.field == "next_run_time"
 

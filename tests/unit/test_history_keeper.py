@@ -181,6 +181,20 @@ def test_a_worker_says_once_a_minute_that_it_is_alive_and_at_its_end_that_it_is_
     assert (second.ended, last.ended, last.busy) == (None, 0, 0)
 
 
+def test_a_worker_records_by_how_much_the_clock_of_its_host_is_off(store, clock):
+    ahead = 90.5
+    store.now = lambda: START + clock.boottime()
+    clock.step(store.now() + ahead - clock.wall())
+    keeper = make(store, clock)
+    keeper.work(0)
+    # Somebody corrects the host's clock, and a little too much.
+    clock.step(-2 * ahead)
+    clock.advance(BEAT_INTERVAL)
+    keeper.work(0)
+    keeper.leave()
+    assert [each.clock_offset for each in store.beats] == [90_500, -90_500, -90_500]
+
+
 @pytest.mark.parametrize(
     "failure",
     [StoreUnavailableError("away"), StoreError("no right"), AlreadyExistsError("another index")],

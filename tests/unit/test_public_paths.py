@@ -80,8 +80,18 @@ def test_what_a_handler_gets_has_all_that_a_collection_can_do():
 
     assert public(ScheduleCollection) - public(Schedules) == {
         "add_rows",
+        "durations",
+        "failures",
+        "live_workers",
+        "overview",
+        "pause_all",
+        "pause_type",
+        "pauses",
         "poll",
+        "resume_all",
+        "resume_type",
         "select",
+        "shown_as_paused",
         "submit",
         "try_to_modify",
     }

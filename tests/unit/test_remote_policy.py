@@ -131,7 +131,7 @@ def test_the_lease_in_a_settlement_is_the_workers_own():
         {"settle": {**GOOD, "records": []}}, {"settle": {**GOOD, "fate": "mine"}},
         {"settle": {**GOOD, "fate": []}}, {"settle": {**GOOD, "skipped": None}},
         {"settle": {**GOOD, "skipped": [None]}}, {"settle": {**GOOD, "skipped": [{}]}},
-        {"settle": {**GOOD, "skipped": [SPAN] * 3}},
+        {"settle": {**GOOD, "skipped": [SPAN] * 4}},
         {"settle": {**GOOD, "skipped": [{**SPAN, "fate": "finished"}]}},
         {"settle": {**GOOD, "skipped": [{**SPAN, "fate": {}}]}},
         {"settle": {**GOOD, "skipped": [{**SPAN, "first": -1}]}},

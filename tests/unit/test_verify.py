@@ -478,3 +478,41 @@ class TestSignsOfOlderWorkers:
         backlog = [changed(late[0], due=late[0].due + 1000), *late[1:]]
         assert kinds(check_all(row(), backlog, older=older)) == [("missing", 0, 4)]
         assert kinds(check_all(row(), late, older=OlderWorkers())) == [("missing", 0, 4)]
+
+
+class TestPauses:
+    PAUSE = audit(2.5, {"status": "waiting"}, {"status": "paused"}, "pause")
+    RESUME = audit(
+        6.5,
+        {"status": "paused", "next_time": NOON + 3 * MINUTE},
+        {"status": "waiting", "next_time": NOON + 7 * MINUTE},
+        "resume",
+    )
+    SPAN = skipped(3, until=6, fate="skipped_paused", owner="of-a-client", fence=0)
+    RUNS = (*TEN[:3], SPAN, run(7, 4), run(8, 5), run(9, 6))
+
+    def test_what_a_client_has_skipped_has_a_fate(self):
+        found = check_all(row(fence=6, version=3), self.RUNS, [self.RESUME, self.PAUSE])
+        assert (found.violations, found.unknown) == ([], {})
+        assert found.instants == 11
+
+    def test_a_resumption_without_a_record_is_found(self):
+        runs = [each for each in self.RUNS if each is not self.SPAN]
+        found = check_all(row(fence=6, version=3), runs, [self.RESUME, self.PAUSE])
+        assert kinds(found) == [("missing", 3 * MINUTE, 4)]
+
+    def test_what_was_missing_before_the_pause_is_found_too(self):
+        runs = [each for each in self.RUNS if each is not TEN[1]]
+        found = check_all(row(fence=6, version=3), runs, [self.RESUME, self.PAUSE])
+        assert kinds(found) == [("missing", MINUTE, 1)]
+
+    def test_what_a_worker_has_skipped_has_a_fate(self):
+        span = skipped(3, until=6, fate="skipped_paused", fence=4)
+        runs = [*TEN[:3], span, run(7, 5), run(8, 6), run(9, 7)]
+        found = check_all(row(fence=7, version=2), runs, [self.PAUSE])
+        assert (found.violations, found.unknown) == ([], {})
+
+    def test_what_was_skipped_twice_is_found(self):
+        again = skipped(5, until=6, fate="skipped_paused", owner="other", fence=0, at=NOON + 390)
+        found = check_all(row(fence=6, version=2), [*self.RUNS, again], [self.PAUSE])
+        assert [str(each.kind) for each in found.violations] == ["repeated"]

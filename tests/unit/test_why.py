@@ -1,6 +1,7 @@
 """Tests of the answers to "why did it not run?", against simulations that know what happened."""
 
 import json
+from dataclasses import replace as changed
 
 import pytest
 from hypothesis import assume, given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.core.attempts import after
+from psched.core.attempts import after, borrowed
 from psched.core.definition import parse_row
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Code, State
@@ -705,3 +706,110 @@ def test_the_last_time_before_an_instant(line, instant):
     assert last < instant
     following = trigger.next_after(last)
     assert following is None or following >= instant
+
+
+class TestPauses:
+    REASON = "paused 2026-11-22T02:00+01:00{} by ann@web1: deploy"
+
+    def paused(self, until="", **columns):
+        until = f" until {until}" if until else ""
+        given = {"status": "paused", "next_time": TODAY, "reason": self.REASON.format(until)}
+        return schedule(**{**given, "next_run_time": None, **columns})
+
+    def test_now(self):
+        answer = ask("02:30", self.paused())
+        assert (answer.code, answer.state) == (Code.PAUSED, State.DID_NOT_RUN)
+        assert answer.sentence == (
+            "The occurrence of 2026-11-22 02:30 CET did not run because ann@web1 paused the"
+            " schedule at 02:00 CET: deploy."
+        )
+        assert answer.details["since"] == TODAY - 1800
+        assert ask("tomorrow 02:30", self.paused()).code == Code.PAUSED
+
+    def test_until_a_time(self):
+        row = self.paused("2026-11-22T18:00+01:00", next_run_time=TODAY + 55_800)
+        before, after = ask("02:30", row), ask("tomorrow 02:30", row)
+        assert before.code == Code.PAUSED
+        assert " at 02:00 CET until 18:00 CET: deploy" in before.sentence
+        assert (after.code, after.state) == (Code.WILL_RUN, State.WILL_RUN)
+        assert after.sentence.endswith(
+            "; it is paused until 2026-11-22 18:00 CET by ann@web1: deploy."
+        )
+        assert ask(None, row).details["next"] == TODAY + DAY
+
+    def test_a_task_that_runs_once_runs_after_it(self):
+        row = self.paused("2026-11-22T18:00+01:00", next_run_time=TODAY + 55_800, cron=None)
+        answer = ask("02:30", row)
+        assert (answer.code, answer.details["run_at"]) == (Code.WILL_RUN, TODAY + 55_800)
+
+    def test_nobody_was_there_to_resume_it(self):
+        row = self.paused("2026-11-22T03:00+01:00", next_run_time=TODAY + 1800, cron="@hourly")
+        answer = ask("04:00", row, workers=[alive(TODAY - DAY, TODAY - 300)])
+        assert (answer.code, answer.state) == (Code.NO_WORKER, State.DID_NOT_RUN)
+        assert ask("02:30", self.paused("2026-11-22T03:00+01:00")).code == Code.PAUSED
+
+    def test_what_was_skipped(self):
+        reason = self.REASON.format(" until 2026-11-22T03:00+01:00")
+        record = ran(TODAY, outcome=None, fate="skipped_paused", started=None, attempt=0)
+        answer = ask("02:30", schedule(), changed(record, reason=reason))
+        assert answer.sentence == (
+            "The occurrence of 2026-11-22 02:30 CET was skipped because ann@web1 paused the"
+            " schedule at 02:00 CET until 03:00 CET: deploy."
+        )
+
+    def test_after_failures(self):
+        row = schedule(
+            status="paused",
+            next_run_time=None,
+            reason="paused after 5 failures in a row: exit status 1",
+        )
+        failed = ran(TODAY, outcome="failed", fate="gave_up", reason=row.reason)
+        answer = ask(None, row, failed)
+        assert answer.code == Code.GAVE_UP
+        assert answer.sentence.endswith("now: paused after 5 failures in a row: exit status 1.")
+        answer = ask("tomorrow 02:30", row, failed)
+        assert answer.code == Code.PAUSED
+        assert "the schedule was paused after 5 failures in a row" in answer.sentence
+
+    def test_without_a_record_the_audit_trail_tells(self):
+        resumed = change(
+            "resume",
+            TODAY + 3600,
+            {"status": "paused", "next_time": TODAY},
+            {"status": "waiting", "next_time": TODAY + DAY},
+        )
+        answer = ask("02:30", schedule(), audits=[resumed])
+        assert (answer.code, answer.state) == (Code.SKIPPED_PAUSED, State.DID_NOT_RUN)
+        assert "by ann on desk" in answer.sentence
+
+
+class TestHeldForAnExtraRun:
+    """The worker of an extra run holds the lease of the schedule."""
+
+    def held(self, next_run_time, attempt=0, **columns):
+        note = borrowed(next_run_time, attempt)
+        return schedule(owner="w.1", attempt=note, next_run_time=NOW + 60, fence=9, **columns)
+
+    def test_what_is_not_due_runs_at_its_time(self):
+        answer = ask(None, self.held(TODAY + DAY), ran(TODAY))
+        assert answer == ask(None, schedule(), ran(TODAY))
+        answer = ask("tomorrow 02:30", self.held(TODAY + DAY), ran(TODAY))
+        assert (answer.code, answer.details["run_at"]) == (Code.WILL_RUN, TODAY + DAY)
+
+    def test_what_is_due_waits(self):
+        answer = ask(None, self.held(NOW, cron="* * * * *", next_time=NOW))
+        assert (answer.code, answer.state) == (Code.WAITING, State.WILL_RUN)
+        assert answer.sentence == (
+            "The occurrence of 2026-11-22 11:00 CET has been due since 11:00 CET and waits for the"
+            " end of an extra run of the schedule; the next is 2026-11-22 11:01 CET."
+        )
+        assert "attempt" not in answer.sentence
+
+    def test_what_has_failed_is_retried(self):
+        row = self.held(NOW + 300, attempt=2, next_time=TODAY)
+        answer = ask("02:30", row)
+        assert (answer.code, answer.details["run_at"]) == (Code.RETRYING, NOW + 300)
+
+    def test_a_note_whose_lease_was_recovered_holds_nobody_up(self):
+        row = schedule(attempt=borrowed(TODAY + DAY, 0), next_run_time=NOW - 1, fence=9)
+        assert ask(None, row, ran(TODAY)) == ask(None, schedule(), ran(TODAY))

@@ -19,11 +19,13 @@ from psched.base.log import STANDARD
 from psched.base.retry import retry_while_unavailable
 from psched.cli.daemon import worker_options
 from psched.cli.exit_status import report_errors
+from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.protocol import KeepsHistory
+from psched.core.operations.pauses import PausesTypes
 from psched.core.output.protocol import KeepsOutput
 from psched.core.output.records import KEPT
 from psched.core.store_protocol import Store
@@ -175,6 +177,9 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             click.echo(f"  output: {_describe_output(store, settings)}")
         with problems.collected():
+            for line in _pauses(store):
+                click.echo(f"  {line}")
+        with problems.collected():
             store.try_rights()
             click.echo("  rights: may be read and written: ok")
         with problems.collected():
@@ -202,6 +207,15 @@ def _describe_output(store: Store, settings: Config) -> str:
     return (
         "kept" if settings.output in KEPT else f"not kept (the setting output: {settings.output})"
     )
+
+
+def _pauses(store: Store) -> Iterator[str]:
+    """Yield a line for each pause of a type or of everything that holds now."""
+    if isinstance(store, PausesTypes):
+        now = store.now()
+        for rule in store.pause_rules():
+            if rule.holds(now):
+                yield f"paused: {describe_pause(rule)}"
 
 
 def _measure(store: Store, settings: Config) -> Iterator[str]:

@@ -16,6 +16,7 @@ from psched.cli.output import one_line
 from psched.cli.time_format import format_exactly, format_span
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
+from psched.core.attempts import given_back
 from psched.core.definition import output_setting
 from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
@@ -219,7 +220,8 @@ class AskedOutput:
     def _runs(self) -> Iterator[Run]:
         """The attempts that are recorded, the newest first; none if there is no run history."""
         with suppress(NotSupportedError):
-            yield from (run for run in self._schedules.runs(self._key) if run.outcome is not None)
+            runs = self._schedules.runs(self._key, extra_runs=False)
+            yield from (run for run in runs if run.outcome is not None)
 
     def _runs_now(self, row: Row) -> bool:
         """Whether an attempt is running, and is the one that the user asks for."""
@@ -236,7 +238,8 @@ class AskedOutput:
 
     def _row(self) -> Row | None:
         try:
-            return self._schedules.read(self._key).row
+            # While an extra run holds the lease of the schedule, the schedule itself does not run.
+            return given_back(self._schedules.read(self._key).row)
         except NotFoundError:
             return None
 

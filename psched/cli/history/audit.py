@@ -25,7 +25,7 @@ _LONGEST = 200
 _LONGEST_JSON = 100_000
 """The maximum length in characters of stored JSON that cannot be read, in the output of --json."""
 
-_INSTANTS = frozenset({"next_time", "next_run_time"})
+_INSTANTS = frozenset({"next_time", "next_run_time", "run_at", "first", "last"})
 
 
 @click.command()

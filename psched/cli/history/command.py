@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import click
 
@@ -11,11 +11,11 @@ from psched.base.errors import NotFoundError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.run_text import COLUMNS, View, run_object, table_row
+from psched.cli.history.run_text import View, columns_for, run_object, table_row
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.text_table import Colours, print_table
+from psched.cli.text_table import FIRST_ROWS, Colours, print_table
 from psched.cli.time_format import format_distance, format_span, parse_since
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -106,7 +106,8 @@ def history(
     """Show what ran, how it ended, and what did not run.
 
     KEY is the key of a schedule or task, which may have been deleted since; without it, those of
-    all are shown. The newest records come first.
+    all are shown. The extra runs of a schedule (psched trigger, psched backfill) are shown with its
+    own runs. The newest records come first.
 
     OUTCOME says how an attempt ended. FATE says what became of the occurrence; it is empty if
     the occurrence was tried again. Occurrences that never ran have no OUTCOME.
@@ -149,8 +150,10 @@ def history(
 def _print(
     runs: Iterator[Run], key: str | None, limit: int | None, view: View, *, errors: bool
 ) -> int:
-    columns = [column for column in COLUMNS if key is None or column != "KEY"]
-    rows = (table_row(run, columns, view, errors=errors) for run in islice(runs, limit))
+    shown = islice(runs, limit)
+    first = [*islice(shown, FIRST_ROWS)]
+    columns = columns_for(first, key)
+    rows = (table_row(run, columns, view, errors=errors) for run in chain(first, shown))
     number = print_table(columns, rows, _COLOURS)
     if number:
         count = "1 record" if number == 1 else f"{number} records"

@@ -1,7 +1,7 @@
 """Runs of the run history as text and as JSON, for people and programs that read the commands."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psched.base.errors import InvalidError
@@ -9,9 +9,10 @@ from psched.base.texts import cut, visible
 from psched.cli.output import one_line
 from psched.cli.text_table import TableRow
 from psched.cli.time_format import format_span, format_took, short_time
-from psched.core.history.records import SKIPPED
+from psched.core.history.records import SKIPPED, Fate
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
+from psched.core.operations.pausing import Pause, read_reason
 
 _LONGEST_REASON = 2000
 """The maximum length of a reason in a table, in characters."""
@@ -50,7 +51,10 @@ def _reason(run: Run, view: View) -> str:
     if run.out_of_memory:
         parts.append("probably out of memory")
     if run.reason:
-        parts.append(view.redaction.text(run.reason))
+        pause = read_reason(run.reason) if run.fate == Fate.SKIPPED_PAUSED else Pause()
+        # The times of a pause are left out, because those of the occurrences are shown.
+        shown = run.reason if pause.since is None else f"by {pause.why}"
+        parts.append(view.redaction.text(shown))
     text = ": ".join(parts)
     if _is_late(run):
         text = f"{text} ({_occurrences(run, view)})" if text else _occurrences(run, view)
@@ -90,6 +94,15 @@ _CELLS: Mapping[str, Callable[[Run, View], str]] = {
 
 COLUMNS = tuple(_CELLS)
 """The headings of a table of runs."""
+
+
+def columns_for(runs: Iterable[Run], key: str | None) -> Sequence[str]:
+    """The headings of a table of the runs of one schedule; None stands for all schedules.
+
+    The keys are shown only if they differ, because there are extra runs of the schedule.
+    """
+    with_keys = key is None or any(run.key != key for run in runs)
+    return COLUMNS if with_keys else [column for column in COLUMNS if column != "KEY"]
 
 
 def table_row(run: Run, columns: Sequence[str], view: View, *, errors: bool = False) -> TableRow:

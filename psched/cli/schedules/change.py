@@ -1,4 +1,4 @@
-"""The commands that change existing schedules and tasks: cancel, requeue, delete."""
+"""The commands that end schedules and tasks, or run them again."""
 
 from functools import partial
 from typing import Any
@@ -17,6 +17,10 @@ from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
 
 _CANCEL = Verb("cancel", "cancelled", ScheduleCollection.cancel, SelectedSchedules.cancel)
+
+_FINISH = Verb(
+    "force-finish", "finished", ScheduleCollection.force_finish, SelectedSchedules.force_finish
+)
 
 
 @click.command()
@@ -38,6 +42,27 @@ def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> No
     chosen.check()
     with open_to_change(settings_to_write(location), message) as schedules:
         change_chosen(schedules, chosen, _CANCEL)
+
+
+@click.command("force-finish")
+@choosing
+@changes.message
+@options.database
+@click.pass_obj
+@report_errors
+def force_finish(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
+    """Mark tasks or schedules as finished.
+
+    They never run again, whatever they have done. If a task is running, its worker stops the task
+    first.
+
+    KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
+    Patterns and conditions choose only those that have not ended, and that match all of them.
+    """
+    chosen = Chosen(**given)
+    chosen.check()
+    with open_to_change(settings_to_write(location), message) as schedules:
+        change_chosen(schedules, chosen, _FINISH)
 
 
 @click.command()

@@ -1,20 +1,24 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 from psched.app import CLOCK
-from psched.base.errors import InvalidError, ScheduleError, StoreError
+from psched.base.errors import InvalidError, PschedError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.cli.completion import complete_key
+from psched.cli.progress import Footer
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
-from psched.client.selected import ManyChanged, Pace, SelectedSchedules
+from psched.client.operations.many import ManyChanged, Outcome, Pace
+from psched.client.selected import SelectedSchedules
+from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,7 +26,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _EXAMPLES = 3
 """The most keys that the question names."""
 
-_NONE = "no schedule matches"
+NONE = "no schedule matches"
+"""Is printed if patterns and conditions choose no schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +37,42 @@ class Verb:
     Attributes:
         name: the infinitive, such as ``cancel``.
         done: the participle, such as ``cancelled``.
-        change_one: changes the schedule with a key; returns False if its worker will do it.
-        change_many: the same for a selection.
+        change_one: changes the schedule with a key; see `Outcome` for what it returns. None means
+            the same as True.
+        change_many: the same for a selection: a method of `SelectedSchedules`, whose own options
+            are bound with `functools.partial`.
+        after: what the task of a schedule has done before its worker changes the schedule.
+        preview_one: returns what ``change_one`` would return, or raises what it would raise, but
+            changes nothing. None if the status alone says whether a schedule can be changed.
+        lines: returns the lines that are shown below that of a schedule, also of a preview.
+        leaves_changed: whether the same command, entered again, leaves alone what it has changed.
     """
 
     name: str
     done: str
-    change_one: Callable[[ScheduleCollection, str], bool | None]
+    change_one: Callable[[ScheduleCollection, str], Outcome | None]
     change_many: Callable[..., ManyChanged]
+    after: str = "stopped"
+    preview_one: Callable[[ScheduleCollection, str], Outcome | None] | None = None
+    lines: Callable[[Outcome | None], Iterable[str]] | None = None
+    leaves_changed: bool = True
 
-    def result(self, is_done: bool | None) -> str:  # noqa: FBT001  # what `change_one` has returned
+    def result(self, outcome: Outcome | None) -> str:
         """What became of a schedule."""
-        return f"will be {self.done} when its task has stopped" if is_done is False else self.done
+        if isinstance(outcome, Rescheduled) and outcome.changes_nothing:
+            return "unchanged"
+        if outcome is False:
+            return f"will be {self.done} when its task has {self.after}"
+        return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
+
+    def show(self, key: str, outcome: Outcome | None, *, dry_run: bool = False) -> None:
+        """Print what became of a schedule, or what would, and the lines below that."""
+        text = self.result(outcome)
+        if dry_run:
+            text = "would stay unchanged" if text == "unchanged" else f"would be {self.done}"
+        click.echo(f"{key}: {text}")
+        for line in () if self.lines is None else self.lines(outcome):
+            click.echo(f"    {line}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +97,15 @@ class Chosen:
         """
         if self.every and (self.keys or self._has_conditions):
             raise click.UsageError("--all chooses every schedule; leave out KEYS and conditions")
-        if not (self.every or self.keys or self._has_conditions):
+        if not self.chooses:
             raise click.UsageError(
                 "name KEYS, or choose by --status, --type, --label, --reason or --all"
             )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether schedules are chosen."""
+        return self.every or bool(self.keys) or self._has_conditions
 
     @property
     def _has_conditions(self) -> bool:
@@ -98,6 +132,19 @@ class Chosen:
 
 def choosing(command: Command) -> Command:
     """Add the arguments and options to a command from which `Chosen` is made."""
+    return choosing_with("At most so many changes per time")(command)
+
+
+def choosing_with(rate: str) -> Callable[[Command], Command]:
+    """Return a decorator like `choosing`; ``rate`` says what the option --rate limits."""
+
+    def choosing_at_rate(command: Command) -> Command:
+        return _add_options(command, rate)
+
+    return choosing_at_rate
+
+
+def _add_options(command: Command, rate: str) -> Command:
     for add in reversed(
         (
             click.argument("keys", nargs=-1, shell_complete=complete_key),
@@ -123,9 +170,7 @@ def choosing(command: Command) -> Command:
                 " pattern; capital and small letters are equal.",
             ),
             click.option("--all", "every", is_flag=True, help="No condition."),
-            click.option(
-                "--rate", metavar="N/UNIT", help=f"At most so many changes per time: {RATES}."
-            ),
+            click.option("--rate", metavar="N/UNIT", help=f"{rate}: {RATES}."),
             click.option("--dry-run", is_flag=True, help="Show what would be done."),
             click.option(
                 "-y",
@@ -144,31 +189,31 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
     """Change the chosen schedules, and print each result.
 
     The program exits with status 1 if a schedule could not be changed, or if the user says no.
+    If it is stopped before the end, it says how far it has come.
     """
     names_each = chosen.names_each(schedules)
-    if names_each and not chosen.dry_run:
-        keys = [*dict.fromkeys(chosen.keys)]
-        _ask(keys, chosen, verb)
-        _change_each(schedules, keys, chosen, verb)
+    if names_each and chosen.dry_run and verb.preview_one is not None:
+        _preview_each(schedules, chosen, verb, verb.preview_one)
         return
     shown = _Shown(verb)
-    try:
+    if names_each and not chosen.dry_run:
+        keys = [*dict.fromkeys(chosen.keys)]
+        pace = Pace(chosen.rate, CLOCK)  # refuses a wrong rate before the question
+        ask(keys, chosen, verb.name)
+        with shown.telling_where_it_stops():
+            shown.begin(keys)
+            _change_each(schedules, keys, pace, shown)
+        return
+    with shown.telling_where_it_stops():
         result = verb.change_many(
             chosen.select(schedules),
             rate=chosen.rate,
             report=shown.show,
             dry_run=chosen.dry_run,
-            confirm=lambda keys: _ask(keys, chosen, verb),
+            confirm=lambda keys: ask(keys, chosen, verb.name) and shown.begin(keys),
         )
-    except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
-        # The others stay as they are, if nobody can see what becomes of them, too.
-        text = f"stopped after {shown.count}; the same command goes on with the others"
-        click.echo(text, err=True)
-        if isinstance(stopped, KeyboardInterrupt):
-            raise click.Abort from None
-        raise
     if chosen.dry_run:
-        _show_dry_run(schedules, result.changed, chosen, verb, names_each=names_each)
+        _show_dry_run(schedules, result, chosen, verb, names_each=names_each)
     else:
         click.echo(_closing(result, verb))
     if result.failed:
@@ -179,41 +224,118 @@ class _Shown:
     """Prints what became of each schedule.
 
     Attributes:
-        count: the number of schedules so far.
+        verb: what is done with each schedule.
     """
 
     def __init__(self, verb: Verb) -> None:
-        self.count = 0
-        self._verb = verb
+        self._count = self._total = 0
+        self._footer = Footer()
+        self.verb = verb
 
-    def show(self, key: str, outcome: bool | ScheduleError | InvalidError) -> None:  # noqa: FBT001
-        """Print what became of a schedule."""
-        self.count += 1
+    def begin(self, keys: Sequence[str]) -> bool:
+        """Note how many schedules there are; return True."""
+        self._footer, self._total = Footer(), len(keys)
+        return True
+
+    def show(self, key: str, outcome: Outcome | None) -> None:
+        """Print what became of a schedule that was selected by a pattern or a condition."""
         if isinstance(outcome, ScheduleError):
-            click.echo(f"{key}: skipped: {outcome}", err=True)
+            self.say(f"{key}: skipped: {outcome}")
         elif isinstance(outcome, InvalidError):
-            click.echo(f"Error: {key}: {outcome}", err=True)
+            self.say(f"Error: {about(key, outcome)}")
         else:
-            click.echo(f"{key}: {self._verb.result(outcome)}")
+            self._footer.clear()
+            self.verb.show(key, outcome)
+            self._note()
+
+    def say(self, text: str) -> None:
+        """Print why a schedule was not changed."""
+        self._footer.clear()
+        click.echo(text, err=True)
+        self._note()
+
+    def _note(self) -> None:
+        self._count += 1
+        self._footer.show(self.verb.done, self._count, self._total)
+
+    @contextmanager
+    def telling_where_it_stops(self) -> Iterator[None]:
+        """Say how far the command has come if it is interrupted, or if the database is away."""
+        try:
+            yield
+        except (KeyboardInterrupt, BrokenPipeError, StoreError) as stopped:
+            # The others stay as they are, if nobody can see what becomes of them, too.
+            self._footer.clear()
+            if self._total > 1:
+                text = "the same command goes on with the others"
+                if not self.verb.leaves_changed:
+                    text = (
+                        f"name only the others next time: the same command would {self.verb.name}"
+                        " these again"
+                    )
+                click.echo(f"stopped after {self._count} of {self._total}; {text}", err=True)
+            if isinstance(stopped, KeyboardInterrupt):
+                raise click.Abort from None
+            raise
+
+
+def about(key: str, error: InvalidError | ScheduleError) -> str:
+    """The text of an error about a schedule, which names the schedule once."""
+    text = _without_field(key, error)
+    return text if repr(key) in text else f"{key}: {text}"
+
+
+def _without_field(key: str, error: PschedError) -> str:
+    if isinstance(error, InvalidError) and error.field == "key" and repr(key) in error.problem:
+        return error.problem
+    return str(error)
 
 
 def _change_each(
-    schedules: ScheduleCollection, keys: Sequence[str], chosen: Chosen, verb: Verb
+    schedules: ScheduleCollection, keys: Sequence[str], pace: Pace, shown: _Shown
 ) -> None:
-    pace, failed = Pace(chosen.rate, CLOCK), False
+    failed = False
     for key in keys:
         pace.wait()
         try:
-            click.echo(f"{key}: {verb.result(verb.change_one(schedules, key))}")
+            outcome = shown.verb.change_one(schedules, key)
         except (InvalidError, ScheduleError) as error:
             failed = True
-            click.echo(f"Error: {error}", err=True)
+            shown.say(f"Error: {about(key, error)}")
+        else:
+            shown.show(key, outcome)
     if failed:
         sys.exit(1)
 
 
-def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
+def _preview_each(
+    schedules: ScheduleCollection,
+    chosen: Chosen,
+    verb: Verb,
+    preview: Callable[[ScheduleCollection, str], Outcome | None],
+) -> None:
+    done = list[str]()
+    keys = [*dict.fromkeys(chosen.keys)]
+    for key in keys:
+        try:
+            outcome = preview(schedules, key)
+        except (InvalidError, ScheduleError) as error:
+            say_not_done(key, error, verb.done)
+        else:
+            done.append(key)
+            verb.show(key, outcome, dry_run=True)
+    click.echo(_preview(done, chosen, verb, names_each=True))
+    if done != keys:
+        sys.exit(1)
+
+
+def ask(keys: Sequence[str], chosen: Chosen, verb: str) -> bool:
     """Ask the user on a terminal before several schedules are changed; return True.
+
+    Args:
+        keys: the keys of the schedules.
+        chosen: what the user has chosen.
+        verb: what is done with them, in the infinitive.
 
     Raises:
         click.ClickException: the user says no.
@@ -221,14 +343,14 @@ def _ask(keys: Sequence[str], chosen: Chosen, verb: Verb) -> bool:
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if len(keys) > 1 and is_terminal and not chosen.yes:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
-        if not click.confirm(f"{verb.name} {len(keys)} schedules ({examples})?", err=True):
+        if not click.confirm(f"{verb} {len(keys)} schedules ({examples})?", err=True):
             raise click.ClickException("nothing was changed")
     return True
 
 
 def _show_dry_run(
     schedules: ScheduleCollection,
-    keys: Sequence[str],
+    result: ManyChanged,
     chosen: Chosen,
     verb: Verb,
     *,
@@ -238,32 +360,40 @@ def _show_dry_run(
 
     The program exits with status 1 if a schedule is named that would not be changed.
     """
+    keys = result.changed
     for key in keys:
-        click.echo(f"{key}: would be {verb.done}")
+        verb.show(key, result.rescheduled.get(key, True), dry_run=True)
+    for key, error in (*result.skipped.items(), *result.failed.items()):
+        say_not_done(key, error, verb.done)
     others = {*chosen.keys} - {*keys} if names_each else set[str]()
     for key in sorted(others):
         found = schedules.read_many([key]).get(key)
         why = "there is no such schedule" if found is None else f"it is {found.status}"
         click.echo(f"{key}: would not be {verb.done}: {why}", err=True)
-    click.echo(_preview(keys, chosen, verb))
-    if others:
+    click.echo(_preview(keys, chosen, verb, names_each=names_each))
+    if others or result.failed:
         sys.exit(1)
 
 
-def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb) -> str:
-    if not keys:
-        return _NONE
+def say_not_done(key: str, error: PschedError, done: str) -> None:
+    """Print that a schedule would not be changed, and why; ``done`` is the participle."""
+    click.echo(f"{key}: would not be {done}: {_without_field(key, error)}", err=True)
+
+
+def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb, *, names_each: bool) -> str:
+    if not (keys or names_each):
+        return NONE
     pause = Pace(chosen.rate, CLOCK).pause
-    took = f", in {format_duration((len(keys) - 1) * pause)}" if pause else ""
-    return f"{_count(len(keys))} would be {verb.done}{took}"
+    took = f", in {format_duration((len(keys) - 1) * pause)}" if pause and keys else ""
+    return f"{count(len(keys))} would be {verb.done}{took}"
 
 
 def _closing(result: ManyChanged, verb: Verb) -> str:
     if not (result.changed or result.skipped or result.failed):
-        return _NONE
-    parts = [f"{_count(len(result.changed))} {verb.done}"]
+        return NONE
+    parts = [f"{count(len(result.changed))} {verb.done}"]
     if result.marked:
-        parts[0] += f", {len(result.marked)} of them when the task has stopped"
+        parts[0] += f", {len(result.marked)} of them when its task has {verb.after}"
     if result.skipped:
         parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
     if result.failed:
@@ -271,5 +401,6 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
     return "; ".join(parts)
 
 
-def _count(number: int) -> str:
+def count(number: int) -> str:
+    """A number of schedules: ``1 schedule``, ``2 schedules``."""
     return f"{number} schedule" if number == 1 else f"{number} schedules"

@@ -11,13 +11,13 @@ from psched.base.errors import InvalidError
 from psched.base.texts import cut
 from psched.cli.history.run_text import last_in_short
 from psched.cli.output import one_line
-from psched.cli.schedules.status import DUE, shown_status
+from psched.cli.schedules.status import DUE, shown_reason, shown_status
 from psched.cli.text_table import Colours, TableRow
 from psched.cli.time_format import format_span, format_time, short_time
 from psched.core.columns import annotation, decode
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import RUNNING, Row
+from psched.core.model import PAUSED, RUNNING, Row
 
 LAST = "LAST"
 
@@ -152,6 +152,8 @@ def _next_in_short(shown: Shown) -> str:
         late = int(now) - row.next_run_time
         # A row that was inserted by plain SQL can have the time 0, which means at once.
         return f"{format_span(late, most=2)} late" if late and row.next_run_time > 0 else "now"
+    if status == PAUSED:
+        return "-"  # its next_run_time is the end of the pause
     instant = row.next_time if status == RUNNING else row.next_run_time
     return "-" if instant is None else short_time(instant, now, utc=shown.utc)
 
@@ -162,7 +164,9 @@ CELLS: Mapping[str, Cell] = {
     "SCHEDULE": _schedule_in_short,
     "NEXT": _next_in_short,
     LAST: lambda shown: last_in_short(shown.last, shown.now),
-    "REASON": _text("reason"),
+    "REASON": lambda shown: one_line_of(
+        shown.redaction.text(shown_reason(shown.row, shown.now, utc=shown.utc))
+    ),
     "TYPE": _attribute("type"),
     "LABEL": _note("label"),
     "NOTE": _note("note"),

@@ -30,7 +30,7 @@ from psched.cli.text_table import print_table
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find
 from psched.core.history.redaction import Redaction
-from psched.core.model import ENDED, RUNNING, STATUSES, WAITING, Row
+from psched.core.model import ENDED, PAUSED, RUNNING, STATUSES, WAITING, Row
 
 _STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
@@ -133,6 +133,9 @@ def list_(
     settings = settings_to_read(location)
     with open_schedules(settings) as schedules:
         now = schedules.now()
+        as_shown = schedules.shown_as_paused()
+        if PAUSED in states and as_shown.rules:
+            stored.add(WAITING)  # rows of paused types are stored as waiting
         conditions = {
             "status": stored if stored and shown != {DUE} else None,
             "type": types or None,
@@ -140,6 +143,8 @@ def list_(
             "due": due,
         }
         rows = find(schedules, keys, conditions, "key" if sort == "key" else "next")
+        rows = (as_shown(row) for row in rows)
+        rows = (row for row in rows if not due or row.status != PAUSED)
         rows = (row for row in rows if not shown or shown_status(row, now) in shown)
         if sort in {"status", "type"}:
             keeps_data = as_json or legacy or "DATA" in (columns or ())

@@ -15,12 +15,12 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.schedules.status import overdue
+from psched.cli.schedules.status import overdue, shown_reason
 from psched.cli.time_format import format_distance, format_time, parse_time
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
-from psched.core.model import WAITING, Row
+from psched.core.model import PAUSED, WAITING, Row
 from psched.core.preview import UpcomingTime, clock_change_effects, upcoming_times
 from psched.core.shorthands import instant
 from psched.triggers.zone import find_zone
@@ -117,8 +117,8 @@ def warn_of_clock_changes(row: Row, settings: Config) -> None:
 def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) -> None:
     with open_schedules(settings) as schedules:
         schedule = schedules[key]
-        row = schedule.metadata().row
-        listed = schedule.next(number) if row.status == WAITING else []
+        row = schedules.shown_as_paused()(schedule.metadata().row)
+        listed = schedule.next(number) if row.status in {WAITING, PAUSED} else []
         now = schedules.now()
     own = parse_row(row, settings).settings if listed else settings
     names = ("key", "status", "reason", "cron", "timezone", "delay", "next_time", "next_run_time")
@@ -127,9 +127,12 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
         "jitter": own.jitter if row.cron is not None else 0,
     }
     redaction = Redaction(settings.redact)
-    cron, reason = redaction.text(row.cron or ""), redaction.text(row.reason or "")
+    cron, reason = redaction.text(row.cron or ""), redaction.text(shown_reason(row))
     if as_json:
-        _print_object(about | {"cron": cron or None, "reason": reason or None}, listed)
+        _print_object(
+            about | {"cron": cron or None, "reason": redaction.text(row.reason or "") or None},
+            listed,
+        )
         return
     parts = [
         row.state,

@@ -1,31 +1,21 @@
 """The command push."""
 
-import json
-import math
-import os
-import sys
-from contextlib import suppress
 from typing import Any
 
 import click
-from typing_extensions import override
 
 from psched.app import open_schedules
 from psched.base import payload
-from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError, StoreError
-from psched.base.quantities import as_seconds
-from psched.base.texts import visible
+from psched.base.errors import AlreadyExistsError, InvalidError
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.history.run_text import run_object
+from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
-from psched.cli.output import one_line
 from psched.cli.time_format import parse_time
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
-from psched.core.model import DEFAULT_TYPE, FINISHED
-from psched.core.schedule import Schedule
+from psched.core.model import DEFAULT_TYPE
 
 _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
 """For each field whose option has a different name: the name of the option, which errors show."""
@@ -36,26 +26,7 @@ _MOST_WORDS = 3
 """The maximum number of arguments: a task's key, type and data."""
 
 
-class _UnfinishedError(click.ClickException):
-    """The command stops waiting, and does not know whether the task has ended (exit status 3)."""
-
-    exit_code = 3
-
-
-class _PushCommand(click.Command):
-    """A command whose option ``--wait`` accepts a duration, but does not require one."""
-
-    @override
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        words = list(args)
-        for place in range(end):
-            if args[place] == "--wait" and (place + 1 >= end or not _is_duration(args[place + 1])):
-                words[place] = "--wait=inf"
-        return super().parse_args(ctx, words)
-
-
-@click.command(cls=_PushCommand)
+@click.command(cls=waiting.WaitingCommand)
 @click.argument("words", metavar="KEY [TYPE] DATA", nargs=-1, required=True)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
 @click.option(
@@ -65,19 +36,8 @@ class _PushCommand(click.Command):
     help="Length of the lease: if the host dies, another host runs the task after this time."
     " Default: the setting alive_time.",
 )
-@click.option(
-    "--wait",
-    type=duration(least=0),
-    metavar="[DURATION]",
-    help="Wait until the task ends, at most this long. Exit status: 0 finished, 1 ended otherwise,"
-    " 3 not ended yet.",
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="With --wait: show how the task has ended as one JSON object, with its result.",
-)
+@waiting.wait
+@waiting.as_json
 @click.option("--max-attempts", type=int, metavar="N", help="Give up after N attempts.")
 @click.option(
     "--expire",
@@ -167,7 +127,7 @@ def push(
         if wait is None:
             click.echo(f"{key}: pushed")
         else:
-            _wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
+            waiting.wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
 
 
 def _without_type(key: str) -> str:
@@ -196,11 +156,7 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
 
     The form is None if the data is a JSON object itself. `psched.base.payload` explains the forms.
     """
-    stored = os.fsencode(data)  # the bytes of the argument, whatever the locale is
-    if data == "-":
-        if sys.stdin is None:
-            raise InvalidError("data", "standard input is closed")
-        stored = sys.stdin.buffer.read()
+    stored = waiting.read_argument(data)
     if raw:
         return payload.wrap(stored)
     try:
@@ -210,43 +166,3 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
         if may_be_text and not stored.lstrip().startswith(b"{"):
             return payload.wrap(stored)
         raise InvalidError("data", f"{error.problem}; {_FIX}") from None
-
-
-def _wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: bool) -> None:
-    try:
-        end = task.wait_for_end(seconds if math.isfinite(seconds) else None)
-    except TimeoutError as error:
-        if as_json:
-            with suppress(StoreError, NotFoundError):
-                made = {"key": task.key, "status": task.metadata().row.state, "reason": None}
-                click.echo(json.dumps({**made, "result": None, "run": None}))
-        raise _UnfinishedError(f"{error} after {seconds:g} s; the task goes on") from None
-    except KeyboardInterrupt:
-        raise _UnfinishedError(f"{task.key}: no longer waiting; the task goes on") from None
-    except NotFoundError:
-        raise _UnfinishedError(
-            f"{task.key}: has been deleted, so its result is unknown; --wait needs a retention_time"
-            " above 0"
-        ) from None
-    except StoreError as error:
-        raise _UnfinishedError(f"{task.key}: pushed, but its result is unknown: {error}") from None
-    run = None if end.run is None else run_object(end.run, redaction)
-    result = None if run is None else run["result"]
-    why = redaction.text(end.reason or "")
-    if as_json:
-        made = {"key": task.key, "status": end.status, "reason": why or None, "result": result}
-        click.echo(json.dumps({**made, "run": run}))
-    elif end.status == FINISHED:
-        click.echo(f"{task.key}: {end.status}")
-    if not as_json and result is not None:
-        click.echo(visible(json.dumps(result, ensure_ascii=False)))
-    if end.status != FINISHED:
-        text = f"{task.key}: {end.status}" + (f": {one_line(why)}" if why else "")
-        raise click.ClickException(text)
-
-
-def _is_duration(word: str) -> bool:
-    try:
-        return not math.isnan(float(str(as_seconds(word))))
-    except ValueError:
-        return False

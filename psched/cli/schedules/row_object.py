@@ -8,6 +8,7 @@ from psched.cli.schedules.status import shown_status
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
 from psched.core.model import Row
+from psched.core.operations.pausing import pause_of
 
 LONGEST_SHOWN = 100_000
 """The maximum length of a column in the command show, and of invalid JSON in the output of --json,
@@ -32,4 +33,7 @@ def row_object(row: Row, now: float, redaction: Redaction) -> dict[str, Any]:
     for name in ("cron", "reason"):
         if columns[name]:
             columns[name] = redaction.text(columns[name])
+    pause = pause_of(row)
+    columns["paused_since"] = None if pause is None else pause.since
+    columns["paused_until"] = None if pause is None else pause.until
     return columns

@@ -15,22 +15,25 @@ from psched.base.texts import cut, visible
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.run_text import COLUMNS, View, exit_text, result, run_object, table_row
+from psched.cli.history.run_text import View, columns_for, exit_text, result, run_object, table_row
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.running_here import progress_here
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
-from psched.cli.schedules.status import overdue, shown_status
+from psched.cli.schedules.status import overdue, shown_reason, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
+from psched.core.attempts import given_back
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import WAITING, Occurrence, Row
+from psched.core.model import ENDED, PAUSED, WAITING, Occurrence, Row
+from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
+from psched.core.selection import STATES
 from psched.runner.progress import Progress
 
 _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "claimed_at", "retain_until"})
@@ -40,6 +43,14 @@ _ATTEMPTS = 5
 
 _MEASURED = 50
 """The durations of so many finished runs are summarised."""
+
+_EXTRA_RUNS = 5
+"""The number of extra runs that are shown."""
+
+_MOST_EXTRA_RUNS = 1000
+"""The number of extra runs that are read, and shown as JSON."""
+
+_TIMES = ("next_time", "next_run_time")
 
 _UPCOMING = 3
 """The number of upcoming occurrences that are shown."""
@@ -70,20 +81,22 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
     """Show everything about one schedule or task.
 
     Each field is on a line of its own; fields without a value are left out. Then follow the last
-    run, the last attempts, how long the last 50 finished runs took, and the next runs; psched
-    history KEY shows more runs, and psched next KEY more times. Times are in your time zone (that
-    of the variable TZ, else of the system) and, if that differs, in UTC.
+    run, the last attempts, how long the last 50 finished runs took, the extra runs that have not
+    ended, and the next runs; psched history KEY shows more runs, and psched next KEY more times.
+    Times are in your time zone (that of the variable TZ, else of the system) and, if that differs,
+    in UTC.
     """
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
     with open_schedules(settings) as schedules:
         schedule = schedules[key]
-        row = schedule.metadata().row
+        row = schedules.shown_as_paused()(schedule.metadata().row)
         now = schedules.now()
         attempts = _attempts(schedule)
         last = None if attempts is None else _last(schedules, key, attempts)
         durations = _durations(schedule) if attempts else None
-        upcoming = _upcoming(schedule) if row.status == WAITING else []
+        upcoming = _upcoming(schedule) if row.status in {WAITING, PAUSED} else []
+        extra_runs = _extra_runs(schedules, key)
     progress = None
     if row.owner is not None and row.next_time is not None:
         progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
@@ -94,6 +107,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         if attempts is not None:
             made["attempts"] = [run_object(run, redaction, large=False) for run in attempts]
         made["durations"] = None if durations is None else asdict(durations)
+        made["extra_runs"] = [_extra_run_object(each, now) for each in extra_runs]
         made["occurrences"] = [asdict(each) for each in upcoming]
         click.echo(json.dumps(made))
         return
@@ -111,12 +125,11 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
                 f" 95 % within {format_took(durations.p95)}"
             )
         click.echo()
-        columns = [column for column in COLUMNS if column != "KEY"]
+        columns = columns_for(attempts, key)
         view = View(now, utc=False, redaction=redaction)
         print_table(columns, (table_row(run, columns, view) for run in attempts))
-    if upcoming:
-        click.echo()
-        for line in _upcoming_lines(upcoming, row, now):
+    for lines in _extra_run_lines(extra_runs, now), _upcoming_lines(upcoming, row, now):
+        for line in lines:
             click.echo(line)
 
 
@@ -134,9 +147,12 @@ def _last(schedules: Schedules, key: str, attempts: Sequence[Run]) -> Run | None
     Args:
         schedules: all schedules.
         key: the key of the schedule.
-        attempts: its last attempts, the newest first.
+        attempts: its last attempts and those of its extra runs, the newest first.
     """
-    newest = attempts[0] if attempts else None
+    newest = next((run for run in attempts if run.key == key), None)
+    if newest is None and attempts:
+        own = schedules.runs(key, outcome=[*Outcome], limit=1, extra_runs=False)
+        newest = next(own, None)
     try:
         last = schedules.last_runs([key]).get(key)
     except NotSupportedError:
@@ -165,7 +181,10 @@ def _fields(row: Row, now: float, redaction: Redaction) -> dict[str, str]:
     """The columns of a row that have a value, and its label and note."""
     shown = row_object(row, now, redaction)
     known = {name: getattr(row, name) for name in Row.__slots__}
-    known |= {"status": shown_status(row, now), "cron": shown["cron"], "reason": shown["reason"]}
+    # While an extra run holds the lease, the column is a note about the present attempt.
+    known["attempt"] = given_back(row).attempt
+    known |= {"status": shown_status(row, now), "cron": shown["cron"]}
+    known["reason"] = redaction.text(shown_reason(row)) or None
     if isinstance(shown["options"], dict):
         known |= {name: shown["options"].get(name) for name in ("label", "note")}
     return {
@@ -217,7 +236,39 @@ def _print_fields(fields: dict[str, str]) -> None:
         click.echo(f"{name + ':':{width}} {value}")
 
 
+def _extra_runs(schedules: Schedules, key: str) -> Sequence[Row]:
+    """The rows of the extra runs of a schedule that have not ended, in the order of their runs."""
+    found = schedules.list(
+        prefix=prefix_of_extra_runs(key), status=STATES - ENDED, limit=_MOST_EXTRA_RUNS
+    )
+    return [each.row for each in found if schedule_of(each.key) == key]
+
+
+def _extra_run_object(row: Row, now: float) -> dict[str, Any]:
+    made: dict[str, Any] = {name: getattr(row, name) for name in ("key", "type", *_TIMES)}
+    return made | {"status": shown_status(row, now)}
+
+
+def _extra_run_lines(extra_runs: Sequence[Row], now: float) -> Iterator[str]:
+    if not extra_runs:
+        return
+    yield ""
+    yield "extra runs:"
+    for row in extra_runs[:_EXTRA_RUNS]:
+        of = "" if row.next_time is None else f" of {format_both(row.next_time)}"
+        starts = ""
+        if row.owner is None and row.next_run_time is not None and row.next_run_time > now:
+            starts = f", {format_distance(row.next_run_time - now)}"
+        yield f"    {one_line(row.key)}{of}: {shown_status(row, now)}{starts}"
+    if (more := len(extra_runs) - _EXTRA_RUNS) > 0:
+        at_least = "at least " if len(extra_runs) == _MOST_EXTRA_RUNS else ""
+        yield f"    and {at_least}{more} more"
+
+
 def _upcoming_lines(upcoming: Sequence[UpcomingTime], row: Row, now: float) -> Iterator[str]:
+    if not upcoming:
+        return
+    yield ""
     yield "next runs:"
     for each in upcoming:
         when = each.time if each.run_at is None else each.run_at

@@ -1,7 +1,8 @@
 """The status of a schedule as people see it, and that of its next runs."""
 
-from psched.cli.time_format import format_overdue
+from psched.cli.time_format import format_overdue, format_time, short_time
 from psched.core.model import WAITING, Row
+from psched.core.operations.pausing import pause_of
 from psched.core.preview import UpcomingTime
 
 DUE = "due"
@@ -19,6 +20,31 @@ def shown_status(row: Row, now: float) -> str:
     if row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now:
         return DUE
     return row.state
+
+
+def shown_reason(row: Row, now: float | None = None, *, utc: bool = False) -> str:
+    """The reason of a row; of a paused row, until when it is paused, by whom and why.
+
+    Args:
+        row: the row.
+        now: the present time, in Unix seconds, if the text is to be short. None means that it also
+            says since when the row has been paused.
+        utc: whether times are in UTC; otherwise in the time zone of this process.
+    """
+    pause = pause_of(row)
+    if pause is None or pause.since is None or pause.why is None:
+        return row.reason or ""
+
+    def shown(instant: int) -> str:
+        return (
+            format_time(instant, local=not utc)
+            if now is None
+            else short_time(instant, now, utc=utc)
+        )
+
+    until = "" if pause.until is None else f"until {shown(pause.until)} "
+    since = f"since {shown(pause.since)} " if now is None else ""
+    return f"{since}{until}by {pause.why}"
 
 
 def overdue(each: UpcomingTime, row: Row, now: float) -> str | None:

@@ -30,10 +30,10 @@ from psched.contrib.crontab.crontab_to_schedules import (
 from psched.contrib.crontab.former_lines import Line, line_of
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.core.model import Row
+from psched.core.operations.changes.fields import fields_of
 from psched.files.apply import read_all
 from psched.files.document import Document, Reader
 from psched.files.export import to_yaml
-from psched.files.plan import fields_of
 from psched.files.track import Track
 from psched.triggers.zone import find_zone, zone_names
 

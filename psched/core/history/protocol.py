@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.operations.extra_runs import schedule_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,8 @@ class RunSelection:
 
     Attributes:
         key: the key of the schedule; None means every key.
+        with_extra_runs: whether the records of the schedule's extra runs are selected, too, see
+            `psched.core.operations.extra_runs`. Needs ``key``, and no ``covering``.
         types: the types; empty means every type.
         outcomes: the outcomes; empty means every record. See ``fates``.
         fates: the fates; empty means every record. If ``outcomes`` and ``fates`` are both given, a
@@ -23,6 +26,7 @@ class RunSelection:
     """
 
     key: str | None = None
+    with_extra_runs: bool = False
     types: frozenset[str] = frozenset()
     outcomes: frozenset[str] = frozenset()
     fates: frozenset[str] = frozenset()
@@ -34,12 +38,17 @@ class RunSelection:
         """Whether a record fulfils all conditions; ``limit`` is no condition."""
         asked = bool(self.outcomes or self.fates)
         return (
-            self.key in {None, record.key}
+            self._has_key(record.key)
             and (not self.types or record.type in self.types)
             and (not asked or record.outcome in self.outcomes or record.fate in self.fates)
             and (self.since is None or record.ended >= self.since)
             and (self.covering is None or record.covers(self.covering))
         )
+
+    def _has_key(self, key: str) -> bool:
+        if self.key in {None, key}:
+            return True
+        return self.with_extra_runs and schedule_of(key) == self.key
 
 
 EVERY_RUN = RunSelection()

@@ -17,6 +17,7 @@ from psched.core.history.records import (
 )
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row, Settlement
+from psched.core.operations.pausing import is_by_failures
 from psched.core.store_protocol import ExpiredLease
 
 
@@ -112,7 +113,8 @@ class Recorder:
             started=attempt.started,
             ended=attempt.ended,
             outcome=attempt.outcome,
-            reason=attempt.reason or reason,
+            # The reason of a pause contains that of the attempt.
+            reason=reason if is_by_failures(reason) else attempt.reason or reason,
             exit_status=attempt.exit_status,
             exit_signal=attempt.exit_signal,
             cpu_ms=attempt.cpu_ms,

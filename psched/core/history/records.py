@@ -48,7 +48,10 @@ class Fate(StrEnum):
     """It fell due while an earlier occurrence ran, and ``catchup: skip`` dropped it."""
     COALESCED = "coalesced"
     """It was missed, and only the latest missed occurrence ran (``catchup: latest``)."""
+    SKIPPED = "skipped"
+    """Somebody has skipped it (``psched skip``)."""
     SKIPPED_PAUSED = "skipped_paused"
+    """It fell due while its schedule was paused."""
     SKIPPED_CALENDAR = "skipped_calendar"
     SKIPPED_CLOCK_CHANGE = "skipped_clock_change"
     """Its time of day does not exist on the day of a clock change (``dst_policy: wallclock``)."""
@@ -59,6 +62,7 @@ SKIPPED = frozenset(
         Fate.SKIPPED_CATCHUP,
         Fate.SKIPPED_OVERLAP,
         Fate.COALESCED,
+        Fate.SKIPPED,
         Fate.SKIPPED_PAUSED,
         Fate.SKIPPED_CALENDAR,
         Fate.SKIPPED_CLOCK_CHANGE,
@@ -69,6 +73,9 @@ SKIPPED = frozenset(
 FAILURES = frozenset(Outcome) - {Outcome.FINISHED, Outcome.RELEASED}
 """The outcomes that ``psched history --failed`` shows."""
 
+WHOLE = frozenset({Outcome.FINISHED, Outcome.FAILED, Outcome.TIMED_OUT})
+"""The outcomes of attempts that nothing cut short from outside, so that they took their time."""
+
 DECISIONS = frozenset(Fate) - SKIPPED
 """The fates that `RunRecord.is_end` counts, even if nothing ran."""
 
@@ -76,7 +83,7 @@ FAILED_FATES = DECISIONS - {Fate.FINISHED}
 """The fates that ``psched history --failed`` shows, even if nothing ran."""
 
 MOST_COUNTED = 30
-"""A span's occurrences are counted up to this number; ``count`` is None if there are more.
+"""The policy counts a span's occurrences up to this number; ``count`` is None if there are more.
 
 The number is small, because a worker counts them, and each costs a question to the trigger, which
 takes up to 0.2 ms. After an outage, a worker can have to count those of thousands of schedules."""
@@ -100,7 +107,8 @@ class Skipped:
         first: the scheduled time of the first one, in Unix seconds.
         until: the scheduled time of the last one, or, if that is not known, an instant between it
             and the next occurrence, in Unix seconds. None means that the span has no end.
-        count: how many they are; None if they are more than `MOST_COUNTED`, or were not counted.
+        count: how many they are; None if they were not counted. The policy counts `MOST_COUNTED` at
+            most.
         reason: why they were dropped, for people.
     """
 
@@ -275,6 +283,9 @@ class WorkerRecord:
         seen: when it last wrote the record, in Unix seconds of the store's clock.
         ended: when it ended, in Unix seconds of the store's clock; None if it is alive or was
             killed.
+        clock_offset: by how many milliseconds the wall clock of its host was ahead of the store's
+            clock when it wrote the record; negative if it was behind. None if the worker is of a
+            version that does not record it, or if the table has no such column yet.
     """
 
     nonce: str
@@ -288,6 +299,7 @@ class WorkerRecord:
     started: int
     seen: int
     ended: int | None = None
+    clock_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The records of occurrences that the catch-up policy drops."""
+"""Descriptions of neighbouring occurrences that are dropped, for the run history."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,8 +34,7 @@ def dropped_spans(
             span ends right before the next occurrence that it does not contain, because to find
             its last occurrence also takes many questions.
     """
-    most = MOST_COUNTED if counts else 0
-    span = partial(_span, trigger, most=most, last_before=last_before, reason=reason)
+    span = partial(span_of, trigger, last_before=last_before, reason=reason, counts=counts)
     if catchup != "skip":
         fate = Fate.COALESCED if catchup == "latest" else Fate.SKIPPED_CATCHUP
         return (span(cursor, end, fate),)
@@ -50,17 +49,21 @@ def dropped_spans(
     )
 
 
-def _span(
+def span_of(
     trigger: Trigger,
     first: int,
     end: int,
     fate: Fate,
     *,
-    most: int,
     last_before: Callable[[int], int],
-    reason: str,
+    reason: str | None,
+    counts: bool,
 ) -> Skipped:
-    """Describe the occurrences from ``first`` to before ``end``, which are at least one."""
+    """Describe the occurrences from ``first`` to before ``end``, which are at least one.
+
+    The other arguments are those of `dropped_spans`.
+    """
+    most = MOST_COUNTED if counts else 0
     count, last = 1, first
     while count <= most:
         following = trigger.next_after(last)

@@ -50,6 +50,10 @@ class StoreClock:
         """The present time of the store's clock, in Unix milliseconds."""
         return round((self._clock.boottime() + self._offset) * 1000)
 
+    def host_offset(self) -> int:
+        """By how many milliseconds this host's wall clock is ahead of the store's clock."""
+        return round(self._clock.wall() * 1000) - self.milliseconds()
+
     def reading(self) -> Reading:
         """The present time of both clocks."""
         return Reading(self.milliseconds(), self._clock.boottime())

@@ -14,7 +14,7 @@ from psched.stores.redis.encoding import Argument, text, whole
 T = TypeVar("T", RunRecord, AuditRecord)
 
 WORKER_FIELDS = ("seen", "started", "ended", "host", "pid", "number", "generation", "slots", "busy",
-                 "types")  # fmt: skip
+                 "types", "clock_offset")  # fmt: skip
 """The fields of a worker's hash. The first one is in each hash."""
 
 _MISSING = object()

@@ -1,14 +1,22 @@
 """Keeps the run history in Redis, beside the rows."""
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
+from math import inf
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
-from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.records import (
+    FAILED_FATES,
+    FAILURES,
+    AuditRecord,
+    RunRecord,
+    WorkerRecord,
+)
 from psched.core.output.records import OutputRecord
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
@@ -39,6 +47,14 @@ _LARGEST_BATCH = 2_000_000
 
 _TRIMMED = 500
 """The most records, and the most changes, that one run of a script deletes."""
+
+_SEARCHED = 2000
+"""The most records that one run of a script searches for failures."""
+
+_LOOKED_AT = 5
+"""How many records of a key are looked at for each of its durations that is wanted."""
+
+_FAILED = json.dumps({"outcome": sorted(FAILURES), "fate": sorted(FAILED_FATES)})
 
 _CLOCKS_DIFFER = 3_600_000
 """Milliseconds by which a record's ``ended`` can be later than the time when it was written.
@@ -89,7 +105,7 @@ class HistoryStore(Store):
         for batch in batches(records, size_of_record):
             try:
                 lost, reason = self._connector.run(
-                    scripts.RECORD, *self._limits, *_record_arguments(batch)
+                    scripts.RECORD, *self._limits, *record_arguments(batch)
                 )
             except MemoryFullError as error:
                 lost, reason = len(batch), str(error).encode()
@@ -99,8 +115,23 @@ class HistoryStore(Store):
         """The records of a selection, as `KeepsHistory.runs` describes.
 
         The records of one key are read from its list. If it has no list, because the list has
-        expired, they are searched in the stream of the records of all keys.
+        expired, they are searched in the stream of the records of all keys. The records of the
+        extra runs of a schedule are read from a list of their own.
         """
+        own = self._runs_of(selection)
+        if selection.key is None or not selection.with_extra_runs:
+            return own
+        key = text(selection.key)
+
+        def read(place: Argument, most: int) -> Page[RunRecord]:
+            found = self._read_page("extra", place, most, key) or ()
+            records = (history_encoding.decode_run(each.record, each.entry) for each in found)
+            matching = [each for each in records if each is not None and selection.matches(each)]
+            return Page(matching, found[-1].place if found else None)
+
+        return _Merged((own, Pages(read, selection.limit)), selection.limit)
+
+    def _runs_of(self, selection: RunSelection) -> Iterator[RunRecord]:
         what = "runs" if selection.key is None else "key"
         key = text(selection.key or "")
         earliest = None if selection.since is None else selection.since - _CLOCKS_DIFFER
@@ -135,6 +166,42 @@ class HistoryStore(Store):
                 if record:
                     last[key] = changed(record, error=None, result=None)
         return last
+
+    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
+        """How long runs took, as `SummarizesRuns.durations` describes."""
+        found: dict[str, Sequence[int]] = {}
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            limits = most, _LOOKED_AT * most
+            answers = self._connector.run(
+                scripts.DURATIONS, *limits, *map(text, batch), writing=False
+            )
+            for key, answer in zip(batch, answers, strict=True):
+                if answer:
+                    found[key] = [int(took) for took in answer]
+        return found
+
+    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
+        """The newest failures, as `SummarizesRuns.failures` describes."""
+        found: list[RunRecord] = []
+        place = b""
+        while among > 0 and len(found) < limit:
+            most = min(among, _SEARCHED)
+            place, looked, answers = self._connector.run(
+                scripts.FAILURES, place, most, limit - len(found), _FAILED, writing=False
+            )
+            records = (history_encoding.decode_run(each, entry) for entry, each in answers)
+            found += [
+                changed(record, error=None, result=None)
+                for record in records
+                if record is not None and record.ended >= since
+            ]
+            among -= looked
+            if looked < most and len(answers) < limit:
+                break
+            if history_encoding.entry_time(place) < since:
+                break
+        return found
 
     def trim(self, *, before: int, limit: int) -> int:
         """Delete old records, changes and workers, as `KeepsHistory.trim` describes.
@@ -279,6 +346,43 @@ class Pages(Iterator[T], Generic[T]):
         raise StopIteration
 
 
+class _Merged(Iterator[RunRecord]):
+    """Merges iterators over records, each of which returns the newest first.
+
+    After an exception, ``next`` continues with the record that could not be read.
+    """
+
+    def __init__(self, sources: Sequence[Iterator[RunRecord]], limit: int | None) -> None:
+        self._sources = [*sources]
+        self._heads = list[RunRecord | None]()
+        self._left = limit
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> RunRecord:
+        if self._left == 0:
+            raise StopIteration
+        while len(self._heads) < len(self._sources):
+            self._heads.append(next(self._sources[len(self._heads)], None))
+        newest = max(range(len(self._heads)), key=lambda place: _number(self._heads[place]))
+        record = self._heads[newest]
+        if record is None:
+            raise StopIteration
+        following = None if self._left == 1 else next(self._sources[newest], None)
+        self._heads[newest] = following
+        if self._left is not None:
+            self._left -= 1
+        return record
+
+
+def _number(record: RunRecord | None) -> float:
+    """The place of a record in the order of all; the end of an iterator comes last."""
+    return -inf if record is None else record.id or 0
+
+
 def batches(items: Sequence[R], size_of: Callable[[R], int]) -> Iterator[Sequence[R]]:
     """Split items, in order, into parts that are small enough for one request each.
 
@@ -302,7 +406,8 @@ def size_of_record(record: RunRecord) -> int:
     return len(record.error or "") + len(record.result or "")
 
 
-def _record_arguments(records: Sequence[RunRecord]) -> Iterator[Argument]:
+def record_arguments(records: Sequence[RunRecord]) -> Iterator[Argument]:
+    """The values by which ``write_new_records`` in ``prelude.lua`` writes records."""
     for record in records:
         yield text(record.key)
         yield text(record.owner)

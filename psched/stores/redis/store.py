@@ -14,13 +14,15 @@ from psched.base.errors import (
     AlreadyExistsError,
     NotFoundError,
     NotSupportedError,
+    StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.config import redis_urls
 from psched.core.history.recording import lost_record
-from psched.core.history.records import WorkerRecord
-from psched.core.model import MARKS, Row, Settlement, Token
+from psched.core.history.records import RunRecord, WorkerRecord
+from psched.core.model import MARKS, PAUSED, RUNNING, Row, Settlement, Token
+from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import (
     Backlog,
@@ -33,8 +35,8 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
-from psched.stores.redis.history_store import batches, size_of_record
-from psched.stores.redis.output_store import OutputStore
+from psched.stores.redis.history_store import batches, record_arguments, size_of_record
+from psched.stores.redis.pause_store import PauseStore
 from psched.stores.redis.scripts import Script
 
 T = TypeVar("T")
@@ -60,7 +62,11 @@ The limit is necessary because a server closes a connection that sends 1 GB in o
 """
 
 
-class RedisStore(OutputStore):
+_MOST_READ = 500
+"""The most leased rows, and the most resting rows, that `RedisStore.overview` reads."""
+
+
+class RedisStore(PauseStore):
     """Schedules in one database of a Redis server.
 
     Args:
@@ -137,6 +143,29 @@ class RedisStore(OutputStore):
             found = iter(sorted(found, key=lambda row: row.key))
         return SelectedRows(found, selection)
 
+    def overview(self, limit: int) -> Overview:
+        """Read what runs and what is next, as `GivesOverview.overview` describes.
+
+        There is no index of statuses. If many rows rest, the number of those with each status is
+        not known, and paused rows are left out.
+        """
+        seconds, microseconds, held, due, resting, *found = self._read(
+            scripts.OVERVIEW, min(limit, BATCH), _MOST_READ
+        )
+        leased, late, following, rest = ([*map(encoding.row_of, rows)] for rows in found)
+        counts = {RUNNING: min(held, MOST_COUNTED), DUE: min(due, MOST_COUNTED)}
+        if resting <= _MOST_READ:
+            counts |= {each: sum(row.status == each for row in rest) for each in COUNTED}
+        return made_of(
+            _seconds(seconds, microseconds),
+            leased=leased,
+            due=late,
+            following=following,
+            paused=[row for row in rest if row.status == PAUSED],
+            counts=counts,
+            limit=limit,
+        )
+
     def count(self) -> int:
         """Count the rows, as `CountsRows.count` describes."""
         return int(self._read(scripts.COUNT))
@@ -147,8 +176,20 @@ class RedisStore(OutputStore):
 
     @override
     def replace(self, seen: Row, new: Row) -> bool:
-        new = changed(new, data=new.data and self._pack(new.data))
-        return bool(self._connector.run(scripts.REPLACE, *encoding.replace_arguments(seen, new)))
+        replaced, _, _ = self._connector.run(scripts.REPLACE, *self._replacement(seen, new))
+        return bool(replaced)
+
+    def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
+        """Replace a row and write records, as `ReplacesAndRecords` describes."""
+        if self._refused or not records:
+            return self.replace(seen, new)
+        values = self._replacement(seen, new)
+        (replaced,) = self._run_recording(
+            (scripts.REPLACE_AND_RECORD, (*values, *self._limits, *record_arguments(records))),
+            (scripts.REPLACE, values),
+            lambda answer: len(records) * answer[0],
+        )
+        return bool(replaced)
 
     @override
     def delete(self, key: str) -> bool:
@@ -185,6 +226,23 @@ class RedisStore(OutputStore):
             next_due=None if next_due is None else int(float(next_due)),
             more=bool(more),
         )
+
+    def claim_keys(
+        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
+    ) -> Sequence[Row]:
+        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
+        lease = (encoding.text(owner), alive_time, shortest, " ".join(MARKS))
+        leased: list[Row] = []
+        for start in range(0, len(keys), BATCH):
+            batch = map(encoding.text, keys[start : start + BATCH])
+            try:
+                found = self._connector.run(scripts.CLAIM_KEYS, *lease, *batch)
+            except StoreError as error:
+                if not leased and not isinstance(error, UnknownOutcomeError):
+                    raise
+                raise ClaimUnknownError(owner, keys) from error
+            leased += map(encoding.row_of, found)
+        return leased
 
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
@@ -300,6 +358,10 @@ class RedisStore(OutputStore):
         """The record of a dead worker's attempt; empty if there is none."""
         if self._refused or row is None or row.next_time is None:
             return b""
+        if row.attempt < 1:
+            # `claim` counts an attempt, and `claim_keys` does not. So no occurrence was running; or
+            # a client has set ``next_time``, and so the row does not tell which one was running.
+            return b""
         if self._history_of(row) == "none":
             return b""
         record = lost_record(
@@ -319,6 +381,10 @@ class RedisStore(OutputStore):
     @override
     def disconnect(self) -> None:
         self._connector.disconnect()
+
+    def _replacement(self, seen: Row, new: Row) -> Sequence[Argument]:
+        packed = changed(new, data=new.data and self._pack(new.data))
+        return encoding.replace_arguments(seen, packed)
 
     def _settle(self, batch: Sequence[Settlement]) -> Sequence[bytes]:
         """Run the script that ends leases; return its result for each settlement."""

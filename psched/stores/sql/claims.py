@@ -28,6 +28,7 @@ from psched.base.lease_times import lease_time
 from psched.core.model import Row, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, ExpiredLease
 from psched.stores.sql import raw_execute
+from psched.stores.sql.by_key.conditions import Request
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import InvalidValueError, UnsupportedStatementError
 from psched.stores.sql.raw_execute import Columns
@@ -50,13 +51,24 @@ _REPLACED = "\ufffd"
 """The character that replaces bytes that are not UTF-8 when a text is read."""
 
 
+AT_ANY_TIME = -(2**63)
+"""The earliest time that a row can have."""
+
+
 class Strategy(Protocol):
     """A way to claim the due rows of one table."""
 
     name: str
     """The strategy's name in the setting ``claim_strategy``."""
 
-    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+    def claim(
+        self,
+        owner: str,
+        limit: int,
+        lease: Mapping[str, int],
+        horizon: float,
+        since: int = AT_ANY_TIME,
+    ) -> Claimed:
         """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
 
         Args:
@@ -64,6 +76,7 @@ class Strategy(Protocol):
             limit: the most rows to claim.
             lease: the arguments ``alive_time`` and ``shortest`` of `Store.claim`.
             horizon: the seconds from now within which to search for the next row to fall due.
+            since: only rows with this ``next_run_time``, or a later one, are claimed.
         """
         ...
 
@@ -108,8 +121,16 @@ class SkipLocked(Strategy):
         self._one_by_one = CompareAndSwap(connector, sql)
 
     @override
-    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+    def claim(
+        self,
+        owner: str,
+        limit: int,
+        lease: Mapping[str, int],
+        horizon: float,
+        since: int = AT_ANY_TIME,
+    ) -> Claimed:
         values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
+        values["since"] = since
         try:
             found = self._connector.run(
                 lambda c: raw_execute.rows(c, self._sql.claim_unlocked, values)
@@ -117,7 +138,7 @@ class SkipLocked(Strategy):
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except InvalidValueError:
-            return self._one_by_one.claim(owner, limit, lease, horizon)
+            return self._one_by_one.claim(owner, limit, lease, horizon, since)
         now, next_due = float(found[0][0]), found[0][1]
         # If nothing was claimed, the result is one row without a key, which is dropped here.
         leased = [columns[2:] for columns in found if columns[2] is not None]
@@ -144,8 +165,23 @@ class CompareAndSwap(Strategy):
         self._checks_clock = connector.dialect.host_clock
 
     @override
-    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
-        now, near = self._read_near(limit, horizon, lease)
+    def claim(
+        self,
+        owner: str,
+        limit: int,
+        lease: Mapping[str, int],
+        horizon: float,
+        since: int = AT_ANY_TIME,
+    ) -> Claimed:
+        values = {"horizon": ceil(horizon), "limit": limit, "since": since}
+        return self._claim(owner, limit, lease, (self._sql.due, values))
+
+    def claim_among(self, owner: str, keys: Sequence[str], lease: Mapping[str, int]) -> Claimed:
+        """Claim those of some rows that are due, and that no rule pauses; see `claim`."""
+        return self._claim(owner, len(keys), lease, self._sql.due_among(keys))
+
+    def _claim(self, owner: str, limit: int, lease: Mapping[str, int], reading: Request) -> Claimed:
+        now, near = self._read_near(reading, lease)
         if now is None:
             return Claimed()
         due = [columns for columns in near if columns[DUE] <= now]
@@ -163,16 +199,16 @@ class CompareAndSwap(Strategy):
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
     def _read_near(
-        self, limit: int, horizon: float, lease: Mapping[str, int]
+        self, reading: Request, lease: Mapping[str, int]
     ) -> tuple[float | None, Sequence[Columns]]:
         """Read the store's clock, and the rows that are due now or within the horizon.
 
         If there are no such rows, the first value of the result is None.
         """
-        values: dict[str, float] = {"horizon": ceil(horizon), "limit": limit}
+        statement, values = reading
         if self._checks_clock:
             values |= {**lease, "since_step": self._connector.clock_steps.seconds_since()}
-        rows = self._connector.read(lambda c: raw_execute.rows(c, self._sql.due, values))
+        rows = self._connector.read(lambda c: raw_execute.rows(c, statement, values))
         if not rows:
             return None, rows
         self._connector.refuse_read_only(rows[0][READ_ONLY])

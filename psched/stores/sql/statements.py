@@ -16,12 +16,13 @@ from sqlalchemy import TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, Row, Settlement, Token
+from psched.stores.sql.by_key.conditions import Request, by_keys, conditional_text, fulfils
+from psched.stores.sql.by_key.statements import KeyStatements
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.overview.statements import OverviewStatements
+from psched.stores.sql.pauses.statements import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
-
-Request = tuple[TextClause, dict[str, Any]]
-"""A statement and the values that it binds."""
 
 COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
@@ -77,11 +78,18 @@ class Statements:
         table: the table's name, quoted for the database.
         dialect: contains the SQL fragments that differ between databases.
         only: the types of the rows that are claimed; empty means all types.
+        info: the name of the table ``<table>_info``, quoted for the database.
         history: whether the table has the column ``claimed_at``.
     """
 
     def __init__(
-        self, table: str, dialect: Dialect, only: Sequence[str] = (), *, history: bool = False
+        self,
+        table: str,
+        dialect: Dialect,
+        only: Sequence[str] = (),
+        *,
+        info: str,
+        history: bool = False,
     ) -> None:
         now = dialect.now_floor
         self._claims_at = f", claimed_at = {now}" if history else ""
@@ -91,6 +99,8 @@ class Statements:
         )
         self._claimed_before = "claimed_at" if history else dialect.integer.format("NULL")
         columns += f", {self._claimed_before}"
+        light = ", ".join("NULL" if c in _PAYLOADS else c for c in COLUMNS if c != "claimed_at")
+        self.overview = OverviewStatements(table, f"{light}, {self._claimed_before}", dialect)
         # SQL for the end of a lease that a statement grants or extends. One second is added,
         # because ``now`` is rounded down.
         lease_end = f"{now} + {_LEASE} + 1"
@@ -118,6 +128,7 @@ class Statements:
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
         self._build_listing(table, columns, dialect)
+        self._unpaused = unpaused(info, dialect)
         self._build_claims(table, columns, lease_end, dialect, only)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
@@ -146,26 +157,46 @@ class Statements:
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
+        ours += self._unpaused
+        self._types = types
+        since = f" AND next_run_time >= {dialect.integer.format(':since')}"
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{ours}{claimable}"
+            f" WHERE next_run_time <= {now} + {ahead}{since}{ours}{claimable}"
             " ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
+        self._due_among = (
+            f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
+            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
+        )
+        # `psched.stores.sql.pauses.backlog` reads the due rows slice by slice with these.
+        slice_ = (
+            f"SELECT {dialect.payload.format('id')}, next_run_time, id, type FROM {table} WHERE"
+            f" next_run_time <= {dialect.integer.format(':until')}"
+        )
+        in_time = "ORDER BY next_run_time, id LIMIT :limit"
+        key = dialect.text.format(":id")
+        self.first_overdue = text(f"{slice_} {in_time}")
+        self.overdue = text(
+            f"{slice_} AND {dialect.after.format('next_run_time', 'id', ':time', key)} {in_time}"
+        )
         # Rows of expired leases are not counted if the store's clock is the host's, because after a
         # user has set that clock, a running lease can seem to have expired.
         free = " AND owner IS NULL" if dialect.host_clock else ""
         self.backlog = text(
             f"SELECT next_run_time, {dialect.now} FROM {table}"
-            f" WHERE next_run_time <= {now}{ours}{free} ORDER BY next_run_time LIMIT :limit"
+            f" WHERE next_run_time <= {now}{since}{ours}{free} ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         lease = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
             f" next_run_time = {lease_end}{self._claims_at}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
+        leased = f"next_run_time = {lease_end}{self._claims_at}"
+        self.by_key = KeyStatements(table, columns, dialect, leased=leased)
         # This query does not use MIN, because for MIN, a planner that expects few rows might read
         # all rows.
         next_due = (
@@ -178,7 +209,7 @@ class Statements:
         self.claim_unlocked = text(
             "WITH due (key, was, since, before) AS MATERIALIZED"
             f" (SELECT id, owner, next_run_time, {self._claimed_before} FROM {table}"
-            f" WHERE next_run_time <= {now}{ours}"
+            f" WHERE next_run_time <= {now}{since}{ours}"
             " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
             f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
             f" RETURNING {columns}, was, since, before),"
@@ -275,15 +306,15 @@ class Statements:
 
     def select(self, keys: Sequence[str]) -> Request:
         """A request that reads the rows with these keys."""
-        return _by_keys(self._select, keys)
+        return by_keys(self._select, keys)
 
     def marked(self, keys: Sequence[str]) -> Request:
         """A request that reads key and status of each given row whose status is one of `MARKS`."""
-        return _by_keys(self._marked, keys)
+        return by_keys(self._marked, keys)
 
     def purge(self, keys: Sequence[str]) -> Request:
         """A request that deletes each given row whose retention has ended."""
-        return _by_keys(self._purge, keys)
+        return by_keys(self._purge, keys)
 
     def insert(self, rows: Sequence[Row], nonce: str) -> Request:
         """A request that inserts new rows, all or none."""
@@ -311,14 +342,19 @@ class Statements:
         # The row is found by the column ``place``. The key is compared, because another row might
         # have this value by now.
         condition = f"id = :id{{0}} AND {_AS_SEEN}"
-        return _conditional_text(self._claim, condition, len(seen), self._place), values
+        return conditional_text(self._claim, condition, len(seen), self._place), values
+
+    def due_among(self, keys: Sequence[str]) -> Request:
+        """A request like `due` for those of the given rows that are due."""
+        statement, values = by_keys(self._due_among, keys)
+        return statement, {**values, **self._types}
 
     def extend(self, leases: Mapping[str, Token]) -> Request:
         """A request that extends each given lease that is still held."""
         values: dict[str, Any] = {}
         for i, (key, token) in enumerate(leases.items()):
             values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
-        return _conditional_text(self._extend, _HELD, len(leases)), values
+        return conditional_text(self._extend, _HELD, len(leases)), values
 
     def settle(self, ends: Sequence[Settlement]) -> Request:
         """A request that ends each lease that is still held, unless its row was redefined."""
@@ -332,7 +368,7 @@ class Statements:
 
     def remove(self, ends: Sequence[Settlement]) -> Request:
         """A request that deletes each row whose lease is still held, unless it was redefined."""
-        return _conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
+        return conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
 
 
 _SEEN = ("id", "fence", "version", "due")
@@ -390,11 +426,6 @@ def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
     return values
 
 
-def _by_keys(head: str, keys: Sequence[str]) -> Request:
-    values = {f"id{i}": key for i, key in enumerate(keys)}
-    return _keys_text(head, len(keys)), values
-
-
 @lru_cache(maxsize=16)
 def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
     """The names of the values of ``count`` rows: each name is followed by the number of its row."""
@@ -402,18 +433,8 @@ def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
 
 
 @lru_cache(maxsize=64)
-def _keys_text(head: str, count: int) -> TextClause:
-    return text(head + _is_one_of(count))
-
-
-@lru_cache(maxsize=64)
 def _insert_text(head: str, values: str, count: int) -> TextClause:
     return text(head + ", ".join(values.format(i) for i in range(count)))
-
-
-@lru_cache(maxsize=64)
-def _conditional_text(head: str, condition: str, count: int, place: str = "id") -> TextClause:
-    return text(head + _fulfils(condition, count, place))
 
 
 @lru_cache(maxsize=64)  # few, because the text for 200 rows takes 0.8 MB
@@ -430,20 +451,4 @@ def _settle_text(
         return f"CASE id {' '.join(f'WHEN :id{i} THEN {v}' for i, v in enumerate(given))} END"
 
     assignments = ", ".join(f"{name} = {assigned(value)}" for name, value in settled)
-    return text(f"{head}{assignments} WHERE {_fulfils(_HELD_AS_DEFINED, count)}")
-
-
-def _fulfils(condition: str, count: int, place: str = "id") -> str:
-    """An SQL condition that selects those of ``count`` rows that fulfil ``condition``.
-
-    Rows are found by the column ``place``. In the condition for row number i, ``{0}`` is replaced
-    by i, so that each row is compared with its own values.
-    """
-    # IN finds the rows, and CASE compares them. An OR of conditions is not used instead, because
-    # some planners would not use the index for it.
-    cases = " ".join(f"WHEN :{place}{i} THEN {condition.format(i)}" for i in range(count))
-    return f"{_is_one_of(count, place)} AND CASE {place} {cases} END"
-
-
-def _is_one_of(count: int, place: str = "id") -> str:
-    return f"{place} IN ({', '.join(f':{place}{i}' for i in range(count))})"
+    return text(f"{head}{assignments} WHERE {fulfils(_HELD_AS_DEFINED, count)}")

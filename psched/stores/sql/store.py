@@ -26,21 +26,25 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
-from psched.core.model import DELETING, Row, Settlement, Token
+from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
+from psched.core.operations.overview import Overview
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
-from psched.stores.sql.claims import Strategy, choose, rows_held_by
+from psched.stores.sql.by_key.claims import KeyClaims
+from psched.stores.sql.by_key.conditions import Request
+from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.output.store import OutputStore
+from psched.stores.sql.pauses.backlog import PassingOver
+from psched.stores.sql.pauses.store import PauseStore
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
-from psched.stores.sql.statements import Request, Statements, replace_values
+from psched.stores.sql.statements import Statements, replace_values
 from psched.stores.sql.table_store import backlog_of, one_request
 
 
@@ -79,7 +83,7 @@ class _CallersTransaction(CallersTransaction):
         self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
-class SqlStore(OutputStore[Statements]):
+class SqlStore(PauseStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -92,17 +96,18 @@ class SqlStore(OutputStore[Statements]):
         dialect = self._connector.dialect
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
-        self._statements = partial(Statements, quoted, dialect, parameters.only)
+        info = self._connector.quote(f"{parameters.table}_info")
+        self._statements = partial(Statements, quoted, dialect, parameters.only, info=info)
         # For statements that are the same whatever the table's version. `_check` sets the others.
         self._plain_sql = self._statements()
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._history_of = parameters.history
-        self._wanted_strategy = parameters.claim_strategy
-        self._strategy: Strategy | None = None
+        self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
+        self._strategy: PassingOver | None = None
         # The strategy of each server, with and without a run history. They are stored so that
         # psched need not probe a server again after it has reconnected.
-        self._known_strategies: dict[Hashable, Strategy] = {}
+        self._known_strategies: dict[Hashable, PassingOver] = {}
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
@@ -135,6 +140,10 @@ class SqlStore(OutputStore[Statements]):
         parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
         return SelectedRows(Listing(self._query, parts, Row), selection)
 
+    def overview(self, limit: int) -> Overview:
+        """Read what runs and what is next, as `GivesOverview.overview` describes."""
+        return self._sql.overview.read(self._query, limit)
+
     def count(self) -> int:
         """Count the rows, as `CountsRows.count` describes."""
         return int(self._query(self._sql.count, {})[0][0])
@@ -155,6 +164,12 @@ class SqlStore(OutputStore[Statements]):
             return replaced
 
         return self._connector.transact(replace)
+
+    @one_request
+    def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
+        """Replace a row and write records, as `ReplacesAndRecords` describes."""
+        statement, values = self._sql.replace, self._replace_values(seen, new)
+        return self._apply_and_record(statement, values, records)
 
     @override
     def delete(self, key: str) -> bool:
@@ -187,9 +202,18 @@ class SqlStore(OutputStore[Statements]):
         lease = {"alive_time": alive_time, "shortest": shortest}
         return self._claim_strategy().claim(owner, min(limit, BATCH), lease, horizon)
 
+    @one_request
+    def claim_keys(
+        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
+    ) -> Sequence[Row]:
+        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
+        lease = {"alive_time": alive_time, "shortest": shortest}
+        return KeyClaims(self._connector, self._sql).claim(owner, keys, lease)
+
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
-        return backlog_of(self._query(self._sql.backlog, {"limit": limit}))
+        since = self._claim_strategy().since
+        return backlog_of(self._query(self._sql.backlog, {"limit": limit, "since": since}))
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
@@ -326,7 +350,9 @@ class SqlStore(OutputStore[Statements]):
                 wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,
-                reason="its worker died",
+                # A lease that was no attempt changes nothing, so what somebody has written about
+                # the row remains. The reason of a paused row contains the end of its pause.
+                reason=row.reason if row.attempt < 1 or row.status == PAUSED else "its worker died",
             )
             for row in dead
         ]
@@ -351,7 +377,10 @@ class SqlStore(OutputStore[Statements]):
                 reason="its worker died",
                 worker=worker,
             )
-            if row.next_time is not None and self._history_of(row) != "none"
+            # `claim` counts an attempt, and `claim_keys` does not. So if the number is below 1, no
+            # occurrence was running; or a client has set ``next_time`` during the lease, and so the
+            # row does not tell which one was running.
+            if row.next_time is not None and row.attempt > 0 and self._history_of(row) != "none"
             else None
             for row in dead
         ]
@@ -387,9 +416,18 @@ class SqlStore(OutputStore[Statements]):
     def _describe_claims(self) -> str:
         return "none" if self._connector.is_replica else self._claim_strategy().name
 
-    def _claim_strategy(self) -> Strategy:
+    def _claim_strategy(self) -> PassingOver:
         if self._strategy is None:
-            chosen = choose(self._connector, self._sql, self._wanted_strategy)
+            sql = self._sql
+            chosen = PassingOver(
+                choose(self._connector, sql, self._wanted_strategy),
+                CompareAndSwap(self._connector, sql),
+                sql,
+                self._pauses.select_holding,
+                query=self._query,
+                clock=self._clock,
+                only=self._only,
+            )
             # `server` is read after `choose`, which may have connected to another server.
             of_server = self._connector.server, self._problem is None
             self._strategy = self._known_strategies[of_server] = chosen

@@ -24,8 +24,8 @@ LONG_AGO = 1_000_000_000
 LATER = 2_100_000_000
 """A time far in the future, in Unix seconds; the columns of every store can contain it."""
 
-_PATIENCE = 30.0
-"""The longest wait for the end of a lease, in seconds, before the test fails."""
+PATIENCE = 30.0
+"""The longest wait of a test in seconds, for example for the end of a lease, before it fails."""
 
 _clock = SystemClock()
 
@@ -99,7 +99,7 @@ def leased_for_a_moment(store: Store, *keys: str, owner: str = "worker.1") -> li
 def wait_for_end(store: Store, key: str) -> None:
     """Wait until the store's clock has reached a row's ``next_run_time``."""
     end = found(store, key).next_run_time or 0
-    give_up_at = _clock.monotonic() + _PATIENCE
+    give_up_at = _clock.monotonic() + PATIENCE
     while store.now() < end:
         assert _clock.monotonic() < give_up_at, f"the lease of {key!r} does not end"
         _clock.sleep(0.02)

@@ -54,7 +54,7 @@ def _patient(store: Store) -> Store:
     return cast("Store", _Patient(store))
 
 
-def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
+def at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
     """Run ``work`` in several threads at the same time; return what each call has returned.
 
     The arguments of ``work`` are a store instance of the thread and the thread's number.
@@ -104,7 +104,7 @@ def _each_kept_or_taken_over(
         holder.disconnect()
         return kept
 
-    done = _at_once(backend_factory, work)
+    done = at_once(backend_factory, work)
     assert sorted(chain.from_iterable(done)) == sorted(row.key for row in lost)
 
 
@@ -116,7 +116,7 @@ class Contention:
     ) -> None:
         keys = [f"k{number}" for number in range(240)]
         add(backend_factory(), *keys)
-        taken = _at_once(backend_factory, _claim_all_in_small_lots)
+        taken = at_once(backend_factory, _claim_all_in_small_lots)
         assert sorted(chain.from_iterable(taken)) == sorted(keys)
 
     def test_leases_that_ran_out_are_each_taken_over_by_one_worker(
@@ -124,7 +124,7 @@ class Contention:
     ) -> None:
         keys = [f"k{number}" for number in range(8)]
         leased_for_a_moment(backend_factory(), *keys)
-        taken = _at_once(
+        taken = at_once(
             backend_factory,
             lambda store, number: [row.key for row in claim(store, f"w{number}.1").rows],
         )
@@ -167,7 +167,7 @@ class Contention:
                     break
             return done
 
-        done = _at_once(backend_factory, run)
+        done = at_once(backend_factory, run)
         assert sorted(chain.from_iterable(done)) == [*range(1, rounds + 1)]
 
     def test_a_key_is_added_by_one(self, backend_factory: BackendFactory) -> None:
@@ -178,7 +178,7 @@ class Contention:
                 return False
             return True
 
-        added = _at_once(backend_factory, add_it)
+        added = at_once(backend_factory, add_it)
         assert added.count(True) == 1
 
     def test_a_row_is_deleted_by_one(self, backend_factory: BackendFactory) -> None:
@@ -190,12 +190,12 @@ class Contention:
             except NotFoundError:
                 return False
 
-        assert _at_once(backend_factory, delete_it).count(True) == 1
+        assert at_once(backend_factory, delete_it).count(True) == 1
 
     def test_a_row_is_replaced_by_one(self, backend_factory: BackendFactory) -> None:
         add(backend_factory(), "k")
         seen = found(backend_factory(), "k")
-        done = _at_once(
+        done = at_once(
             backend_factory,
             lambda store, number: store.replace(seen, changed(seen, delay=number + 1)),
         )
@@ -226,5 +226,5 @@ class Contention:
                 holder.disconnect()
             return kept
 
-        assert all(_at_once(backend_factory, work))
+        assert all(at_once(backend_factory, work))
         assert found(holder, "k").token == held.token

@@ -1,8 +1,9 @@
 """Tests of ``recover``, which releases the leases of a worker that has died on a living host."""
 
+from dataclasses import replace as changed
 from math import floor
 
-from psched.core.model import DELETING
+from psched.core.model import DELETING, PAUSED
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import (
     LEASE,
@@ -113,3 +114,13 @@ class Recovery:
         claim_all(store, "dead")
         assert _recovered(backend_factory, "dead") == keys
         assert len(claim_all(store, "w")) == len(keys)
+
+    def test_the_reason_of_a_paused_row_stays(self, backend_factory: BackendFactory) -> None:
+        """It contains the end of the pause, see `psched.core.operations.pausing`."""
+        store = backend_factory()
+        row = leased(store, "k", "dead.1")
+        reason = "paused 2026-11-25T14:05+01:00 until 2026-11-26T08:00+01:00 by ann@web1"
+        assert store.replace(row, changed(row, status=PAUSED, reason=reason))
+        assert _recovered(backend_factory, "dead") == {"k"}
+        after = found(store, "k")
+        assert (after.status, after.reason, after.owner) == (PAUSED, reason, None)

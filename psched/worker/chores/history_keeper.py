@@ -12,13 +12,15 @@ from itertools import islice
 from math import floor, inf
 
 from psched.base.clock import Clock
-from psched.base.errors import PschedError, StoreSlowError, TransientStoreError
+from psched.base.errors import PschedError, StoreError, StoreSlowError, TransientStoreError
 from psched.config import Config
-from psched.core.definition import history_setting
-from psched.core.history.protocol import KeepsHistory
+from psched.core import attempts
+from psched.core.definition import Definition, history_setting
+from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.recording import Recorder
 from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row
+from psched.core.operations.pausing import earlier_failures
 from psched.core.store_protocol import ExpiredLease, Store
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
@@ -36,6 +38,9 @@ It is halved if the store is too slow for so many, and doubled again when record
 
 _TRIM_LIMIT = 500
 """The most records that one request deletes because of their age."""
+
+_BETWEEN_FAILURES = 50
+"""The most records beside those of failures that are read to count the failures of a schedule."""
 
 _TRIM_INTERVAL = 60.0
 """The longest pause, in seconds, between two deletions by one worker. A random part of up to a half
@@ -125,10 +130,14 @@ class HistoryKeeper:
     def taken_over(self, row: Row, expired: ExpiredLease) -> None:
         """Record the attempt whose lease has ended without a settle.
 
+        The lease of a schedule that was held for an extra run is no attempt.
+
         Args:
             row: the row as this worker has claimed it.
             expired: the lease that has ended.
         """
+        if attempts.returned(row) is not None:
+            return
         self._add(row, self._recorder.taken_over(row, expired))
 
     def unwritten(self, key: str) -> tuple[RunRecord, ...]:
@@ -139,6 +148,25 @@ class HistoryKeeper:
         they keep waiting, because the store can refuse the settlement.
         """
         return tuple(record for record in self._waiting if record.key == key)
+
+    def failures_before(self, row: Row, definition: Definition) -> int:
+        """How many attempts of earlier occurrences have failed in a row before that of a row.
+
+        Returns:
+            The number, for the setting ``pause_after_failures``; 0 if the run history does not tell
+            it, or cannot be read now.
+        """
+        most, history = definition.settings.pause_after_failures, definition.settings.history
+        store = self._store
+        if not most or not self._kept or store is None or history == "none":
+            return 0
+        selection = RunSelection(key=row.key, limit=most + _BETWEEN_FAILURES)
+        try:
+            found = self._gateway.request_aside(lambda: [*store.runs(selection)])
+        except StoreError as error:
+            _log.warning("%s: its earlier failures are not counted: %s", row.key, error)
+            return 0
+        return earlier_failures([*reversed(self.unwritten(row.key)), *found], row, history)
 
     def preempted(self, task: RunningTask) -> None:
         """Record the attempt of a task whose lease was lost, or whose row was deleted."""
@@ -220,6 +248,7 @@ class HistoryKeeper:
             started=self._started,
             seen=0,
             ended=ended,
+            clock_offset=self._recorder.clock.host_offset(),
         )
         self._gateway.request_aside(lambda: store.beat(record))
 

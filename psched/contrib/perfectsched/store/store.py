@@ -102,7 +102,6 @@ from psched.core.store_protocol import Backlog, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import ErrorKind, refusing_data
-from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.output.store import OutputStore
 from psched.stores.sql.table_store import backlog_of, one_request
@@ -133,7 +132,7 @@ class PerfectSchedStore(OutputStore[Statements]):
             self._sql,
             clock=clock,
             patience=patience,
-            settle=self._settle_and_record,
+            settle=self._apply_and_record,
         )
         self._leases = self._writer.leases
         self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
@@ -193,21 +192,14 @@ class PerfectSchedStore(OutputStore[Statements]):
             NotSupportedError: the table has no column for a value, or ``next_time`` would change
                 while the row may be leased.
         """
-        now, found = self._read([seen.key])
-        row = found.get(seen.key)
-        if row is None:
-            return False
-        held = self._leases.as_row(row, now).owner is not None
-        held = held or may_be_leased(row, now, self._longest_lease)
-        if not _is_as_seen(row, seen, held=held):
-            return False
-        if held and new.next_time != seen.next_time and _same_trigger(seen, new):
-            raise NotSupportedError(
-                f"next_time: {seen.key!r} may be running until {iso(row.until)}, and this table"
-                " keeps no lease apart from its times; set it when the task has ended"
-            )
-        values = {**as_seen(row), **as_new(_checked(new))}
-        return self._write(self._sql.redefine if held else self._sql.replace, values) == 1
+        request = self._replacement(seen, new)
+        return request is not None and self._write(*request) == 1
+
+    @one_request
+    def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
+        """Replace a row and write records, as `ReplacesAndRecords` describes; see `replace`."""
+        request = self._replacement(seen, new)
+        return request is not None and self._apply_and_record(*request, records)
 
     @override
     def delete(self, key: str) -> bool:
@@ -320,29 +312,26 @@ class PerfectSchedStore(OutputStore[Statements]):
             why = self._explain(error)
             return [*done, f"no run history and no output: tables cannot be created: {why}"]
 
+    def _replacement(self, seen: Row, new: Row) -> tuple[TextClause, dict[str, Any]] | None:
+        """The request that replaces a row; None if the row was changed or deleted meanwhile."""
+        now, found = self._read([seen.key])
+        row = found.get(seen.key)
+        if row is None:
+            return None
+        held = self._leases.as_row(row, now).owner is not None
+        held = held or may_be_leased(row, now, self._longest_lease)
+        if not _is_as_seen(row, seen, held=held):
+            return None
+        if held and new.next_time != seen.next_time and _same_trigger(seen, new):
+            raise NotSupportedError(
+                f"next_time: {seen.key!r} may be running until {iso(row.until)}, and this table"
+                " keeps no lease apart from its times; set it when the task has ended"
+            )
+        values = {**as_seen(row), **as_new(_checked(new))}
+        return (self._sql.redefine if held else self._sql.replace), values
+
     def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
         return read_rows(self._connector, self._sql, keys)
-
-    def _settle_and_record(
-        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
-    ) -> bool:
-        """Settle one row, and write its records if the statement has matched it."""
-
-        def work(connection: Connection, insert: InsertRecords) -> bool:
-            matched = bool(connection.execute(statement, values).rowcount)
-            if matched:
-                insert(connection, records)
-            return matched
-
-        recorded = self._problem is None and bool(records)
-        if recorded and not self._refusals.paused:
-            matched = self._write_and_record(work)
-            if matched is not None:
-                return matched
-        settled = self._write(statement, values) > 0
-        if recorded and settled:
-            self.lost_records += len(records)
-        return settled
 
     def _find_problem(
         self, connection: Connection, checks: Mapping[str, TextClause], what: str

@@ -55,6 +55,9 @@ TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
 _DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
 """A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
 
+_RECORDED = frozenset({"pause", "resume", "skip"})
+"""Changes that move the schedule only over occurrences for which they write a record."""
+
 _NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})
 """The fates of times of day that do not exist, so that they are no instants of the trigger."""
 
@@ -86,12 +89,15 @@ class Recorded:
         row: the row; None if the schedule does not exist any more. It was read before the records.
         runs: the records since the start of the period, sorted by their times (`begin_of`).
         audits: the changes of the schedule that are known, the newest first.
+        has_extra_runs: whether workers may have leased the row for extra runs. Such a lease
+            increases the fence, but is no attempt, and has no record.
     """
 
     key: str
     row: Row | None
     runs: Sequence[RunRecord]
     audits: Sequence[AuditRecord] = ()
+    has_extra_runs: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,7 +232,7 @@ def _series(
     ]
     if row.created_at is None:  # the row has had no lease that was settled
         start = end + 1
-    if change is None and since and _is_first(mine, row):
+    if change is None and since and (recorded.has_extra_runs or _is_first(mine, row)):
         # The schedule was added with a later first time than the time at which it was added.
         start = mine[0].scheduled_time if mine else end + 1
     elif mine:
@@ -243,6 +249,7 @@ def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
 
     Each lease increases the fence, and each lease of the same occurrence increases the attempt.
     """
+    mine = [record for record in mine if record.fence]  # a client's record is of no lease
     if not mine:
         return row.fence <= max(row.attempt, 0)
     earliest = min(mine, key=lambda record: record.fence)
@@ -325,13 +332,10 @@ def _uncovered(
 def _leases_between(recorded: Recorded, first_one: int, last_one: int) -> str:
     """Say whether leases without a record can explain that occurrences have no fate."""
     row = recorded.row
-    before = [each.fence for each in recorded.runs if each.scheduled_time < first_one]
+    leases = [each for each in recorded.runs if each.fence]  # a client's record is of no lease
+    before = [each.fence for each in leases if each.scheduled_time < first_one]
     # The last lease before the next occurrence was tried for the first time.
-    after = [
-        each.fence - max(each.attempt, 1)
-        for each in recorded.runs
-        if each.scheduled_time > last_one
-    ]
+    after = [each.fence - max(each.attempt, 1) for each in leases if each.scheduled_time > last_one]
     if row is not None:
         after.append(row.fence - max(row.attempt, 0))
     low, high = max(before, default=0), min(after, default=0)
@@ -414,6 +418,8 @@ def _begins_series(audit: AuditRecord) -> bool:
     before, after = values(audit.before), values(audit.after)
     if audit.before is None or audit.after is None:
         return True
+    if audit.action in _RECORDED:
+        return False
     if not _DEFINES_TIMES.isdisjoint({*before, *after}):
         return True
     return dst_policy(before) != dst_policy(after)

@@ -46,7 +46,12 @@ def check_leases(
     _Repetitions(runs, row, audits, found).check()
 
 
-def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
+def overlapping(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
+    """Yield each attempt that has started before another one had ended, and that other one.
+
+    Args:
+        runs: the records, sorted by their times.
+    """
     busy: RunRecord | None = None
     for record in runs:
         if record.outcome is None or record.started is None:
@@ -55,23 +60,30 @@ def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
         # The start of a lost attempt is known in whole seconds.
         tolerance = TOLERANCE + 1000 if lost else TOLERANCE
         if busy is not None and record.started < busy.ended - tolerance:
-            yield _violation(
-                Kind.OVERLAP,
-                record,
-                (
-                    f"the run of {iso(record.scheduled_time)} ({record.lease}) started at"
-                    f" {show(record.started)}, but the run of {iso(busy.scheduled_time)}"
-                    f" ({busy.lease}) ended only at {show(busy.ended)}"
-                ),
-            )
+            yield record, busy
         # Nobody saw the end of a lost attempt. It ended at the latest when the next one started.
         if not lost and (busy is None or record.ended > busy.ended):
             busy = record
 
 
+def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
+    for record, busy in overlapping(runs):
+        yield _violation(
+            Kind.OVERLAP,
+            record,
+            (
+                f"the run of {iso(record.scheduled_time)} ({record.lease}) started at"
+                f" {show(record.started or 0)}, but the run of {iso(busy.scheduled_time)}"
+                f" ({busy.lease}) ended only at {show(busy.ended)}"
+            ),
+        )
+
+
 def _fences(
     runs: Sequence[RunRecord], row: Row | None, audits: Sequence[AuditRecord]
 ) -> Iterator[Violation]:
+    # A client that skips occurrences holds no lease.
+    runs = [record for record in runs if record.fence]
     earlier, highest = iter(runs), None  # the largest fence of those that certainly came earlier
     candidate = next(earlier, None)
     granted: dict[int, RunRecord] = {}

@@ -25,6 +25,8 @@ class Code(StrEnum):
     SKIPPED_CATCHUP = "skipped_catchup"
     SKIPPED_OVERLAP = "skipped_overlap"
     COALESCED = "coalesced"
+    SKIPPED = "skipped"
+    """Somebody has left it out (``psched skip``)."""
     SKIPPED_PAUSED = "skipped_paused"
     SKIPPED_CALENDAR = "skipped_calendar"
     SKIPPED_CLOCK_CHANGE = "skipped_clock_change"

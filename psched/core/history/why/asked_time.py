@@ -1,9 +1,9 @@
-"""Parses the time about which somebody asks, such as ``yesterday 02:30``."""
+"""Parses times that people write, such as ``yesterday 02:30``, or ``18:00`` for the next one."""
 
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import floor
+from math import ceil, floor
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import as_seconds
@@ -17,10 +17,19 @@ FORMS = (
 )
 """The forms of a time, for messages."""
 
+NEXT_FORMS = (
+    "18:00 (the next one), tomorrow 08:00, 2026-11-26T08:00, +2h, 2026-11-26T08:00+01:00 or Unix"
+    " seconds"
+)
+"""The forms of a time in the future, for messages."""
+
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 _DATES_IN_DIGITS = (8, 12)
 """Numbers of digits with which a number can be meant as a date, such as 20260131."""
+
+_LAST = min(LATEST_TIME, LATEST - 86_400)
+"""The latest time that is accepted, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +73,60 @@ def parse_asked(given: When | str, zone: Zone, now: float) -> Asked:
         raise _refusal(given) from None
 
 
-def _of_date(text: str, zone: Zone, now: float) -> Asked:
+def parse_next(field: str, given: When | timedelta | str, zone: Zone, now: float) -> int:
+    """Parse a time in the future.
+
+    Of a local time that a clock change repeats, the first one that is in the future is meant. A
+    local time that a clock change skips means the instant of the clock change.
+
+    Args:
+        field: the name of the argument, for errors.
+        given: Unix seconds, an aware datetime, the time from now on, or a text in one of
+            `NEXT_FORMS`.
+        zone: the zone of local times.
+        now: the present time of the store's clock.
+
+    Returns:
+        The time in Unix seconds.
+
+    Raises:
+        InvalidError: the time is none of these, or not in the future.
+    """
+    if not isinstance(given, str | timedelta):
+        found = instant(field, given)
+    else:
+        try:
+            found = _next(given, zone, now)
+        except (ValueError, OverflowError):  # an InvalidError is a ValueError, too
+            found = LATEST
+    if found > _LAST:
+        raise InvalidError(field, f"{given!r} is no time; write {NEXT_FORMS}")
+    if found <= now:
+        raise InvalidError(field, f"must be in the future, and {given} is not")
+    return found
+
+
+def _next(given: timedelta | str, zone: Zone, now: float) -> int:
+    if isinstance(given, timedelta):
+        return ceil(now + given.total_seconds())
+    text = " ".join(given.split())
+    if text.startswith("+"):
+        return ceil(now + float(str(as_seconds(text[1:].strip()))))
+    if text.isdecimal() and text.isascii() and len(text) not in _DATES_IN_DIGITS:
+        return int(text[:20])
+    asked = _of_date(text, zone, now, is_next=True)
+    found = asked.instants or (zone.change(asked.wall or 0).instant,)
+    return next((each for each in found if each > now), found[-1])
+
+
+def _of_date(text: str, zone: Zone, now: float, *, is_next: bool = False) -> Asked:
     """Parse a text with a time of day.
+
+    Args:
+        text: the text.
+        zone: the zone of local times.
+        now: the present time of the store's clock.
+        is_next: whether a time of day without a date means the next one, not the last one.
 
     Raises:
         ValueError: the text has another form.
@@ -83,6 +144,9 @@ def _of_date(text: str, zone: Zone, now: float) -> Asked:
     if match[1] is not None:
         return _of_wall(day + timedelta(days=_DAYS[match[1]]), zone)
     asked = _of_wall(day, zone)
+    if is_next:
+        last = max(asked.instants, default=zone.change(asked.wall or 0).instant)
+        return asked if last > now else _of_wall(day + timedelta(days=1), zone)
     # The last one that is not in the future. A time that today's clock change skips is in the
     # future until the clock change.
     first = min(asked.instants, default=zone.change(asked.wall or 0).instant)
@@ -103,7 +167,7 @@ def _of_wall(local: datetime, zone: Zone) -> Asked:
 
 
 def _checked(seconds: int, given: object) -> int:
-    if not 0 <= seconds <= min(LATEST_TIME, LATEST - 86_400):
+    if not 0 <= seconds <= _LAST:
         raise _refusal(given)
     return seconds
 

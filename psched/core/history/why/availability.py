@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from psched.core.attempts import returned
 from psched.core.history.records import BEAT_INTERVAL, RunRecord, WorkerRecord, nonce_of
 from psched.core.history.why.answer import Code, Wording
 from psched.core.history.why.facts import Facts
@@ -213,7 +214,8 @@ def _occupied(
         if record.started is not None:
             yield record.nonce, (record.started / 1000, record.ended / 1000)
     for row in leased:
-        if row.owner is not None:
+        # An extra run that holds the lease of its schedule, too, occupies one slot.
+        if row.owner is not None and returned(row) is None:
             # The time of the claim is missing if a worker of an older version has claimed the row.
             since = now - BEAT_INTERVAL if row.claimed_at is None else row.claimed_at
             yield nonce_of(row.owner), (since, now + 1)

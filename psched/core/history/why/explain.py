@@ -23,7 +23,8 @@ from psched.core.history.why.pending import (
     is_live,
 )
 from psched.core.history.why.recorded import answer_by_attempts, answer_by_fate
-from psched.core.model import Row
+from psched.core.model import PAUSED, Row
+from psched.core.operations.pausing import after_pause, pause_of
 from psched.core.preview import clock_change_effects
 from psched.triggers.cron import Cron
 from psched.triggers.zone import Zone
@@ -48,7 +49,9 @@ def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
     try:
         if facts.row is None:
             return _of_no_row(facts, asked, Wording(zone))
-        facts, row = _with_next_time(facts, facts.row)
+        row = attempts.given_back(facts.row)
+        held = facts.row.owner is not None and row.owner is None
+        facts, row = _with_next_time(changed(facts, row=row, held_for_extra_run=held), row)
         if asked is None:
             return _of_last(facts, row, Wording(zone))
         return _of_time(facts, row, asked, zone)
@@ -96,6 +99,18 @@ def _of_time(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
 
 def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
     """The answer about one instant of an existing schedule."""
+    after, pause = _after_pause(facts, row), pause_of(row)
+    if after is None or pause is None or instant < (after.next_time or 0):
+        return _about_present(facts, row, instant, words)
+    answer = _about_present(changed(facts, row=after), after, instant, words)
+    if answer.state is not State.WILL_RUN:
+        return answer
+    paused = f"it is paused until {words.time(pause.until or 0, instant)} by {pause.why}"
+    return answer.saying(f"{answer.sentence.rstrip('.')}; {paused}.", until=pause.until)
+
+
+def _about_present(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
+    """The answer about one instant, if the row stays as it is until a worker claims it."""
     case = Case(facts=facts, words=words, instant=instant)
     at_cursor = row.next_time == instant or (case.once and not case.records)
     if at_cursor and is_live(row):
@@ -109,6 +124,13 @@ def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
     if row.next_time is None or instant > row.next_time:
         return answer_after_cursor(case, row) if is_live(row) else answer_at_rest(case, row)
     return _before_cursor(case)
+
+
+def _after_pause(facts: Facts, row: Row) -> Row | None:
+    """A paused row as it will be after its pause; None for other rows."""
+    if row.owner is not None or facts.definition is None:
+        return None
+    return after_pause(row, facts.definition, facts.now)
 
 
 def _before_cursor(case: Case) -> Answer:
@@ -142,6 +164,12 @@ def _last_due(facts: Facts, row: Row) -> int | None:
 def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     """Add to an answer what comes next."""
     row, definition = facts.row, facts.definition
+    if row is not None and row.status == PAUSED:
+        resumed = _after_pause(facts, row)
+        if resumed is None and answer.code is not Code.PAUSED:
+            paused = f"the schedule is paused now: {row.reason or 'by plain SQL'}"
+            return answer.saying(f"{answer.sentence.rstrip('.')}; {paused}.")
+        row = resumed or row
     if row is None or definition is None or definition.trigger is None or not is_live(row):
         return answer
     after = answer.time or 0

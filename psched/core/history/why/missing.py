@@ -149,6 +149,12 @@ def _steered(case: Case) -> Answer | None:
         verb = {"cancel": "cancelled", "delete": "deleted"}.get(change.action, "finished")
         code = Code.MARKED_FINISHED if verb == "finished" else Code.CANCELLED
         text = f"had not started when the schedule was {verb} at {when} {who(change)}"
+    elif change.action == "skip":
+        code, text = Code.SKIPPED, f"was skipped at {when} {who(change)}"
+    elif change.action == "resume":
+        code = Code.SKIPPED_PAUSED
+        text = f"was skipped because the schedule was paused until {when}, and resumed"
+        text += f" {who(change)}"
     else:
         code = Code.MOVED
         to = f" to {case.time(moved)}" if isinstance(moved, int) else ""

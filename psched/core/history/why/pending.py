@@ -12,7 +12,7 @@ from psched.core.history.records import AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import TOLERANCE, find_cause
 from psched.core.history.why.case import Case
-from psched.core.history.why.recorded import LATE, details_of, summary
+from psched.core.history.why.recorded import LATE, details_of, pause_clause, summary
 from psched.core.model import (
     CANCELLED,
     CANCELLING,
@@ -28,6 +28,7 @@ from psched.core.model import (
     WAITING,
     Row,
 )
+from psched.core.operations.pausing import read_reason
 
 _STOPPING = {
     DELETING: "deleted",
@@ -122,7 +123,13 @@ def answer_at_rest(case: Case, row: Row) -> Answer:
         details |= details_of(case)
     of = "it" if case.once else "the schedule"
     state = State.UNKNOWN if code is Code.UNKNOWN else State.DID_NOT_RUN
-    return case.answer(code, state, f"{verb} because {of} {what}{when}{because}", **details)
+    text = f"{verb} because {of} {what}{when}{because}"
+    if code is Code.PAUSED and (clause := pause_clause(case, row.reason)):
+        text = f"{verb} because {clause}"
+        text += f", after {tried}" if tried else ""
+        pause = read_reason(row.reason)
+        details |= {"since": pause.since, "until": pause.until}
+    return case.answer(code, state, text, **details)
 
 
 def last_change_to(case: Case, status: str) -> AuditRecord | None:
@@ -176,6 +183,9 @@ def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None
         more: further details.
     """
     now, row = case.facts.now, case.facts.row
+    if case.facts.held_for_extra_run:
+        text = f"{due} and waits for the end of an extra run of the schedule"
+        return case.answer(Code.WAITING, _pending(case, since), text, **(more or {}), due=since)
     type_ = "" if row is None else row.type
     cause = find_cause(case.facts, type_, since, max(now, since + 1), case.near)
     state = _pending(case, since)

@@ -10,6 +10,8 @@ from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
 from psched.core.history.why.facts import last_before
+from psched.core.operations.changes.skipping import SKIPPED_BY
+from psched.core.operations.pausing import is_by_failures, read_reason
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""
@@ -34,6 +36,7 @@ _SKIPPED = {
     Fate.SKIPPED_CATCHUP: "was skipped because it was missed, and the setting catchup dropped it",
     Fate.SKIPPED_OVERLAP: "was skipped because an earlier occurrence was still running",
     Fate.COALESCED: "was skipped because it was missed, and only the latest missed occurrence ran",
+    Fate.SKIPPED: "was skipped by hand",
     Fate.SKIPPED_PAUSED: "was skipped because the schedule was paused",
     Fate.SKIPPED_CALENDAR: "was skipped because of the calendar",
     Fate.SKIPPED_CLOCK_CHANGE: "was skipped because of a clock change",
@@ -55,6 +58,10 @@ def answer_by_fate(case: Case) -> Answer | None:
         return case.answer(Code.MARKED_FINISHED, State.DID_NOT_RUN, text, **details)
     if fate in _SKIPPED:
         text = _SKIPPED[Fate(fate)] + because + _span_text(case, decisive)
+        if fate == Fate.SKIPPED_PAUSED and (clause := pause_clause(case, decisive.reason)):
+            text = f"was skipped because {clause}"
+        if fate == Fate.SKIPPED:
+            text = _by_hand(case, decisive)
         if fate in {Fate.SKIPPED_CATCHUP, Fate.COALESCED}:
             missed = find_cause(case.facts, decisive.type, case.run_from, when, case.near)
             text += "" if missed is None else f"; {missed.text}"
@@ -92,6 +99,37 @@ def summary(case: Case) -> str:
     more = len(failed) - len(shown)
     earlier = f"{more} earlier attempt{'s' if more > 1 else ''} did not succeed"
     return listed([*([earlier] if more else []), *shown])
+
+
+def pause_clause(case: Case, reason: str | None) -> str | None:
+    """Who has paused the schedule, when, until when, and why, as a clause.
+
+    Args:
+        case: the question.
+        reason: the reason of the paused row.
+
+    Returns:
+        The clause; None if psched did not write the reason.
+    """
+    if is_by_failures(reason):
+        return f"the schedule was {reason}"
+    pause = read_reason(reason)
+    if pause.since is None or pause.why is None:
+        return None
+    by, _, note = pause.why.partition(": ")
+    until = "" if pause.until is None else f" until {case.time(pause.until)}"
+    because = f": {note}" if note else ""
+    return f"{by} paused the schedule at {case.time(pause.since)}{until}{because}"
+
+
+def _by_hand(case: Case, record: RunRecord) -> str:
+    """Who has skipped an occurrence, when and why, and what had become of its attempts."""
+    by, _, note = (record.reason or "").removeprefix(SKIPPED_BY).partition(": ")
+    who_did = f" by {by}" if by else ""
+    because = f": {note}" if note else ""
+    tried = summary(case)
+    after = f", after {tried}" if tried else ""
+    return f"was skipped{who_did} at {case.time(record.ended / 1000)}{because}{after}"
 
 
 def details_of(case: Case, decisive: RunRecord | None = None) -> dict[str, Any]:

@@ -51,8 +51,9 @@ end
 
 local next_due = redis.call('ZRANGEBYSCORE', DUE, '('..integer(now), integer(now + horizon),
   'WITHSCORES', 'LIMIT', 0, 1)[2]
-local keys = due_keys(tonumber(limit), types)
-local rows, expired, claimed, size, more = {}, {}, {}, 0, #keys == tonumber(limit)
+local keys, unread = due_keys(tonumber(limit), types, true)
+local rows, expired, claimed, size = {}, {}, {}, 0
+local more = unread or #keys == tonumber(limit)
 for _, key in ipairs(keys) do
   if size > LARGEST_ANSWER then
     more = true

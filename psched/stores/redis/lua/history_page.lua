@@ -1,8 +1,9 @@
 #!lua flags=no-writes,allow-oom
--- Returns a page of records, the newest first. ARGV: 'runs', 'audit' or 'key'; the place after the last
--- record of the previous page (empty: begin with the newest); the most records; the key if the first
--- value is 'key'. Returns for each record its place, its id, its key and the record; nil if the list of
--- this key does not exist. The place is the id in the stream, or the index in the key's list.
+-- Returns a page of records, the newest first. ARGV: 'runs', 'audit', 'key' or 'extra' (the extra runs of
+-- a schedule); the place after the last record of the previous page (empty: begin with the newest); the
+-- most records; the key if the first value is 'key' or 'extra'. Returns for each record its place, its
+-- id, its key and the record; nil if the list of this key does not exist. The place is the id in the
+-- stream, or the index in the key's list.
 local what, place, most, key = unpack(ARGV)
 local found = {}
 if what == 'key' then
@@ -11,6 +12,12 @@ if what == 'key' then
   for i, element in ipairs(redis.call('LRANGE', runs_key(key), first, first + most - 1)) do
     local id, record = element:match('^(%S+) (.*)')
     found[i] = {integer(first + i), id or '', key, record or ''}
+  end
+elseif what == 'extra' then
+  local first, list = tonumber(place) or 0, PREFIX..'extra:'..key
+  for i, element in ipairs(redis.call('LRANGE', list, first, first + most - 1)) do
+    local id, mark, record = element:match('^([^ !]+)(!%w+) (.*)')
+    found[i] = {integer(first + i), id or '', key..(mark or ''), record or ''}
   end
 else
   local stream = what == 'runs' and RUNS or AUDIT

@@ -7,13 +7,17 @@
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
 --   {table}:retain    a sorted set of keys by retain_until: rows that can be purged after this time
---   {table}:info      a hash: the version of this layout
+--   {table}:info      a hash: the version of this layout; and `pauses`, the standing rules that pause
+--                     types, as a JSON list of objects; and `passed`, see due_keys. Older versions of
+--                     psched ignore the last two
 --
 -- The run history; data without it are complete, and older versions of psched ignore it:
 --
 --   {table}:runs      a stream of the records of all keys, capped; the fields are key and record
 --   {table}:runs:KEY  a list of the records of one key, the newest first; it is capped and expires.
 --                     It is no stream, because Redis allocates 4 KB for the first entry of a stream
+--   {table}:extra:KEY a list of the records of all extra runs of a schedule, the newest first; it is
+--                     capped and expires, too
 --   {table}:workers   a sorted set of nonces of workers by the time of their last record
 --   {table}:worker:NONCE   a hash: the record of a worker; it expires
 --   {table}:audit     a stream of changes of schedules, capped; the fields are key and record
@@ -31,7 +35,8 @@
 --
 -- The field `record` in a stream is a number, a space and a JSON object. The number is the time `ended`
 -- in milliseconds; it is 0 for a change, whose time is the first part of its id. An element of a key's
--- list is the id of the same record in the stream, a space and that text.
+-- list is the id of the same record in the stream, a space and that text. In a list of extra runs, '!'
+-- and the last part of the key of the extra run follow the id.
 --
 -- In arguments, an empty string stands for an absent value. A text that can be empty is passed with
 -- '=' before it, so that an empty text differs from an absent one.
@@ -60,6 +65,14 @@ local now = tonumber(redis.call('TIME')[1])
 local function row_key(key) return PREFIX..'row:'..key end
 
 local function runs_key(key) return PREFIX..'runs:'..key end
+
+-- If a key is that of an extra run (see psched.core.operations.extra_runs), returns the key of the list
+-- of all extra runs of its schedule, and what follows the id of a record in this list.
+local EXTRA_RUN = '^(.+)(!'..string.rep('%w', 16)..')$'
+local function extra_list(key)
+  local schedule, mark = key:match(EXTRA_RUN)
+  if schedule then return PREFIX..'extra:'..schedule, mark end
+end
 
 local function output_key(key) return PREFIX..'output:'..key end
 
@@ -111,6 +124,7 @@ local function has_status(status, seen) return seen == '' or (status or 'waiting
 -- to the set REST.
 local function set_due(key, time)
   if time then
+    if tonumber(time) < now then redis.call('HDEL', INFO, 'passed') end
     redis.call('ZADD', DUE, time, key)
     redis.call('ZREM', REST, key)
   else
@@ -157,30 +171,72 @@ local function read_row(key)
   return {key, due, unpack(values, 1, #values)}, size
 end
 
--- If types are given to due_keys, rows of other types are read and skipped. MOST_READ is the most due
--- rows that are read, PAGE the number of rows that are read at a time.
+-- Returns the types that standing rules pause now, as the keys of a table; nil if there is none, true
+-- if everything is paused. Returns also when the first of these rules ends.
+local function paused_types()
+  local text = redis.call('HGET', INFO, 'pauses')
+  if not text then return nil end
+  local is_json, rules = pcall(cjson.decode, text)
+  if not is_json or type(rules) ~= 'table' then return nil end
+  local paused, ends = nil, math.huge
+  for _, rule in pairs(rules) do
+    if type(rule) == 'table' and (type(rule['until']) ~= 'number' or rule['until'] > now) then
+      if type(rule.type) ~= 'string' then return true end
+      paused = paused or {}
+      paused[rule.type] = true
+      if type(rule['until']) == 'number' then ends = math.min(ends, rule['until']) end
+    end
+  end
+  return paused, ends
+end
+
+-- If types are given to due_keys, or types are paused, rows of other types are read and skipped.
+-- MOST_READ is the most due rows that are read, PAGE the number of rows that are read at a time.
 local MOST_READ, PAGE = 50000, 500
 
--- Returns the keys of due rows of some types (none: of all types): at most `most` keys, those of the
--- rows that have been due longest.
-local function due_keys(most, types)
-  if #types == 0 then
-    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)
+-- For so many seconds, due_keys does not read rows of paused types again. A version of psched that
+-- does not know the field `passed` can meanwhile add a row with an earlier time.
+local PASSED_FOR = 60
+
+-- Returns the keys of due rows of some types (none: of all types) that no rule pauses: at most `most`
+-- keys, those of the rows that have been due longest.
+--
+-- Very many rows of a paused type can be due. Rows that are due later must be found nevertheless. So
+-- if `remembers` is true, the field `passed` of INFO is written: a time before now, up to which all
+-- due rows are of paused types, and the time when it must not be used any more. The search begins
+-- after them. The field is deleted when the rules change, or a row gets a time before now. Returns
+-- also whether the search has ended early, and the next one continues it.
+local function due_keys(most, types, remembers)
+  local paused, ends = paused_types()
+  if paused == true then return {}, false end
+  if #types == 0 and not paused then
+    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
   local wanted, keys, offset = {}, {}, 0
   for _, kind in ipairs(types) do wanted[kind] = true end
-  while #keys < most and offset < MOST_READ do
-    local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', offset, PAGE)
-    for _, key in ipairs(page) do
-      local kind = redis.pcall('HGET', row_key(key), 'type')
-      if #keys < most and (type(kind) == 'table' or wanted[kind or 'default']) then
-        keys[#keys + 1] = key
-      end
+  local begin, over = (redis.call('HGET', INFO, 'passed') or ''):match('^(%d+) (%d+)$')
+  if not paused or not over or tonumber(over) <= now then begin, over = nil, nil end
+  local passed, time, only_paused, size = nil, nil, true, PAGE
+  while #keys < most and size == PAGE and (offset < MOST_READ or (only_paused and not passed)) do
+    local page = redis.call('ZRANGEBYSCORE', DUE, begin and '('..begin or '-inf', integer(now),
+      'WITHSCORES', 'LIMIT', offset, PAGE)
+    size, offset = #page / 2, offset + PAGE
+    for i = 1, #page, 2 do
+      local kind = redis.pcall('HGET', row_key(page[i]), 'type')
+      local is_paused = paused and type(kind) ~= 'table' and paused[kind or 'default']
+      local score = math.floor(tonumber(page[i + 1]))
+      if only_paused and time and score > time and time < now then passed = time end
+      time, only_paused = score, only_paused and is_paused
+      local takes = #types == 0 or type(kind) == 'table' or wanted[kind or 'default']
+      if #keys < most and takes and not is_paused then keys[#keys + 1] = page[i] end
     end
-    if #page < PAGE then break end
-    offset = offset + PAGE
   end
-  return keys
+  local more = remembers and passed and offset >= MOST_READ and #keys < most
+  if remembers and passed and offset > PAGE then
+    over = over or integer(math.min(now + PASSED_FOR, ends))
+    redis.call('HSET', INFO, 'passed', integer(passed)..' '..over)
+  end
+  return keys, more
 end
 
 -- Removes the oldest records from a key's list: those that ended before a time in milliseconds, at
@@ -202,19 +258,24 @@ end
 local function write_record(limits, key, record, expires, exists)
   local most, most_per_key, keep = unpack(limits)
   local id = redis.call('XADD', RUNS, 'MAXLEN', '~', most, '*', 'key', key, 'record', record)
-  local list = runs_key(key)
-  local length = redis.call(exists and 'LPUSHX' or 'LPUSH', list, id..' '..record)
-  if length == 0 then return end
-  if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
-  if keep > 0 then
-    -- Two are removed for each that is written, so all old ones are gone after a while.
-    if length > 1 then drop_old(list, (now - keep) * 1000, 2) end
-    redis.call('EXPIRE', list, integer(math.min(expires or keep, keep)))
-  elseif expires then
-    redis.call('EXPIRE', list, integer(expires))
-  else
-    redis.call('PERSIST', list)
+  -- Removes old elements from a list of this length, to which one was added.
+  local function trim_list(list, length, list_expires)
+    if length == 0 then return end
+    if most_per_key > 0 and length > most_per_key then redis.call('LTRIM', list, 0, most_per_key - 1) end
+    if keep > 0 then
+      -- Two are removed for each that is written, so all old ones are gone after a while.
+      if length > 1 then drop_old(list, (now - keep) * 1000, 2) end
+      redis.call('EXPIRE', list, integer(math.min(list_expires or keep, keep)))
+    elseif list_expires then
+      redis.call('EXPIRE', list, integer(list_expires))
+    else
+      redis.call('PERSIST', list)
+    end
   end
+  local list = runs_key(key)
+  trim_list(list, redis.call(exists and 'LPUSHX' or 'LPUSH', list, id..' '..record), expires)
+  local extra, mark = extra_list(key)
+  if extra then trim_list(extra, redis.call('LPUSH', extra, id..mark..' '..record)) end
 end
 
 -- Calls write_record; if the server refuses one of its commands, returns the reason instead of
@@ -239,6 +300,8 @@ local function find_known(key, owner, scheduled_time, outcome)
         and other.scheduled_time == tonumber(scheduled_time) then
       if other.outcome ~= 'lost' or outcome == 'lost' then return true end
       redis.call('LREM', list, 1, element)
+      local extra, mark = extra_list(key)
+      if extra then redis.call('LREM', extra, 1, id..mark..element:sub(#id + 1)) end
       redis.call('XDEL', RUNS, id)
     end
   end
@@ -251,6 +314,23 @@ end
 local function is_known(...)
   local searched, known = pcall(find_known, ...)
   return searched and known
+end
+
+-- Writes records of the run history, except those that are known already, see `is_known`. ARGV contains
+-- from this index on the limits of the history (see `write_record`), then for each record its key, owner,
+-- scheduled time, outcome (empty: none) and the record itself. Returns the number of records that could
+-- not be written, and the reason for the last of them.
+local function write_new_records(first)
+  local limits = {tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])}
+  local lost, reason = 0, false
+  for i = first + 3, #ARGV, 5 do
+    local key, owner, scheduled_time, outcome, record = unpack(ARGV, i, i + 4)
+    if not is_known(key, owner, scheduled_time, outcome) then
+      local problem = try_to_record(limits, key, record)
+      if problem then lost, reason = lost + 1, problem end
+    end
+  end
+  return lost, reason
 end
 
 -- Returns when the lease with this fence was claimed, given the field claimed_at, which is this time, '#'

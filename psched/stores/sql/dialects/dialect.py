@@ -42,6 +42,7 @@ class Dialect:
         exact: SQL that makes a column compare byte by byte, so that 'A' differs from 'a', and keeps
             the planner from using an index of the column.
         integer: SQL that makes the database treat a bound value, even NULL, as a whole number.
+        joined: SQL that joins two values to a text; a number is written in digits.
         payload: SQL that reads a column whose values can be bytes or text.
         packed: converts compressed bytes to a value that a payload column can store.
         text: SQL that converts a key back to text after it was read through ``payload``.
@@ -104,6 +105,7 @@ class Dialect:
     now_milliseconds: str
     exact: str
     integer: str
+    joined: str
     payload: str
     packed: ColumnForm
     text: str

@@ -246,6 +246,7 @@ MYSQL = Dialect(
     now_milliseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000",
     exact="CAST({} AS BINARY)",
     integer="{}",
+    joined="CONCAT({}, {})",
     payload="{}",
     packed=bytes,
     text="{}",

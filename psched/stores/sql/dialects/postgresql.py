@@ -271,6 +271,7 @@ POSTGRESQL = Dialect(
     now_milliseconds="CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
     exact="({} || '')",
     integer="CAST({} AS BIGINT)",
+    joined="({} || ({}))",
     payload="{}",
     packed=in_base64,
     text="{}",

@@ -266,6 +266,7 @@ SQLITE = Dialect(
     now_milliseconds="CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)",
     exact="+{}",
     integer="{}",
+    joined="({} || ({}))",
     # The column is cast to bytes, because a column of SQLite can also contain numbers, and text
     # that is not UTF-8.
     payload="CAST({} AS BLOB)",

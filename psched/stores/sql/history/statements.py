@@ -1,22 +1,25 @@
 """The statements about the tables of the run history, as SQL text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import TextClause, text
 
 from psched.base.texts import storable
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.records import DECISIONS, AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.records import DECISIONS, WHOLE, AuditRecord, RunRecord, WorkerRecord
+from psched.core.operations.extra_runs import prefix_of_extra_runs
 from psched.stores.sql.dialects import Dialect
 
 Request = tuple[TextClause, dict[str, Any]]
 
 RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
-WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord))
+WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord) if field.name != "clock_offset")
+"""The columns that each table of workers has. ``clock_offset`` was added later: workers use a table
+without it, too, so that the table can be upgraded after them."""
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
 
 LEASE_COLUMNS = ("key", "scheduled_time", "owner")
@@ -43,8 +46,21 @@ Between the first occurrence of a span and the instant there are records only if
 occurrences of the span after all.
 """
 _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
+_WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
+
+
+class WorkerStatements(NamedTuple):
+    """The statements that name all columns of the table of workers.
+
+    Attributes:
+        insert: inserts a record.
+        select: reads the records that were written since a time.
+    """
+
+    insert: TextClause
+    select: TextClause
 
 
 class HistoryStatements:
@@ -121,7 +137,10 @@ class HistoryStatements:
             f" VALUES ({', '.join(f':{name}' for name in changes)}, {self._milliseconds})"
         )
         # With these statements, the store finds the first id since a time by bisection.
-        self.bounds = text(f"SELECT MIN(id), MAX(id) FROM {self._runs}")
+        # These are two queries, because SQLite would read all records for both in one.
+        self.bounds = text(
+            f"SELECT (SELECT MIN(id) FROM {self._runs}), (SELECT MAX(id) FROM {self._runs})"
+        )
         self.next_ended = text(
             f"SELECT ended FROM {self._runs} WHERE id >= :id ORDER BY id LIMIT :limit"
         )
@@ -149,16 +168,32 @@ class HistoryStatements:
         )
         self.delete_workers = text(f"DELETE FROM {self._workers} WHERE seen < :before")
         self.delete_worker = text(f"DELETE FROM {self._workers} WHERE nonce = :nonce")
-        columns, integer = ", ".join(map(quote, WORKER_COLUMNS)), dialect.integer.format
-        own = [f":{name}" for name in WORKER_COLUMNS[:-3]]
-        self.insert_worker = text(
-            f"INSERT INTO {self._workers} ({columns}) VALUES ({', '.join(own)},"
-            f" COALESCE(NULLIF({integer(':started')}, 0), {self._now}), {self._now},"
-            f" CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END)"
+        self.workers = self._about_workers((*WORKER_COLUMNS, "clock_offset"), dialect, quote)
+        self.older_workers = self._about_workers(WORKER_COLUMNS, dialect, quote)
+        self.select_worker = text(
+            f"SELECT {', '.join(map(quote, WORKER_COLUMNS))} FROM {self._workers}"
+            " WHERE nonce = :nonce"
         )
-        self.select_worker = text(f"SELECT {columns} FROM {self._workers} WHERE nonce = :nonce")
-        self.select_workers = text(
-            f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
+
+    def _about_workers(
+        self, names: Sequence[str], dialect: Dialect, quote: Callable[[str], str]
+    ) -> WorkerStatements:
+        columns, integer = ", ".join(map(quote, names)), dialect.integer.format
+        given = {name: f":{name}" for name in names} | {
+            "started": f"COALESCE(NULLIF({integer(':started')}, 0), {self._now})",
+            "seen": self._now,
+            "ended": (
+                f"CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END"
+            ),
+        }
+        return WorkerStatements(
+            insert=text(
+                f"INSERT INTO {self._workers} ({columns}) VALUES ({', '.join(given.values())})"
+            ),
+            select=text(
+                f"SELECT {columns} FROM {self._workers}"
+                " WHERE seen >= :since ORDER BY started, nonce"
+            ),
         )
 
     def select_runs(
@@ -172,6 +207,8 @@ class HistoryStatements:
             before: the id before which the page begins; None means the newest record.
             limit: the most records.
         """
+        if selection.key is not None and selection.with_extra_runs:
+            return self._select_with_extra_runs(selection, first, before, limit)
         values: dict[str, Any] = {"limit": limit}
         conditions = []
         if first is not None:
@@ -189,20 +226,53 @@ class HistoryStatements:
         if selection.covering is not None:
             conditions.append(f"COALESCE({self._until}, scheduled_time) >= :covering")
             values |= {"covering": selection.covering, "nearest": _NEAREST}
-        if selection.types:
-            conditions.append(_one_of("type", selection.types, values))
-        how = []
-        if selection.outcomes:
-            how.append(_one_of("outcome", selection.outcomes, values))
-        if selection.fates:
-            how.append(_one_of("fate", selection.fates, values))
-        if how:
-            conditions.append(f"({' OR '.join(how)})")
+        conditions += _kinds(selection, values)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         source = self._runs if selection.covering is None else f"({self._earlier}) AS earlier"
         order = "id DESC" if selection.key is None else self._newest_of_key
         statement = f"SELECT {self._run_columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
         return _text(statement), values
+
+    def _select_with_extra_runs(
+        self, selection: RunSelection, first: int | None, before: int | None, limit: int
+    ) -> Request:
+        """A page of the records of a schedule and of its extra runs, see `select_runs`.
+
+        The database reads the newest records of the schedule in the order of the index (key, id),
+        and finds the newest records of its extra runs by reading the entries of all of them in this
+        index. Their ids are written as sums, so that it does not walk through the primary key.
+        """
+        begin = prefix_of_extra_runs(selection.key or "")
+        values: dict[str, Any] = {
+            "limit": limit,
+            "key": selection.key,
+            "extra": begin,
+            "after_extra": begin[:-1] + chr(ord(begin[-1]) + 1),
+        }
+        of_extra = f"{self._key} >= :extra AND {self._key} < :after_extra"
+        kinds = [*_kinds(selection, values)]
+        if selection.since is not None:
+            kinds.append("ended >= :since")
+            values["since"] = selection.since
+        arms = list[str]()
+        for condition, column, order in (
+            (self._of_key, "id", self._newest_of_key),
+            (of_extra, "id + 0", "id + 0 DESC"),
+        ):
+            conditions = [condition, *kinds]
+            for name, bound, operator in ("first", first, ">="), ("before", before, "<"):
+                if bound is not None:
+                    conditions.append(f"{column} {operator} :{name}")
+                    values[name] = bound
+            arms.append(
+                f"SELECT newest FROM (SELECT id AS newest FROM {self._runs}"
+                f" WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT :limit)"
+                f" AS part{len(arms)}"
+            )
+        return _text(
+            f"SELECT {self._run_columns} FROM ({' UNION ALL '.join(arms)}) AS parts"
+            f" JOIN {self._runs} ON id = newest ORDER BY id DESC LIMIT :limit"
+        ), values
 
     def select_last_runs(self, keys: Sequence[str]) -> Request:
         """A request that reads the newest record of each key that `RunRecord.is_end`.
@@ -224,6 +294,16 @@ class HistoryStatements:
         )
         values = {f"key{i}": key for i, key in enumerate(keys)}
         return _many(parts, len(keys), " UNION ALL "), values
+
+    def select_durations(self, keys: Sequence[str], most: int) -> Request:
+        """A request that reads key, number and duration of the newest whole runs of each key."""
+        each = (
+            f"SELECT {self._key}, id, took FROM (SELECT {self._key}, id, ended - started AS took"
+            f" FROM {self._runs} WHERE {self._of_each_key} AND outcome IN ({_WHOLE})"
+            f" AND started IS NOT NULL ORDER BY {self._newest_of_each_key} LIMIT :most) AS of{{0}}"
+        )
+        values = {f"key{i}": key for i, key in enumerate(keys)}
+        return _many(("", each, ""), len(keys), " UNION ALL "), {**values, "most": most}
 
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of changes, the newest first, with ids below ``before``."""
@@ -272,13 +352,26 @@ def run_record(columns: Sequence[Any]) -> RunRecord:
 
 
 def worker_record(columns: Sequence[Any]) -> WorkerRecord:
-    """The record in a row of ``<table>_workers``."""
-    return WorkerRecord(**dict(zip(WORKER_COLUMNS, columns, strict=True)))
+    """The record in a row of ``<table>_workers``, which may lack ``clock_offset``."""
+    return WorkerRecord(**dict(zip((*WORKER_COLUMNS, "clock_offset"), columns, strict=False)))
 
 
 def audit_record(columns: Sequence[Any]) -> AuditRecord:
     """The record in a row of ``<table>_audit``."""
     return AuditRecord(**dict(zip(AUDIT_COLUMNS, columns, strict=True)))
+
+
+def _kinds(selection: RunSelection, values: dict[str, Any]) -> Iterator[str]:
+    """The conditions on the types, outcomes and fates of records; their values are added."""
+    if selection.types:
+        yield _one_of("type", selection.types, values)
+    how = []
+    if selection.outcomes:
+        how.append(_one_of("outcome", selection.outcomes, values))
+    if selection.fates:
+        how.append(_one_of("fate", selection.fates, values))
+    if how:
+        yield f"({' OR '.join(how)})"
 
 
 def _one_of(column: str, chosen: frozenset[str], values: dict[str, Any]) -> str:

@@ -3,15 +3,23 @@
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, Self, TypeVar
+from dataclasses import replace as changed
+from typing import Any, Generic, Self, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, SchemaError, StoreError, StoreSlowError
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
-from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
+from psched.core.history.records import (
+    FAILED_FATES,
+    FAILURES,
+    AuditRecord,
+    Outcome,
+    RunRecord,
+    WorkerRecord,
+)
 from psched.core.output.records import OutputRecord
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
@@ -19,6 +27,7 @@ from psched.stores.sql.errors import InvalidValueError
 from psched.stores.sql.history.refusals import Refusals
 from psched.stores.sql.history.statements import (
     HistoryStatements,
+    WorkerStatements,
     audit_record,
     audit_values,
     run_record,
@@ -66,6 +75,7 @@ class HistoryStore(TableStore[S]):
         super().__init__(parameters, clock=clock, rng=rng)
         connector = self._connector
         self._history = HistoryStatements(parameters.table, connector.dialect, connector.quote)
+        self._worker_sql = self._history.workers
         self._problem: str | None = "not connected yet"
         self._refusals = Refusals(clock)
         self.lost_records = 0
@@ -115,7 +125,10 @@ class HistoryStore(TableStore[S]):
             request = self._history.select_runs(selection, first=first, before=before, limit=limit)
             return [run_record(columns) for columns in self._query(*request)]
 
-        return Pages(read, selection.limit)
+        if not selection.with_extra_runs:
+            return Pages(read, selection.limit)
+        # The keys of other schedules can have the same beginning as those of the extra runs.
+        return Pages(read, selection.limit, keep=selection.matches)
 
     def _first_since(self, since: int) -> int:
         """An id that no record which ended at or after a time is before; as large as possible.
@@ -146,6 +159,30 @@ class HistoryStore(TableStore[S]):
                 record = run_record(columns)
                 found[record.key] = record
         return found
+
+    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
+        """How long runs took, as `SummarizesRuns.durations` describes."""
+        self._require_history()
+        found: dict[str, list[tuple[int, int]]] = {}
+        for start in range(0, len(keys), _KEYS):
+            request = self._history.select_durations(keys[start : start + _KEYS], most)
+            for key, number, took in self._query(*request):
+                found.setdefault(key, []).append((number, took))
+        return {
+            key: [took for _, took in sorted(runs, reverse=True)] for key, runs in found.items()
+        }
+
+    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
+        """The newest failures, as `SummarizesRuns.failures` describes."""
+        self._require_history()
+        newest = self._query(self._history.bounds, {})[0][1]
+        if newest is None:
+            return []
+        failed = RunSelection(outcomes=FAILURES, fates=FAILED_FATES, since=since)
+        first = max(0, int(newest) - among + 1)
+        request = self._history.select_runs(failed, first=first, before=None, limit=limit)
+        records = [run_record(columns) for columns in self._query(*request)]
+        return [changed(record, error=None, result=None) for record in records]
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
@@ -196,18 +233,36 @@ class HistoryStore(TableStore[S]):
         self._require_history()
         values = {name: getattr(worker, name) for name in WorkerRecord.__slots__}
 
-        def write(connection: Connection) -> None:
-            raw_execute.count(connection, self._history.delete_worker, {"nonce": worker.nonce})
-            raw_execute.count(connection, self._history.insert_worker, values)
+        def write(sql: WorkerStatements) -> None:
+            def replace(connection: Connection) -> None:
+                raw_execute.count(connection, self._history.delete_worker, {"nonce": worker.nonce})
+                raw_execute.count(connection, sql.insert, values)
 
-        self._connector.transact(write, patient=False)
+            self._connector.transact(replace, patient=False)
+
+        self._of_workers(write)
 
     def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
         """The workers since a time, as `KeepsHistory.workers` describes."""
         self._require_history()
-        return [
-            worker_record(c) for c in self._query(self._history.select_workers, {"since": since})
-        ]
+        found = self._of_workers(lambda sql: self._query(sql.select, {"since": since}))
+        return [worker_record(columns) for columns in found]
+
+    def _of_workers(self, send: Callable[[WorkerStatements], R]) -> R:
+        """Send a request about the table of workers, which may lack the column ``clock_offset``.
+
+        If `psched init` has not added the column yet, the store does without it until it is opened
+        again.
+        """
+        try:
+            return send(self._worker_sql)
+        except SchemaError:
+            older = self._history.older_workers
+            if self._worker_sql is older:
+                raise
+            result = send(older)
+            self._worker_sql = older
+            return result
 
     def _worker(self, nonce: str) -> WorkerRecord | None:
         """The record of one worker; None if there is none."""
@@ -278,6 +333,34 @@ class HistoryStore(TableStore[S]):
         self._refusals.written()
         return result
 
+    def _apply_and_record(
+        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
+    ) -> bool:
+        """Send a statement that changes one row, and write records if it has changed the row.
+
+        If the database refuses the records, the row is changed without them, and ``lost_records``
+        grows.
+
+        Returns:
+            Whether the row was changed; if not, no record was written.
+        """
+
+        def work(connection: Connection, insert: InsertRecords) -> bool:
+            applied = raw_execute.count(connection, statement, values) > 0
+            if applied:
+                insert(connection, records)
+            return applied
+
+        recorded = self._problem is None and bool(records)
+        if recorded and not self._refusals.paused:
+            applied = self._write_and_record(work)
+            if applied is not None:
+                return applied
+        applied = self._write(statement, values) > 0
+        if recorded and applied:
+            self.lost_records += len(records)
+        return applied
+
     def _require_history(self) -> None:
         """Raise an error if no history is kept.
 
@@ -289,14 +372,27 @@ class HistoryStore(TableStore[S]):
 
 
 class Pages(Iterator[T], Generic[T]):
-    """Reads records page by page; after an exception, ``next`` reads the same page again."""
+    """Reads records page by page; after an exception, ``next`` reads the same page again.
+
+    Args:
+        read: returns a page of records before an id, the newest first; None is after the newest
+            record. The second argument is the most records of the page.
+        limit: the most records; None means no limit.
+        page: the most records of a page.
+        keep: whether a record that was read is returned.
+    """
 
     def __init__(
-        self, read: Callable[[int | None, int], list[T]], limit: int | None, page: int = _PAGE
+        self,
+        read: Callable[[int | None, int], list[T]],
+        limit: int | None,
+        page: int = _PAGE,
+        keep: Callable[[T], bool] = lambda _record: True,
     ) -> None:
         self._read: Callable[[int | None, int], list[T]] = read
         self._left = limit
         self._most = page
+        self._keep: Callable[[T], bool] = keep
         self._before: int | None = None
         self._page: deque[T] = deque()
         self._over = limit == 0
@@ -307,12 +403,12 @@ class Pages(Iterator[T], Generic[T]):
 
     @override
     def __next__(self) -> T:
-        if not self._page and not self._over:
+        while not self._page and not self._over:
             limit = self._most if self._left is None else min(self._most, self._left)
             found = self._read(self._before, limit)
-            self._page.extend(found)
+            self._page.extend(filter(self._keep, found))
             if self._left is not None:
-                self._left -= len(found)
+                self._left -= len(self._page)
             self._over = len(found) < limit or self._left == 0
             if found:
                 self._before = found[-1].id

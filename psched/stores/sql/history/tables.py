@@ -102,6 +102,7 @@ def _workers(name: str) -> Table:
         Column("started", seconds(), nullable=False),
         Column("seen", seconds(), nullable=False),
         Column("ended", seconds()),
+        Column("clock_offset", seconds()),
         Index(f"{name}_seen", "seen"),
         **OPTIONS,
     )

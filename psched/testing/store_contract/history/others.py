@@ -19,6 +19,7 @@ _WORKER = WorkerRecord(
     types='["a"]',
     started=0,
     seen=0,
+    clock_offset=-86_400_123,
 )
 
 _CHANGE = AuditRecord(key="k", action="modify", user="root", host="host", program="psched modify")
@@ -41,6 +42,10 @@ class WorkersAndChanges:
         (second,) = history_of(store).workers()
         assert changed(second, seen=0) == changed(busy, seen=0)
         assert second.seen >= first.seen
+        # A worker of an earlier version does not know by how much its clock is off.
+        history_of(store).beat(changed(first, clock_offset=None))
+        (third,) = history_of(store).workers()
+        assert changed(third, seen=0) == changed(first, seen=0, clock_offset=None)
 
     def test_the_record_of_a_worker_that_has_ended_has_its_end(
         self, backend_factory: BackendFactory

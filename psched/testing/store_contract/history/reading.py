@@ -98,6 +98,48 @@ class Reading:
             assert runs(store, key="k", covering=instant) == expected, instant
         assert runs(store, key="k", covering=200, limit=1) == [records[2]]
 
+    def test_the_records_of_extra_runs_are_read_with_those_of_their_schedule(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        first, second = "k!20261125t023000z", "k!20261125T023000Z"
+        others = "k!short", "k!longer20261125T023000Z", f"{second}!{'x' * 16}", "K!" + "x" * 16, "j"
+        records = [
+            made(
+                key,
+                owner=f"w.{number}",
+                ended=ENDED + number,
+                outcome=Outcome.FAILED if number % 3 else Outcome.FINISHED,
+            )
+            for number, key in enumerate(("k", first, *others, second, "k", second) * 60)
+        ]
+        history_of(store).record(records)
+        every: list[dict[str, Any]] = [
+            {},
+            {"outcomes": frozenset({"failed"})},
+            {"since": ENDED + 400},
+        ]
+        for conditions in every:
+            selected = RunSelection(key="k", with_extra_runs=True, **conditions)
+            expected = [each for each in records[::-1] if selected.matches(each)]
+            assert {each.key for each in expected} == {"k", first, second}
+            for limit in None, 0, 1, 3, 50, 10_000:
+                found = runs(store, key="k", with_extra_runs=True, **conditions, limit=limit)
+                assert found == expected[:limit], (conditions, limit)
+        assert {each.key for each in runs(store, key="k")} == {"k"}
+        assert {each.key for each in runs(store, key=first)} == {first}
+        assert runs(store, key="none", with_extra_runs=True) == []
+
+    def test_the_end_of_an_extra_run_replaces_its_loss(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        lost = made("k!20261125T023000Z", outcome=Outcome.LOST, fate=None)
+        end = changed(lost, outcome=Outcome.FINISHED, fate=Fate.FINISHED)
+        for record in lost, lost, end, end, lost:
+            history_of(store).record([record])
+        assert runs(store, key="k", with_extra_runs=True) == [end]
+
     # --- trimming ----------------------------------------------------------------------
 
     def test_old_records_are_trimmed_a_part_at_a_time(

@@ -1,0 +1,1 @@
+"""Commands that steer schedules by hand."""

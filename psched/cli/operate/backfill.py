@@ -1,0 +1,203 @@
+"""The command backfill."""
+
+import sys
+from typing import Any
+
+import click
+
+from psched.base.errors import InvalidError, ScheduleError, StoreError
+from psched.base.quantities import format_duration
+from psched.cli import changes, options
+from psched.cli.changes import open_to_change
+from psched.cli.exit_status import report_errors
+from psched.cli.operate.rescheduled import shown_time
+from psched.cli.operate.trigger import overlap_option
+from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_write
+from psched.cli.schedules.chosen import (
+    NONE,
+    Chosen,
+    about,
+    ask,
+    choosing_with,
+    count,
+    say_not_done,
+)
+from psched.cli.time_format import parse_time
+from psched.client.arguments import stored_key
+from psched.client.collection import ScheduleCollection
+from psched.config import Config
+from psched.core.declare import When
+from psched.core.model import Row
+from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
+from psched.core.preview import local_time
+from psched.triggers.zone import find_zone
+
+_OPTIONS = {"start": "from", "end": "to"}
+"""For each argument whose option has a different name: the name of the option."""
+
+
+@click.command()
+@choosing_with("Let so many of the runs become due per time")
+@click.option("--from", "start", metavar="TIME", required=True, help="The first time to run.")
+@click.option("--to", "end", metavar="TIME", required=True, help="The last time to run.")
+@click.option("--again", is_flag=True, help="Also run times that have ended already.")
+@overlap_option
+@changes.message
+@options.database
+@click.pass_obj
+@report_errors
+def backfill(
+    location: ConfigLocation,
+    /,
+    *,
+    start: str,
+    end: str,
+    again: bool,
+    overlap: str,
+    message: str | None,
+    **given: Any,  # noqa: ANN401  # the options of `choosing`
+) -> None:
+    """Run the missed times of a period.
+
+    Each time of the schedule's trigger from TIME to TIME, both included, gets an extra run like
+    those of psched trigger, with this time as its scheduled time. By default, they run one after
+    the other, and become due as the last ones are expected to end. Times that have finished already
+    are left out, and so are those that the schedule itself still has to run. If the command is
+    interrupted, the same command adds the rest.
+
+    KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
+    Patterns and conditions choose only schedules that match all of them and have not ended.
+
+    A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
+    time zone of the schedule. One backfill of a schedule has at most 10,000 times.
+    """
+    chosen = Chosen(**given)
+    chosen.check()
+    settings = settings_to_write(location)
+    stagger = Stagger(chosen.rate)
+    check_backfill_overlap(overlap, stagger)
+    for option, text in (("from", start), ("to", end)):
+        parse_time(option, text, settings.timezone)  # a wrong time is refused once
+    how: dict[str, Any] = {"rate": stagger, "again": again, "overlap": overlap}
+    with open_to_change(settings, message) as schedules:
+        names_each = chosen.names_each(schedules)
+        if names_each:
+            keys = [*dict.fromkeys(map(stored_key, chosen.keys))]
+        else:
+            keys = [each.row.key for each in chosen.select(schedules).to_backfill()]
+        if not chosen.dry_run:
+            ask(keys, chosen, "backfill")
+        result = _Result(chosen, names_each=names_each)
+        for key in keys:
+            try:
+                shown = _Shown(schedules.read(key).row, settings, dry_run=chosen.dry_run)
+                times = shown.parse("from", start), shown.parse("to", end)
+                result.add(shown.run(schedules, times, how))
+            except (InvalidError, ScheduleError) as error:
+                result.refuse(key, _with_option(error))
+        result.show()
+    if result.failed:
+        sys.exit(1)
+
+
+def _with_option(error: InvalidError | ScheduleError) -> InvalidError | ScheduleError:
+    if isinstance(error, InvalidError) and error.field in _OPTIONS:
+        return InvalidError(_OPTIONS[error.field], error.problem)
+    return error
+
+
+class _Result:
+    """What became of all chosen schedules."""
+
+    def __init__(self, chosen: Chosen, *, names_each: bool) -> None:
+        self.failed = 0
+        self._chosen = chosen
+        self._names_each = names_each
+        self._schedules = self._runs = self._skipped = 0
+
+    def add(self, done: Backfill) -> None:
+        """Note the backfill of a schedule."""
+        self._schedules += 1
+        self._runs += len(done.runs)
+
+    def refuse(self, key: str, error: InvalidError | ScheduleError) -> None:
+        """Print why a schedule was not backfilled."""
+        if isinstance(error, ScheduleError) and not self._names_each:
+            self._skipped += 1
+            click.echo(f"{key}: skipped: {error}", err=True)
+            return
+        self.failed += 1
+        if self._chosen.dry_run:
+            say_not_done(key, error, "backfilled")
+        else:
+            click.echo(f"Error: {about(key, error)}", err=True)
+
+    def show(self) -> None:
+        """Print the sum, if several schedules were chosen."""
+        number = self._schedules + self._skipped + self.failed
+        if not number:
+            click.echo(NONE)
+        if number < 2:  # noqa: PLR2004  # the line about the schedule says it
+            return
+        verb = "would be added" if self._chosen.dry_run else "added"
+        text = f"{count(self._schedules)}: {_runs(self._runs)} {verb}"
+        if self._skipped:
+            text += f"; {self._skipped} skipped, because they were changed meanwhile"
+        if self.failed:
+            text += f"; {self.failed} not backfilled, because of errors"
+        click.echo(text)
+
+
+class _Shown:
+    """The backfill of one schedule, which says what it does."""
+
+    def __init__(self, row: Row, settings: Config, *, dry_run: bool) -> None:
+        self._key = row.key
+        self._zone = row.timezone or settings.timezone
+        self._dry_run = dry_run
+        self._done = Backfill(key=row.key, runs=[])
+
+    def parse(self, option: str, text: str) -> When:
+        """The instant that an option names."""
+        return parse_time(option, text, self._zone) or 0
+
+    def run(
+        self, schedules: ScheduleCollection, times: tuple[When, When], how: dict[str, Any]
+    ) -> Backfill:
+        """Backfill the schedule, and print and return what was done."""
+
+        def note(done: Backfill) -> None:
+            self._done = done
+
+        try:
+            done = schedules.backfill(self._key, *times, dry_run=self._dry_run, report=note, **how)
+        except (KeyboardInterrupt, StoreError) as stopped:
+            if not self._dry_run:
+                text = f"stopped after {self._text(self._done)}; the same command adds the rest"
+                click.echo(f"{self._key}: {text}", err=True)
+            if isinstance(stopped, KeyboardInterrupt):
+                raise click.Abort from None
+            raise
+        click.echo(f"{self._key}: {self._text(done)}")
+        return done
+
+    def _text(self, done: Backfill) -> str:
+        verb = "would be added" if self._dry_run else "added"
+        text = f"{_runs(len(done.runs))} {verb}"
+        if done.first is not None and done.last is not None:
+            zone = find_zone(self._zone)
+            first, last = (shown_time(local_time(zone, at)) for at in (done.first, done.last))
+            text += f", {first}" if first == last else f", {first} to {last}"
+            text += f", due within {format_duration(done.within)}" if done.within else ""
+        for number, what in (
+            (done.existing, "there already"),
+            (done.finished, "finished already"),
+            (done.regular, "left to the regular runs"),
+        ):
+            text += f"; {number} {what}" if number else ""
+        return text
+
+
+def _runs(number: int) -> str:
+    return f"{number} run" if number == 1 else f"{number} runs"

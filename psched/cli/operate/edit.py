@@ -1,0 +1,187 @@
+"""The command edit."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+from psched.base.errors import InvalidError
+from psched.cli import changes, options
+from psched.cli.changes import open_to_change
+from psched.cli.exit_status import report_errors
+from psched.cli.operate.in_editor import edit_in_editor
+from psched.cli.operate.rescheduled import lines_of
+from psched.cli.operate.waiting import json_data
+from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_write
+from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
+from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
+from psched.cli.schedules.next import warn_of_clock_changes
+from psched.cli.time_format import parse_time
+from psched.client.collection import ScheduleCollection
+from psched.client.operations.many import Outcome
+from psched.client.selected import SelectedSchedules
+from psched.config import OVERRIDES, Config
+from psched.core.declare import TRIGGER_FIELDS
+from psched.core.history.redaction import Redaction
+from psched.core.model import Row
+from psched.core.operations.changes.rescheduled import Rescheduled
+from psched.triggers.zone import find_zone
+
+_REMOVABLE = ("timezone", "alive_time", "label", "note", *OVERRIDES)
+"""The fields that --unset can remove."""
+
+_TIMES = ("start", "at")
+
+
+@click.command()
+@choosing
+@click.option(
+    "--cron", metavar="CRON", help="When it runs: a cron line, or a trigger; see psched add --help."
+)
+@click.option(
+    "--data",
+    metavar="JSON",
+    help="The data for the handler, a JSON object; - reads them from standard input.",
+)
+@click.option(
+    "--new-type", metavar="TYPE", help="The type of its tasks, which selects the handler."
+)
+@fields_of_a_schedule(new=False)
+@click.option(
+    "--unset",
+    type=click.Choice(sorted(_REMOVABLE)),
+    metavar="FIELD",
+    multiple=True,
+    help="Remove this value of its own, so that the installation's setting applies again; may be"
+    " repeated. A FIELD is a setting such as jitter, or timezone, alive_time, label or note.",
+)
+@changes.message
+@options.database
+@click.pass_obj
+@report_errors
+def edit(
+    location: ConfigLocation,
+    /,
+    *,
+    cron: str | None,
+    data: str | None,
+    new_type: str | None,
+    interval: int | None,
+    unset: tuple[str, ...],
+    message: str | None,
+    **given: Any,  # noqa: ANN401  # the options of `choosing` and `fields_of_a_schedule`
+) -> None:
+    """Change schedules.
+
+    The changed fields and the next three runs before and after the change are shown.
+
+    Without an option that changes something, your editor ($VISUAL, else $EDITOR, else vi) opens the
+    schedule with this KEY as psched export writes it. The text may contain every field. If it is
+    not valid, the editor opens it again, with the error at its top. If the text is not used, it
+    stays in a file, whose path is shown.
+
+    KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
+    Patterns and conditions choose only those that match all of them. What is finished or cancelled
+    is left out unless --status names it. --type chooses schedules; --new-type changes their type.
+
+    If the schedule runs now, this run goes on as it was started. If CRON, --every, --timezone or
+    --dst-policy is given, the next run is computed anew, from now on.
+
+    A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d. A TIME is Unix
+    seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the schedule's time
+    zone.
+    """
+    if cron is not None and interval is not None:
+        raise click.UsageError("--every replaces --cron; leave one out")
+    fields: dict[str, Any] = {"cron": cron, "every": interval, "type": new_type}
+    fields |= {name: given.pop(name) for name in ("delay", "timezone", "jitter", "catchup")}
+    fields["dst_policy"] = given.pop("dst_policy")
+    times = {name: given.pop(name) for name in _TIMES}
+    changed = {name: value for name, value in fields.items() if value is not None}
+    if data is not None:
+        changed["data"] = json_data(data)
+    if both := {*changed} & {*unset}:
+        raise click.UsageError(f"--unset {min(both)} contradicts the option that sets it")
+    changed |= dict.fromkeys(unset)
+    chosen = Chosen(**given)
+    chosen.check()
+    settings = settings_to_write(location)
+    if changed.get("timezone") is not None:
+        find_zone(changed["timezone"])  # refuses an empty name, which an unset variable can cause
+    if not changed and not any(times.values()):
+        _edit_text(settings, chosen, message)
+        return
+    with open_to_change(settings, message) as schedules:
+        change_chosen(schedules, chosen, _verb(_deciding(changed, times, settings), settings))
+        _warn(schedules, chosen, settings, changed)
+
+
+def _deciding(
+    changed: Mapping[str, Any], times: Mapping[str, str | None], settings: Config
+) -> Callable[[Row], Mapping[str, Any]]:
+    """Return a function that returns the changes of a row; its time zone applies to the times."""
+
+    def decide(row: Row) -> Mapping[str, Any]:
+        zone = changed.get("timezone", row.timezone) or settings.timezone
+        given = {name: parse_time(OPTIONS[name], times[OPTIONS[name]], zone) for name in OPTIONS}
+        return {**changed, **{name: time for name, time in given.items() if time is not None}}
+
+    return decide
+
+
+def _verb(decide: Callable[[Row], Mapping[str, Any]], settings: Config) -> Verb:
+    redaction = Redaction(settings.redact)
+
+    def edit_one(schedules: ScheduleCollection, key: str, *, dry_run: bool = False) -> Rescheduled:
+        try:
+            return schedules.edit(key, decide, dry_run=dry_run)
+        except InvalidError as error:
+            raise InvalidError(OPTIONS.get(error.field, error.field), error.problem) from None
+
+    def edit_many(selected: SelectedSchedules, **manner: Any) -> Any:  # noqa: ANN401
+        return selected.edit(decide, **manner)
+
+    return Verb(
+        "edit",
+        "edited",
+        edit_one,
+        edit_many,
+        preview_one=partial(edit_one, dry_run=True),
+        lines=lambda outcome: _lines(outcome, redaction),
+    )
+
+
+def _lines(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
+    if isinstance(outcome, Rescheduled) and not outcome.changes_nothing:
+        yield from lines_of(outcome, redaction)
+
+
+def _warn(
+    schedules: ScheduleCollection, chosen: Chosen, settings: Config, changed: Mapping[str, Any]
+) -> None:
+    """Warn about clock changes that skip or repeat times of the new triggers of named schedules."""
+    if chosen.dry_run or TRIGGER_FIELDS.isdisjoint(changed):
+        return
+    for found in schedules.read_many(chosen.keys).values():
+        warn_of_clock_changes(found.row, settings)
+
+
+def _edit_text(settings: Config, chosen: Chosen, message: str | None) -> None:
+    """Open one schedule in the user's editor."""
+    with open_to_change(settings, message) as schedules:
+        if len(chosen.keys) != 1 or not chosen.names_each(schedules):
+            raise click.UsageError(
+                "give options that say what to change, such as --cron; without any, the editor"
+                " opens one schedule, which is named by its KEY alone"
+            )
+        key = chosen.keys[0]
+        outcome = edit_in_editor(schedules, key, settings, dry_run=chosen.dry_run)
+        if outcome is None or outcome.changes_nothing:
+            click.echo(f"{key}: unchanged")
+            return
+        click.echo(f"{key}: {'would be edited' if chosen.dry_run else 'edited'}")
+        for line in lines_of(outcome, Redaction(settings.redact)):
+            click.echo(f"    {line}")
+        _warn(schedules, chosen, settings, outcome.changes)

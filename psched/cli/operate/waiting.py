@@ -1,0 +1,136 @@
+"""The options --wait and --json of commands that submit a task, and what they print."""
+
+import json
+import math
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from psched.base.errors import InvalidError, NotFoundError, StoreError
+from psched.base.quantities import as_seconds
+from psched.base.texts import visible
+from psched.cli.history.run_text import run_object
+from psched.cli.options import duration
+from psched.cli.output import one_line
+from psched.core.columns import decode
+from psched.core.history.redaction import Redaction
+from psched.core.model import FINISHED
+from psched.core.schedule import Schedule
+
+
+class UnfinishedError(click.ClickException):
+    """The command stops waiting, and does not know whether the task has ended (exit status 3)."""
+
+    exit_code = 3
+
+
+class WaitingCommand(click.Command):
+    """A command whose option ``--wait`` accepts a duration, but does not require one."""
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        words = list(args)
+        for place in range(end):
+            if args[place] == "--wait" and (place + 1 >= end or not _is_duration(args[place + 1])):
+                words[place] = "--wait=inf"
+        return super().parse_args(ctx, words)
+
+
+wait = click.option(
+    "--wait",
+    type=duration(least=0),
+    metavar="[DURATION]",
+    help="Wait until the task ends, at most this long. Exit status: 0 finished, 1 ended otherwise,"
+    " 3 not ended yet.",
+)
+"""The option of a `WaitingCommand`."""
+
+as_json = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="With --wait: show how the task has ended as one JSON object, with its result.",
+)
+
+
+def read_argument(data: str) -> bytes:
+    """The bytes of an argument, whatever the locale is; those of standard input if it is a dash.
+
+    Raises:
+        InvalidError: standard input is closed.
+    """
+    if data != "-":
+        return os.fsencode(data)
+    if sys.stdin is None:
+        raise InvalidError("data", "standard input is closed")
+    return sys.stdin.buffer.read()
+
+
+def json_data(data: str) -> dict[str, Any]:
+    """The JSON object in an argument, or on standard input if the argument is a dash.
+
+    Raises:
+        InvalidError: it is no JSON object.
+    """
+    try:
+        return decode("data", read_argument(data), values=None)
+    except InvalidError as error:
+        fix = """write a JSON object in quotes, such as '{"text": "hello"}'"""
+        raise InvalidError("data", f"{error.problem}; {fix}") from None
+
+
+def wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: bool) -> None:
+    """Wait until a task has ended, and print how it has ended.
+
+    Args:
+        task: the task.
+        seconds: the longest wait; infinity means no limit.
+        redaction: hides the values of fields.
+        as_json: whether a JSON object is printed.
+
+    Raises:
+        UnfinishedError: the wait ends without a result.
+        click.ClickException: the task has not finished.
+    """
+    try:
+        end = task.wait_for_end(seconds if math.isfinite(seconds) else None)
+    except TimeoutError as error:
+        if as_json:
+            with suppress(StoreError, NotFoundError):
+                made = {"key": task.key, "status": task.metadata().row.state, "reason": None}
+                click.echo(json.dumps({**made, "result": None, "run": None}))
+        raise UnfinishedError(f"{error} after {seconds:g} s; the task goes on") from None
+    except KeyboardInterrupt:
+        raise UnfinishedError(f"{task.key}: no longer waiting; the task goes on") from None
+    except NotFoundError:
+        raise UnfinishedError(
+            f"{task.key}: has been deleted, so its result is unknown; --wait needs a retention_time"
+            " above 0"
+        ) from None
+    except StoreError as error:
+        raise UnfinishedError(f"{task.key}: its result is unknown: {error}") from None
+    run = None if end.run is None else run_object(end.run, redaction)
+    result = None if run is None else run["result"]
+    why = redaction.text(end.reason or "")
+    if as_json:
+        made = {"key": task.key, "status": end.status, "reason": why or None, "result": result}
+        click.echo(json.dumps({**made, "run": run}))
+    elif end.status == FINISHED:
+        click.echo(f"{task.key}: {end.status}")
+    if not as_json and result is not None:
+        click.echo(visible(json.dumps(result, ensure_ascii=False)))
+    if end.status != FINISHED:
+        text = f"{task.key}: {end.status}" + (f": {one_line(why)}" if why else "")
+        raise click.ClickException(text)
+
+
+def _is_duration(word: str) -> bool:
+    try:
+        return not math.isnan(float(str(as_seconds(word))))
+    except ValueError:
+        return False

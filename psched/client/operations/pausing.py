@@ -1,0 +1,120 @@
+"""Pauses and resumes schedules."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psched.base.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    NotFoundError,
+    NotSupportedError,
+)
+from psched.client.auditor import Auditor
+from psched.client.lost_answers import was_replaced
+from psched.client.operations.skipped_records import records_of
+from psched.client.writer import Condition, Recorded, Writer, require
+from psched.config import Config
+from psched.core.history.why.asked_time import parse_next
+from psched.core.model import DELETING, ENDED, MARKS, PAUSED, RUNNING, WAITING, Row
+from psched.core.operations import pausing
+from psched.core.shorthands import Until
+from psched.core.store_protocol import Store
+
+CAN_BE_PAUSED = frozenset({WAITING, RUNNING, PAUSED})
+"""The states of rows that can be paused."""
+
+CAN_BE_RESUMED = frozenset({PAUSED})
+"""The states of rows that can be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauser:
+    """Pauses and resumes the schedules of one store.
+
+    Attributes:
+        store: the store that contains the schedules.
+        settings: the installation's settings.
+        auditor: knows who makes the changes, and why.
+        writer: makes the changes.
+        draw_nonce: returns a new random text at each call.
+    """
+
+    store: Store
+    settings: Config
+    auditor: Auditor
+    writer: Writer
+    draw_nonce: Callable[[], str]
+
+    def pause(self, key: str, until: Until | None, only_if: Condition | None = None) -> bool:
+        """Pause a schedule; see `Schedule.pause`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
+        self._refuse_without_status()
+        rests = True
+
+        def change(seen: Row) -> Row:
+            nonlocal rests
+            require(only_if, seen)
+            _refuse_ended(seen)
+            if seen.state not in CAN_BE_PAUSED:
+                raise AlreadyExistsError(f"{key!r} cannot be paused: it is {seen.status}")
+            now, zone = self.store.now(), pausing.zone_of(seen, self.settings)
+            # The pause lasts since the first time, if it is only prolonged or explained anew.
+            since = (pausing.pause_of(seen) or pausing.Pause()).since or int(now)
+            end = None if until is None else parse_next("until", until, zone, now)
+            author = self.auditor.author
+            by = f"{author.user}@{author.host}"
+            reason = pausing.reason_of(since, end, zone, by=by, note=self.auditor.note)
+            rests = seen.owner is None
+            return pausing.paused(seen, end, reason)
+
+        def was_applied(row: Row, _seen: Row, written: Row) -> bool:
+            return (row.status, row.reason) == (PAUSED, written.reason)
+
+        self.writer.replace("pause", key, change, was_applied)
+        return rests
+
+    def resume(self, key: str, *, backfill: bool, only_if: Condition | None = None) -> None:
+        """Resume a paused schedule; see `Schedule.resume`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
+        self._refuse_without_status()
+        owner = self.draw_nonce()
+
+        def change(seen: Row) -> Recorded:
+            require(only_if, seen)
+            _refuse_ended(seen)
+            if seen.status != PAUSED:
+                raise AlreadyExistsError(f"{key!r} is not paused: it is {seen.state}")
+            now = self.store.now()
+            row, skipped = pausing.resumed(seen, self.settings, now, backfill=backfill)
+            host = self.auditor.author.host
+            spans = () if skipped is None else (skipped,)
+            records = records_of(
+                self.store, self.settings, seen, spans, owner=owner, host=host, now=now
+            )
+            return Recorded(row, records)
+
+        def was_applied(row: Row, seen: Row, written: Row) -> bool:
+            return row.status != PAUSED and was_replaced(row, seen, written)
+
+        self.writer.replace("resume", key, change, was_applied)
+
+    def _refuse_without_status(self) -> None:
+        if not self.settings.store_kind.keeps_status:
+            raise NotSupportedError(
+                f"a store of type {self.settings.type} keeps no status, so it has no pauses"
+            )
+
+
+def _refuse_ended(row: Row) -> None:
+    if row.status == DELETING:
+        raise NotFoundError(f"the schedule {row.key!r} is being deleted")
+    if row.status in ENDED:
+        raise AlreadyFinishedError(f"{row.key!r} has ended already: it is {row.status}")
+    if row.status in MARKS:
+        raise AlreadyFinishedError(f"{row.key!r} is about to end: it is {row.status}")

@@ -1,0 +1,1 @@
+"""What an extra run and the lease of its schedule have to do with each other."""

@@ -1,0 +1,95 @@
+"""What becomes of an extra run that does not get the lease of its schedule."""
+
+from psched.base.texts import brief
+from psched.config import Config
+from psched.core import attempts
+from psched.core.columns import plain_reason
+from psched.core.history.records import Fate
+from psched.core.model import CANCELLED, CANCELLING, DELETING, FINISHING, MARKS, Row, Settlement
+from psched.core.operations.extra.turns import Turns
+from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
+from psched.core.policy import postpone
+
+_BEING_ENDED = {
+    DELETING: "is being deleted",
+    CANCELLING: "is being cancelled",
+    FINISHING: "is being finished",
+}
+
+
+def without_lease(
+    row: Row,
+    own: Config,
+    needed: tuple[str, str],
+    schedule: Row | None,
+    *,
+    now: float,
+    turns: Turns,
+) -> Settlement:
+    """The settlement of an extra run to which the store has refused the lease of its schedule.
+
+    Args:
+        row: the row of the extra run, which has just been claimed.
+        own: the settings of its definition.
+        needed: the key of its schedule, and ``queue`` or ``skip``.
+        schedule: the row of the schedule; None if it does not exist.
+        now: the time of the store's clock.
+        turns: says when it is tried again.
+    """
+    key, overlap = needed
+    if schedule is None:
+        return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} was deleted")
+    if schedule.status in MARKS:
+        what = _BEING_ENDED.get(schedule.status, f"has ended: it is {schedule.status}")
+        return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} {what}")
+    is_running = schedule.owner is not None and now < (schedule.next_run_time or 0)
+    # If no run is going on, the lease was held only for a moment, so the next claim succeeds.
+    needed = key, overlap if is_running else QUEUE
+    return beside_another_run(row, own, needed, schedule.fence, now=now, turns=turns)
+
+
+def beside_another_run(
+    row: Row,
+    own: Config,
+    needed: tuple[str, str],
+    holder: int | None,
+    *,
+    now: float,
+    turns: Turns,
+) -> Settlement:
+    """The settlement of an extra run while another run of its schedule is going on.
+
+    Args:
+        row: the row of the extra run, which has just been claimed.
+        own: the settings of its definition.
+        needed: the key of its schedule, and ``queue`` or ``skip``.
+        holder: the fence of the schedule's lease; None if it is not known.
+        now: the time of the store's clock.
+        turns: says when it is tried again.
+    """
+    key, overlap = needed
+    if overlap == SKIP:
+        reason = f"another run of {key} was going on, and overlap is {SKIP}"
+        return _cancelled(row, own, Fate.SKIPPED_OVERLAP, reason)
+    return postpone(row, turns.wait(key, holder, now))
+
+
+def unsupported(key: str) -> str:
+    """Why a row is quarantined if the store cannot lease the schedule with this key."""
+    return (
+        f"overlap: this store cannot lease {brief(key)} by its key, which an extra run needs that"
+        f" must not overlap with other runs; use overlap {PARALLEL}"
+    )
+
+
+def _cancelled(row: Row, own: Config, fate: Fate, reason: str) -> Settlement:
+    return Settlement.of(
+        row,
+        rest=True,
+        remove=own.retention_time == 0,
+        retain=own.retention_time,
+        attempt=attempts.before_claim(row),
+        status=CANCELLED,
+        reason=plain_reason(reason),
+        fate=fate,
+    )

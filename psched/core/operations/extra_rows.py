@@ -1,0 +1,135 @@
+"""The rows of extra runs, made from the row of their schedule.
+
+The row of an extra run copies the schedule's type, data, time zone, ``alive_time`` and options. It
+runs once, and does not expire unless the schedule itself runs only once, because an occurrence of a
+schedule with a trigger does not expire either.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace as changed
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from psched.base import payload
+from psched.base.errors import AlreadyFinishedError, InvalidError, NotFoundError
+from psched.config import Config
+from psched.core.columns import encode, parse_options, payload_text
+from psched.core.declare import derive
+from psched.core.definition import parse_row
+from psched.core.model import DELETING, ENDED, MARKS, MIGRATING, QUARANTINED, Row
+from psched.core.operations.extra_runs import (
+    ID_LENGTH,
+    OVERLAP_OPTION,
+    SCHEDULE_OPTION,
+    extra_key,
+    schedule_of,
+)
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_TIME_LENGTH = 9
+"""The digits of a time in milliseconds, which are enough until the year 5188."""
+
+_ID_OF_INSTANT = "%Y%m%dT%H%M%SZ"
+
+
+def random_id(now: float, nonce: str) -> str:
+    """The identifier of an extra run that somebody has triggered.
+
+    Identifiers are sorted by the time at which they were made.
+
+    Args:
+        now: the time of the store's clock.
+        nonce: a random text, which no other identifier of the same millisecond is made of.
+    """
+    random = int.from_bytes(sha256(nonce.encode()).digest())
+    return _in_digits(int(now * 1000), _TIME_LENGTH) + _in_digits(random, ID_LENGTH - _TIME_LENGTH)
+
+
+def id_of_instant(instant: int) -> str:
+    """The identifier of the extra run that repeats a scheduled time, such as 20261125T023000Z."""
+    return datetime.fromtimestamp(instant, UTC).strftime(_ID_OF_INSTANT)
+
+
+def refuse_extra_runs(seen: Row) -> None:
+    """Refuse a row of which there can be no extra runs.
+
+    Raises:
+        InvalidError: it is an extra run itself, or is quarantined, or its migration has not ended.
+        AlreadyFinishedError: it has ended, or is being ended.
+        NotFoundError: it is being deleted.
+    """
+    key = seen.key
+    if (schedule := schedule_of(key)) is not None:
+        raise InvalidError(
+            "key",
+            f"{key!r} is an extra run of {schedule!r}; name {schedule!r}, or requeue the extra run"
+            " when it has ended",
+        )
+    if seen.status == DELETING:
+        raise NotFoundError(f"the schedule {key!r} is being deleted")
+    if seen.status == QUARANTINED:
+        why = f": {seen.reason}" if seen.reason else ""
+        raise InvalidError(
+            "key", f"{key!r} is quarantined{why}; correct the schedule, or requeue it, first"
+        )
+    if seen.status == MIGRATING:
+        raise InvalidError("key", f"{key!r} is being moved here by psched migrate")
+    if seen.status in MARKS or seen.status in ENDED:
+        raise AlreadyFinishedError(
+            f"{key!r} has no extra runs, because it is {seen.status}; requeue runs it again"
+        )
+
+
+def extra_row(
+    seen: Row,
+    id_: str,
+    settings: Config,
+    *,
+    overlap: str,
+    scheduled_time: int,
+    run_at: int,
+    data: Mapping[str, Any] | None = None,
+    least_retention: int = 0,
+) -> Row:
+    """Create the row of an extra run.
+
+    Args:
+        seen: the row of the schedule.
+        id_: the identifier of the extra run.
+        settings: the installation's settings.
+        overlap: one of `psched.core.operations.extra_runs.OVERLAPS`.
+        scheduled_time: its scheduled time, in Unix seconds.
+        run_at: its earliest start, in Unix seconds.
+        data: its data; None means those of the schedule.
+        least_retention: the least number of seconds for which the row stays after its end.
+
+    Raises:
+        InvalidError: a value is invalid, also one of the schedule.
+    """
+    fields: dict[str, Any] = {}
+    if data is not None:
+        fields |= {"data": data, payload.OPTION: None}
+    if seen.cron is not None:
+        fields["expire"] = 0
+    row = derive(extra_key(seen.key, id_), seen, fields, settings)
+    options = parse_options(row.options)
+    if parse_row(row, settings).settings.retention_time < least_retention:
+        options["retention_time"] = least_retention
+    options |= {SCHEDULE_OPTION: seen.key, OVERLAP_OPTION: overlap}
+    return changed(
+        row,
+        # The store compresses the text again if it is large.
+        data=payload_text(row.data, settings.data_limit) if row.data else row.data,
+        options=encode("options", options),
+        next_time=scheduled_time,
+        next_run_time=run_at,
+    )
+
+
+def _in_digits(number: int, length: int) -> str:
+    digits = ""
+    for _ in range(length):
+        number, digit = divmod(number, len(_DIGITS))
+        digits = _DIGITS[digit] + digits
+    return digits

@@ -1,0 +1,100 @@
+"""Extra runs of a schedule, beside its regular occurrences: `psched trigger`, `psched backfill`.
+
+An extra run is a row of its own, which runs once. Its key is the schedule's key, an exclamation
+mark and an identifier of 16 letters or digits. Nobody can add a schedule with such a key, so the
+idempotency key of an extra run never equals that of a regular occurrence. The row's ``options``
+name the schedule, and say what happens while another run of the schedule is going on (`OVERLAPS`).
+
+Unless runs may overlap, the worker of an extra run also holds the lease of the schedule's row. So
+no regular occurrence starts meanwhile, and the extra run does not start during a regular one. The
+schedule's row keeps its times: see `psched.core.attempts.borrowed`.
+"""
+
+import re
+
+from psched.base.errors import InvalidError
+from psched.core.columns import NAME_LENGTH, parse_options
+from psched.core.model import Row
+
+QUEUE = "queue"  # wait until the other run has ended
+SKIP = "skip"  # do not run at all
+PARALLEL = "parallel"  # run at the same time
+
+OVERLAPS = (QUEUE, SKIP, PARALLEL)
+"""What an extra run does while another run of its schedule is going on."""
+
+SCHEDULE_OPTION = "schedule"
+"""The option of an extra run that contains the key of its schedule."""
+
+OVERLAP_OPTION = "overlap"
+"""The option of an extra run that contains one of `OVERLAPS`."""
+
+ID_LENGTH = 16
+
+_KEY = re.compile(rf"(?P<schedule>.+)!(?P<id>[0-9A-Za-z]{{{ID_LENGTH}}})", re.DOTALL)
+
+
+def extra_key(key: str, id_: str) -> str:
+    """The key of an extra run of the schedule with this key.
+
+    Raises:
+        InvalidError: the schedule's key is too long.
+    """
+    longest = NAME_LENGTH - ID_LENGTH - 1
+    if len(key) > longest:
+        raise InvalidError(
+            "key", f"has {len(key)} characters; a schedule with extra runs may have {longest}"
+        )
+    return f"{key}!{id_}"
+
+
+def prefix_of_extra_runs(key: str) -> str:
+    """The beginning of the keys of all extra runs of a schedule; other keys can have it, too."""
+    return f"{key}!"
+
+
+def schedule_of(key: str) -> str | None:
+    """The key of the schedule whose extra run has this key; None for any other key."""
+    match = _KEY.fullmatch(key)
+    return match["schedule"] if match else None
+
+
+def refuse_extra_key(key: str) -> None:
+    """Refuse the key of a new schedule if it has the form of an extra run's key.
+
+    Raises:
+        InvalidError: it has that form.
+    """
+    if schedule_of(key) is not None:
+        raise InvalidError(
+            "key", f"{key!r} ends like the key of an extra run: ! and {ID_LENGTH} characters"
+        )
+
+
+def check_overlap(overlap: object) -> str:
+    """Check one of `OVERLAPS`, and return it.
+
+    Raises:
+        InvalidError: it is something else.
+    """
+    if not isinstance(overlap, str) or overlap not in OVERLAPS:
+        raise InvalidError("overlap", f"must be {', '.join(OVERLAPS)}, not {overlap!r}")
+    return overlap
+
+
+def needed_schedule(row: Row) -> tuple[str, str] | None:
+    """The schedule whose lease an extra run needs, and its `OVERLAPS`; None if it needs none.
+
+    A row with a trigger is no extra run, whatever its key is.
+
+    Raises:
+        InvalidError: the row's options cannot be read.
+    """
+    # The first condition is faster than `schedule_of`, and false for nearly every row.
+    if row.key[-ID_LENGTH - 1 : -ID_LENGTH] != "!" or schedule_of(row.key) is None or row.cron:
+        return None
+    options = parse_options(row.options)
+    key, overlap = options.get(SCHEDULE_OPTION), options.get(OVERLAP_OPTION, QUEUE)
+    if key is None or key != schedule_of(row.key) or overlap == PARALLEL:
+        return None
+    return key, check_overlap(overlap)

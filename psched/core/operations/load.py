@@ -1,0 +1,473 @@
+"""When the coming runs are most: how many tasks run at each moment, if each starts when it is due.
+
+`estimate` computes the runs of all schedules in a period, second by second: a run occupies a slot
+for as long as the runs of its schedule usually take. A run that takes half a second occupies half a
+slot for one second. A run with ``jitter`` is spread evenly over the time in which it may start.
+
+The work is bounded. Schedules with the same trigger are computed together, and of each trigger at
+most `MOST_TIMES` times are computed (`MOST_ASKED` of a user's trigger). If it has more, its further
+runs are spread evenly, as often as it ran until then.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+from statistics import median
+from typing import NamedTuple
+
+from psched.base.errors import InvalidError
+from psched.core.operations.load_report import ASSUMED, TINY, Cause, Interval, Load, Worst
+from psched.triggers.custom import CustomTrigger
+from psched.triggers.trigger import Trigger
+
+MOST_TIMES = 1500
+"""The most times of a trigger that are computed: as many as a day has minutes, and some more."""
+
+MOST_ASKED = 200
+"""The most times of a user's trigger that are computed: each is a question to another process."""
+
+LONGEST = 31 * 86_400
+"""The longest period, in seconds."""
+
+_DISTINCT = 200
+"""The durations of a group are rounded if more of them are different."""
+
+_WORST = 5
+"""How many of the worst intervals are explained."""
+
+_CAUSES = 5
+"""How many schedules an explanation names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A schedule whose runs are estimated.
+
+    Attributes:
+        key: its key.
+        type: its type.
+        trigger: its trigger; None if it runs once.
+        text: the text of its trigger; None if it runs once.
+        cursor: the scheduled time of the occurrence that is due or running next, in Unix seconds;
+            None if it is not known.
+        first: the earliest run of that occurrence, in Unix seconds; None if it runs already.
+        delay: the setting ``delay``, in seconds.
+        jitter: the setting ``jitter``, in seconds.
+        took: how long its runs usually take, in seconds; None if it is not known.
+        ran: for how many seconds it has run so far; None if it does not run.
+    """
+
+    key: str
+    type: str
+    trigger: Trigger | None
+    text: str | None
+    cursor: int | None
+    first: int | None
+    delay: int = 0
+    jitter: int = 0
+    took: float | None = None
+    ran: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Schedules that run at the same times.
+
+    Attributes:
+        trigger: their trigger; None if they run once.
+        text: the text of the trigger.
+        times: when a run of each of them may start at the earliest, in Unix seconds.
+        gap: the average seconds between two runs; None if there are not two.
+        rest: from when on further runs are spread evenly; None if all are among ``times``.
+        jitter: for how many seconds each start is spread.
+        members: the keys of the schedules, and how long their runs take, at most ``gap``; those
+            that take longest first.
+    """
+
+    trigger: Trigger | None
+    text: str | None
+    times: Sequence[int]
+    gap: float | None
+    rest: float | None
+    jitter: int
+    members: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of all schedules in a period, and how many slots they occupy.
+
+    Attributes:
+        start: the beginning of the period, in Unix seconds.
+        end: its end.
+        groups: the schedules.
+        load: the occupied slots in each second.
+        begun: the number of runs that begin in each second.
+    """
+
+    start: int
+    end: int
+    groups: Sequence[Group]
+    load: list[float]
+    begun: list[float]
+
+
+def estimate(
+    schedules: Iterable[Coming], start: int, end: int, *, per: int = 60
+) -> tuple[Load, Runs]:
+    """Estimate the load of a period.
+
+    Args:
+        schedules: the schedules.
+        start: the beginning of the period, in Unix seconds.
+        end: its end, at most `LONGEST` seconds later.
+        per: the length of an interval, in seconds.
+
+    Returns:
+        The load, and the runs from which it was computed, for `psched.core.operations.spreading`.
+    """
+    given = [*schedules]
+    durations = _Durations(given)
+    collected = _Collected(start, end)
+    for each in given:
+        collected.add(each, durations.of(each))
+    groups = collected.groups()
+    runs = spread(groups, start, end)
+    whole = _intervals(runs, per)
+    load = Load(
+        start=start,
+        end=end,
+        schedules=len({key for group in groups for key, _ in group.members}),
+        runs=sum(each.runs for each in whole),
+        intervals=whole,
+        worst=[*_worst(runs, whole, per)],
+        slots=max((each.slots for each in whole), default=0.0),
+        guessed=durations.guessed,
+        unknown=durations.unknown,
+        thinned=sorted(key for g in groups if g.rest is not None for key, _ in g.members),
+        crowded=sorted(collected.crowded),
+        broken=collected.broken,
+    )
+    return load, runs
+
+
+class _Durations:
+    """How long runs take, also of schedules about which nothing is known."""
+
+    def __init__(self, schedules: Sequence[Coming]) -> None:
+        of_type: defaultdict[str, list[float]] = defaultdict(list)
+        for each in schedules:
+            if each.took is not None:
+                of_type[each.type].append(each.took)
+        self._of_type = {type_: median(took) for type_, took in of_type.items()}
+        self.guessed = 0
+        self.unknown = 0
+
+    def of(self, schedule: Coming) -> float:
+        if schedule.took is not None:
+            return schedule.took
+        if schedule.type in self._of_type:
+            self.guessed += 1
+            return self._of_type[schedule.type]
+        self.unknown += 1
+        return ASSUMED
+
+
+class _Times(NamedTuple):
+    """The times of a trigger in the period."""
+
+    times: Sequence[int]
+    gap: float | None
+    rest: float | None
+
+
+class _Collected:
+    """Collects schedules in groups.
+
+    Attributes:
+        crowded: see `Load`.
+        broken: see `Load`.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        self._start = start
+        self._end = end
+        self._times: dict[tuple[Trigger, int], _Times] = {}
+        self._once: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
+        self._often: defaultdict[_Place, list[tuple[str, float]]] = defaultdict(list)
+        self.crowded: set[str] = set()
+        self.broken: dict[str, str] = {}
+
+    def add(self, schedule: Coming, took: float) -> None:
+        """Add a schedule whose runs take so many seconds."""
+        after = self._add_next(schedule, took)
+        if schedule.trigger is None:
+            return
+        try:
+            found = self._times_of(schedule.trigger, schedule.delay)
+        except InvalidError as error:
+            self.broken[schedule.key] = str(error)
+            return
+        begin = bisect_right(found.times, after)
+        if begin == len(found.times) and found.rest is None:
+            return
+        if found.gap is not None and took > found.gap:
+            self.crowded.add(schedule.key)
+            took = found.gap
+        place = _Place(schedule.trigger, schedule.text, schedule.delay, schedule.jitter, begin)
+        self._often[place].append((schedule.key, took))
+
+    def groups(self) -> list[Group]:
+        """The schedules that run in the period."""
+        found = []
+        for place, members in self._often.items():
+            times = self._times[place.trigger, place.delay]
+            found.append(
+                Group(
+                    trigger=place.trigger,
+                    text=place.text,
+                    times=times.times[place.begin :],
+                    gap=times.gap,
+                    rest=times.rest,
+                    jitter=place.jitter,
+                    members=_longest_first(members, times.gap),
+                )
+            )
+        found += [
+            Group(
+                trigger=None,
+                text=None,
+                times=(time,),
+                gap=None,
+                rest=None,
+                jitter=0,
+                members=_longest_first(members),
+            )
+            for time, members in self._once.items()
+        ]
+        return found
+
+    def _add_next(self, schedule: Coming, took: float) -> int:
+        """Add the run that goes on, or comes next if it is not one of the trigger's usual ones.
+
+        Returns:
+            The time after which the trigger's runs are still to be added.
+        """
+        if schedule.ran is not None:
+            left = max(took - schedule.ran, 1.0)  # it is not over yet
+            self._once[self._start].append((schedule.key, left))
+        elif schedule.trigger is not None and self._is_usual(schedule):
+            return (
+                self._start - 1 if schedule.cursor is None else schedule.cursor + schedule.delay - 1
+            )
+        elif schedule.first is not None and schedule.first < self._end:
+            self._once[max(schedule.first, self._start)].append((schedule.key, took))
+        # Occurrences between the cursor and the beginning are left to the setting catchup.
+        known = schedule.cursor if schedule.cursor is not None else self._start
+        return max(known + schedule.delay, self._start - 1)
+
+    def _is_usual(self, schedule: Coming) -> bool:
+        """Whether the next run comes when the trigger says, and not for example as a retry."""
+        if schedule.cursor is None or schedule.first is None:
+            return False
+        planned = schedule.cursor + schedule.delay
+        return planned >= self._start and planned <= schedule.first <= planned + schedule.jitter
+
+    def _times_of(self, trigger: Trigger, delay: int) -> _Times:
+        if (trigger, delay) not in self._times:
+            self._times[trigger, delay] = self._compute(trigger, delay)
+        return self._times[trigger, delay]
+
+    def _compute(self, trigger: Trigger, delay: int) -> _Times:
+        most = MOST_ASKED if isinstance(trigger, CustomTrigger) else MOST_TIMES
+        times: list[int] = []
+        time = trigger.next_after(self._start - delay - 1)
+        while time is not None and time + delay < self._end and len(times) < most:
+            times.append(time + delay)
+            time = trigger.next_after(time)
+        if not times or time is None:
+            return _Times(tuple(times), None, None)
+        # The gap until the first time after those that are known counts, too.
+        following = time + delay
+        gap = (following - times[0]) / len(times)
+        return _Times(tuple(times), gap, None if following >= self._end else following)
+
+
+class _Place(NamedTuple):
+    """What the schedules of a group have in common; ``begin`` is their first time's number."""
+
+    trigger: Trigger
+    text: str | None
+    delay: int
+    jitter: int
+    begin: int
+
+
+def _longest_first(
+    members: Sequence[tuple[str, float]], most: float | None = None
+) -> list[tuple[str, float]]:
+    """The members of a group in order. If their durations are very many, these are rounded.
+
+    Args:
+        members: the keys and the durations.
+        most: the longest duration after the rounding.
+    """
+    if len({took for _, took in members}) > _DISTINCT:
+        members = [(key, min(_rounded(took), most or took)) for key, took in members]
+    return sorted(members, key=lambda each: (-each[1], each[0]))
+
+
+def _rounded(took: float) -> float:
+    """A duration that is at most 2 % off, so that there are not many different ones."""
+    if took < 64:  # noqa: PLR2004  # up to a minute, tenths of seconds are different
+        return round(took, 1)
+    digits = int(took).bit_length() - 6
+    return float(round(took / 2**digits) * 2**digits)
+
+
+def spread(groups: Sequence[Group], start: int, end: int) -> Runs:
+    """Compute how many slots are occupied in each second."""
+    size = end - start
+    # Steps: how much the load grows from one second to the next. Bends: how much the steps grow,
+    # which is how runs are added whose start is spread.
+    steps, bends = [0.0] * (size + 1), [0.0] * (size + 1)
+    begun, begun_steps = [0.0] * (size + 1), [0.0] * (size + 1)
+    for group in groups:
+        number = len(group.members)
+        if group.jitter:
+            kernel = _spread_kernel(group)
+            for time in group.times:
+                _add_kernel(bends, kernel, time - start, size)
+                _add_evenly(
+                    begun_steps, time - start, time - start + group.jitter + 1, number, size
+                )
+        else:
+            kernel = _kernel(took for _, took in group.members)
+            for time in group.times:
+                _add_kernel(steps, kernel, time - start, size)
+                begun[time - start] += number
+        if group.rest is not None and group.gap:
+            began = max(0, int(group.rest) - start)
+            busy = sum(took for _, took in group.members) / group.gap
+            _add_evenly(steps, began, size, busy * (size - began), size)
+            _add_evenly(begun_steps, began, size, number / group.gap * (size - began), size)
+    bent = accumulate(bends)
+    load = [
+        each if each > TINY else 0.0
+        for each in accumulate(step + bend for step, bend in zip(steps, bent, strict=True))
+    ]
+    evenly = accumulate(begun_steps)
+    begun = [
+        number + more if more > TINY else number for number, more in zip(begun, evenly, strict=True)
+    ]
+    return Runs(start, end, groups, load[:size], begun[:size])
+
+
+def _kernel(durations: Iterable[float]) -> list[tuple[int, float]]:
+    """How the load changes so many seconds after the beginning of runs that take so long."""
+    changes: defaultdict[int, float] = defaultdict(float)
+    for took in durations:
+        whole, part = divmod(took, 1.0)
+        changes[0] += 1.0 if whole else part
+        if whole:
+            changes[int(whole)] -= 1.0 - part
+        changes[int(whole) + 1] -= part
+    return [(offset, change) for offset, change in changes.items() if change]
+
+
+def _spread_kernel(group: Group) -> list[tuple[int, float]]:
+    """How the steps change so many seconds after the beginning of runs whose start is spread."""
+    width = group.jitter + 1
+    changes: defaultdict[int, float] = defaultdict(float)
+    for _, took in group.members:
+        length = max(1, round(took))
+        height = min(1.0, took) / width
+        for offset, sign in ((0, 1), (width, -1), (length, -1), (length + width, 1)):
+            changes[offset] += sign * height
+    return [(offset, change) for offset, change in changes.items() if change]
+
+
+def _add_kernel(
+    target: list[float], kernel: Sequence[tuple[int, float]], place: int, size: int
+) -> None:
+    """Add changes after a place; those before the beginning count from the beginning on."""
+    for offset, change in kernel:
+        at = place + offset
+        if at < size:
+            target[max(at, 0)] += change
+
+
+def _add_evenly(steps: list[float], begin: int, end: int, amount: float, size: int) -> None:
+    """Add an amount that is spread evenly over the seconds from begin to end."""
+    if end <= begin:
+        return
+    height = amount / (end - begin)
+    if begin < size:
+        steps[max(begin, 0)] += height
+    if end < size:
+        steps[max(end, 0)] -= height
+
+
+def _intervals(runs: Runs, per: int) -> list[Interval]:
+    """The intervals of a clock; the first and the last one can be shorter."""
+    found = []
+    begin = runs.start - runs.start % per
+    for start in range(begin, runs.end, per):
+        part = slice(max(0, start - runs.start), start + per - runs.start)
+        found.append(
+            Interval(
+                start=start,
+                runs=sum(runs.begun[part]),
+                busy=sum(runs.load[part]),
+                slots=max(runs.load[part]),
+            )
+        )
+    return found
+
+
+def _worst(runs: Runs, intervals: Sequence[Interval], per: int) -> Iterator[Worst]:
+    busiest = sorted(intervals, key=lambda each: (-each.slots, -each.runs, each.start))
+    for interval in busiest[:_WORST]:
+        if interval.slots <= 0:
+            return
+        begin = max(0, interval.start - runs.start)
+        part = runs.load[begin : interval.start - runs.start + per]
+        at = runs.start + begin + part.index(max(part))
+        causes = [*causes_at(runs, at)]
+        causes.sort(key=lambda each: (-each.share, -each.took, each.key))
+        yield Worst(
+            interval=interval,
+            at=at,
+            causes=causes[:_CAUSES],
+            more=len(causes) - len(causes[:_CAUSES]),
+        )
+
+
+def causes_at(runs: Runs, second: int) -> Iterator[Cause]:
+    """The schedules that occupy a slot in a second, in Unix seconds."""
+    for group in runs.groups:
+        longest = group.members[0][1]
+        since = bisect_left(group.times, second - ceil(longest) - group.jitter - 1)
+        until = bisect_right(group.times, second)
+        begun = group.times[since:until]
+        spread = group.rest is not None and group.gap and second >= group.rest
+        for key, took in group.members if begun or spread else ():
+            share = sum(_share(second - time, took, group.jitter) for time in begun)
+            if spread and group.gap:
+                share += took / group.gap
+            if share > TINY:
+                yield Cause(key, min(1.0, share), took)
+
+
+def _share(age: int, took: float, jitter: int) -> float:
+    """How many slots a run occupies in the second that begins so long after its time."""
+    if not jitter:
+        return max(0.0, min(1.0, took - age))
+    width = jitter + 1
+    length = max(1, round(took))
+    begun = min(1.0, (age + 1) / width)
+    ended = min(1.0, max(0.0, (age + 1 - length) / width))
+    return (begun - ended) * min(1.0, took)

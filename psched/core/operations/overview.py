@@ -1,0 +1,165 @@
+"""What runs, what is late and what is next: the answer to one question to the store."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from itertools import islice
+from math import floor
+from typing import Protocol, runtime_checkable
+
+from psched.core.attempts import returned
+from psched.core.history.records import RunRecord
+from psched.core.model import PAUSED, QUARANTINED, RUNNING, Row
+from psched.core.selection import Selection
+from psched.core.store_protocol import Store
+
+MOST_COUNTED = 1000
+"""Rows are counted up to this number, so that the count is cheap."""
+
+COUNTED = (PAUSED, QUARANTINED)
+"""The statuses whose rows are counted."""
+
+DUE = "due"
+"""The name of the number of due rows in `Overview.counts`; it is no status."""
+
+DURATIONS = 20
+"""The most runs of a schedule from which its usual duration is computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What a store contains at one moment; ``data`` and ``options`` of its rows are None.
+
+    Attributes:
+        now: the time of the store's clock, in Unix seconds.
+        running: rows that are leased, the oldest claim first.
+        late: rows that are due but not leased, or whose lease has ended without a settle; the
+            oldest first.
+        following: rows that fall due later and are not leased, the earliest first.
+        paused: rows whose status is ``paused``, by key.
+        counts: the number of rows by status, for each of `COUNTED`; of running rows
+            (`psched.core.model.RUNNING`), and of due rows (`DUE`). `MOST_COUNTED` means this number
+            or more.
+    """
+
+    now: float
+    running: Sequence[Row] = ()
+    late: Sequence[Row] = ()
+    following: Sequence[Row] = ()
+    paused: Sequence[Row] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class GivesOverview(Protocol):
+    """A capability of a `Store`: it says what runs, what is late and what is next.
+
+    Without it, `overview_of` reads the same from listings, which can take longer.
+    """
+
+    def overview(self, limit: int) -> Overview:
+        """What the store contains now.
+
+        The cost must not grow with the number of rows, except of leased ones.
+
+        Args:
+            limit: the largest number of rows of each kind.
+        """
+        ...
+
+
+@runtime_checkable
+class SummarizesRuns(Protocol):
+    """A capability of a store that keeps the run history: it sums up the newest records cheaply."""
+
+    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
+        """How long the newest runs of each key took, in milliseconds, in a few requests.
+
+        Runs that finished, failed or were stopped at their time limit count; others were cut short.
+
+        Args:
+            keys: the keys.
+            most: the largest number of runs of each key.
+
+        Returns:
+            The durations by key, of the newest run first. Keys that no such run has are left out.
+        """
+        ...
+
+    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
+        """The newest records of failures, the newest first.
+
+        A record counts that has one of `psched.core.history.records.FAILURES` as its outcome, or
+        one of `psched.core.history.records.FAILED_FATES` as its fate. ``error`` and ``result`` are
+        None, because they can be large.
+
+        Args:
+            since: the earliest ``ended``, in milliseconds.
+            among: among how many of the newest records of all keys they are searched.
+            limit: the largest number of records.
+        """
+        ...
+
+
+def overview_of(store: Store, limit: int) -> Overview:
+    """What a store contains now; see `GivesOverview.overview`."""
+    if isinstance(store, GivesOverview):
+        return store.overview(limit)
+    now = store.now()
+
+    def read(**conditions: object) -> list[Row]:
+        rows = store.rows(Selection(**conditions))  # type: ignore[arg-type]  # its fields
+        return [*map(_without_payloads, rows)]
+
+    leased = read(statuses=frozenset({RUNNING}), limit=MOST_COUNTED)
+    due = read(due=True, limit=MOST_COUNTED)
+    at_rest = {status: read(statuses=frozenset({status}), limit=MOST_COUNTED) for status in COUNTED}
+    waiting = (_without_payloads(row) for row in store.rows() if _is_following(row, now))
+    counts = {status: len(rows) for status, rows in at_rest.items()}
+    return made_of(
+        now,
+        leased=leased,
+        due=due,
+        following=[*islice(waiting, limit)],
+        paused=at_rest[PAUSED],
+        counts={**counts, RUNNING: len(leased), DUE: len(due)},
+        limit=limit,
+    )
+
+
+def made_of(
+    now: float,
+    *,
+    leased: Sequence[Row],
+    due: Sequence[Row],
+    following: Sequence[Row],
+    paused: Sequence[Row],
+    counts: Mapping[str, int],
+    limit: int,
+) -> Overview:
+    """Make an overview of rows that were read at nearly the same time.
+
+    A row whose lease the worker of an extra run holds beside its own is neither shown nor counted
+    as running, because the row of the extra run is.
+    """
+    late = [row for row in due if row.next_run_time is None or row.next_run_time <= floor(now)]
+    lost = {row.key for row in late}
+    runs = [row for row in leased if row.attempt >= 0 or returned(row) is None]
+    running = [row for row in runs if row.key not in lost and (row.next_run_time or 0) > now]
+    running.sort(key=lambda row: (row.claimed_at or now, row.key))
+    return Overview(
+        now=now,
+        running=running[:limit],
+        late=late[:limit],
+        following=following[:limit],
+        paused=paused[:limit],
+        counts={**counts, RUNNING: counts[RUNNING] - (len(leased) - len(runs))},
+    )
+
+
+def _is_following(row: Row, now: float) -> bool:
+    return row.owner is None and row.next_run_time is not None and row.next_run_time > now
+
+
+def _without_payloads(row: Row) -> Row:
+    return changed(row, data=None, options=None)

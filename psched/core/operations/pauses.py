@@ -1,0 +1,257 @@
+"""Standing rules that pause a type, or everything: no worker claims rows of that type meanwhile.
+
+A rule also holds rows that are added later. It ends at its time ``until``; `psched resume` sets
+that time to the present one. A rule that has ended stays stored for `KEPT` seconds, because a
+worker may still find rows that fell due while it held. The worker skips these occurrences, and
+records a span of the fate ``skipped_paused``; see `skipped_by_pause`.
+
+A rule holds from its second ``since`` until before its second ``until``. An occurrence belongs to a
+pause if it fell due in these seconds, that is after ``delay`` and jitter.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from dataclasses import replace as changed
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+
+from psched.base.texts import cut
+from psched.core.catchup import last_occurrence
+from psched.core.definition import Definition
+from psched.core.history.records import Fate, Skipped
+from psched.core.history.spans import span_of
+from psched.core.model import PAUSED, WAITING, Row
+from psched.core.operations.pausing import reason_of
+from psched.triggers.trigger import Trigger, first, is_custom
+from psched.triggers.zone import Zone, find_zone
+
+KEPT = 7 * 86_400
+"""For so many seconds, a rule that has ended stays stored."""
+
+LONGEST_NOTE = 200
+"""The most characters of `PauseRule.note`. The audit trail contains the whole note."""
+
+_LONGEST_TYPE = 60
+"""The most characters of a type in a text for people."""
+
+UTC = find_zone("UTC")
+
+_MOST_DELAYED = 100
+"""How many occurrences are examined in the search for the first one that falls due after a pause,
+because ``jitter`` can delay some of them until after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRule:
+    """A pause of a type, or of everything.
+
+    Attributes:
+        id: a text that no other rule has: letters and digits.
+        type: the type; None means every type.
+        since: since when the rule holds, in Unix seconds of the store's clock.
+        until: when the rule ends, in Unix seconds; None means that only `psched resume` ends it.
+        by: who has paused the type, such as ``ann@web1``.
+        note: why, in the words of who has paused it; None if nothing was said.
+    """
+
+    id: str
+    type: str | None
+    since: int
+    until: int | None = None
+    by: str
+    note: str | None = None
+
+    def holds(self, now: float) -> bool:
+        """Whether the rule holds at a time."""
+        return self.until is None or self.until > int(now)
+
+    def covers(self, type_: str) -> bool:
+        """Whether the rule is about rows of this type."""
+        return self.type is None or self.type == type_
+
+    @property
+    def what(self) -> str:
+        """What is paused, in words: ``type mail``, or ``everything``."""
+        return "everything" if self.type is None else f"type {cut(self.type, _LONGEST_TYPE)}"
+
+    def reason(self, zone: Zone) -> str:
+        """The rule in the words of a paused row, see `psched.core.operations.pausing`.
+
+        Args:
+            zone: the zone in which its times are written.
+        """
+        by = f"{self.by} ({self.what})"
+        return reason_of(self.since, self.until, zone, by=by, note=self.note)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as a JSON object, without what is None."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, stored: object) -> Self | None:
+        """The rule in a JSON object; None if the object is none.
+
+        What a later version of psched has added is ignored.
+        """
+        if not isinstance(stored, dict):
+            return None
+        known = {each.name: stored.get(each.name) for each in fields(cls)}
+        texts = [known["id"], known["by"]]
+        optional = [known["type"], known["note"]]
+        if not all(isinstance(each, str) for each in texts):
+            return None
+        if not all(each is None or isinstance(each, str) for each in optional):
+            return None
+        if type(known["since"]) is not int or type(known["until"]) not in {int, type(None)}:
+            return None
+        return cls(**known)  # type: ignore[arg-type]  # just checked
+
+
+@runtime_checkable
+class PausesTypes(Protocol):
+    """A capability of a `psched.core.store_protocol.Store`: it obeys the rules that it stores.
+
+    `Store.claim` leases no row of a type that a stored rule pauses at that time, and does not
+    return its time as ``next_due``; `CountsBacklog.backlog` leaves it out. A rule takes effect with
+    the next claim that begins after the rule was stored. `LeasesByKey.claim_keys` ignores rules.
+    """
+
+    def pause_rules(self) -> Sequence[PauseRule]:
+        """The stored rules: those that hold, and those that have ended. Their order is arbitrary.
+
+        A rule that cannot be understood is left out.
+        """
+        ...
+
+    def change_pause_rules(self, *, drop: Sequence[str], store: Sequence[PauseRule]) -> None:
+        """Delete rules, and store others, all or nothing. The call can be repeated.
+
+        Args:
+            drop: the ids of the rules to delete; those that do not exist are ignored.
+            store: the rules to store; one with the same id is replaced.
+        """
+        ...
+
+
+class PastPause(NamedTuple):
+    """A time during which a type was paused.
+
+    Attributes:
+        since: the first second.
+        until: the first second after it.
+        reason: by whom and why, as in the row of a paused schedule.
+    """
+
+    since: int
+    until: int
+    reason: str
+
+
+def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[PastPause, ...]:
+    """The pauses of a type that are over, the earliest first; those that overlap are one.
+
+    Args:
+        rules: the stored rules.
+        type_: the type.
+        now: the time of the store's clock.
+    """
+    found = list[PastPause]()
+    over = [
+        (rule.since, rule.until, rule)
+        for rule in rules
+        if rule.covers(type_) and rule.until is not None and rule.since < rule.until <= int(now)
+    ]
+    for since, until, rule in sorted(over, key=lambda each: each[:2]):
+        if found and since <= found[-1].until:
+            found[-1] = found[-1]._replace(until=max(until, found[-1].until))
+        else:
+            found.append(PastPause(since, until, rule.reason(UTC)))
+    return tuple(found)
+
+
+def active_rules(rules: Iterable[PauseRule], type_: str, now: float) -> list[PauseRule]:
+    """The rules that pause a type now: first those of the type, then those of everything."""
+    found = [rule for rule in rules if rule.covers(type_) and rule.holds(now)]
+    return sorted(found, key=lambda rule: (rule.type is None, rule.since, rule.id))
+
+
+def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> Row:
+    """A row as it is shown to people: if its type is paused, as if the row itself were paused.
+
+    A row that runs, or that does not wait, stays as it is.
+
+    Args:
+        row: the row.
+        rules: the stored rules.
+        zone: the zone in which the times of the pause are written.
+        now: the time of the store's clock.
+    """
+    if row.status != WAITING or row.owner is not None:
+        return row
+    found = active_rules(rules, row.type, now)
+    if not found:
+        return row
+    last = max(found, key=lambda rule: (rule.until is None, rule.until or 0))
+    return changed(row, status=PAUSED, next_run_time=last.until, reason=last.reason(zone))
+
+
+def may_be_skipped(row: Row, now: float) -> bool:
+    """Whether a row that was claimed may have fallen due during a pause of its type.
+
+    That needs a schedule that is late by more than a second, and that was not tried before.
+
+    Args:
+        row: the row as the claim returned it.
+        now: the time of the store's clock.
+    """
+    if row.cron is None or row.next_time is None or row.attempt != 1:
+        return False
+    return row.next_time + row.delay < now - 1
+
+
+def skipped_by_pause(
+    definition: Definition, trigger: Trigger, cursor: int, pauses: Sequence[PastPause]
+) -> tuple[int | None, Skipped] | None:
+    """Which occurrences of a schedule fell due during a pause of its type, from its cursor on.
+
+    Args:
+        definition: the schedule's definition.
+        trigger: its trigger.
+        cursor: the row's ``next_time``.
+        pauses: the pauses of its type that are over, see `past_pauses`.
+
+    Returns:
+        The first occurrence after the pause (None if there is none), and those before it. None if
+        the cursor's occurrence did not fall due during a pause.
+
+    Raises:
+        InvalidError: a user's trigger returns an invalid time.
+    """
+    due = definition.first_run(cursor)
+    pause = next((each for each in pauses if each.since <= due < each.until), None)
+    if pause is None:
+        return None
+    kept = _first_due_after(definition, trigger, cursor, pause.until)
+    return kept, span_of(
+        trigger,
+        cursor,
+        pause.until if kept is None else kept,
+        Fate.SKIPPED_PAUSED,
+        last_before=partial(last_occurrence, definition, trigger, cursor),
+        reason=pause.reason,
+        counts=not is_custom(definition.cron or ""),
+    )
+
+
+def _first_due_after(
+    definition: Definition, trigger: Trigger, cursor: int, until: int
+) -> int | None:
+    """The first occurrence after the cursor that falls due at an instant or later."""
+    surely = until - definition.delay
+    found = first(trigger, max(cursor + 1, surely - definition.settings.jitter))
+    for _ in range(_MOST_DELAYED):
+        if found is None or definition.first_run(found) >= until:
+            return found
+        found = trigger.next_after(found)
+    return first(trigger, max(cursor + 1, surely))

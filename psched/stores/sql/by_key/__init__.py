@@ -1,0 +1,1 @@
+"""Statements about rows with given keys, and claims of such rows."""

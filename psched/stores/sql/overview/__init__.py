@@ -1,0 +1,1 @@
+"""What runs, what is late and what is next, in a few requests."""

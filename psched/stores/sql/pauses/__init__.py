@@ -1,0 +1,1 @@
+"""The standing rules that pause types, in the table ``<table>_info``."""

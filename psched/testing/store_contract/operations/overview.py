@@ -1,0 +1,195 @@
+"""Tests of what an operator sees at a glance; see `psched.core.operations.overview`."""
+
+from dataclasses import replace as changed
+from itertools import product
+from typing import Any
+
+from psched.core.attempts import borrowed
+from psched.core.history.records import (
+    FAILED_FATES,
+    FAILURES,
+    WHOLE,
+    Fate,
+    Outcome,
+    RunRecord,
+)
+from psched.core.model import FAILED, PAUSED, QUARANTINED, RUNNING, Row
+from psched.core.operations.overview import DUE, Overview, SummarizesRuns, overview_of
+from psched.core.store_protocol import Store
+from psched.testing.store_contract.bench import (
+    LATER,
+    LONG_AGO,
+    BackendFactory,
+    add,
+    claim,
+    due,
+    found,
+    leased_for_a_moment,
+)
+from psched.testing.store_contract.history.bench import ENDED, MANY, history_of, made, plain
+
+
+class OverviewContract:
+    """Tests of `overview_of`. A subclass needs the fixture ``backend_factory``."""
+
+    def test_an_empty_store(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        seen = overview_of(store, 10)
+        assert _keys(seen) == ([], [], [], [])
+        assert {*seen.counts.values()} == {0}
+        assert abs(seen.now - store.now()) < 60  # noqa: PLR2004  # the same clock
+
+    def test_each_row_is_where_it_belongs(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "runs", "runs too")
+        claim(store, "worker.1", limit=2)
+        add(store, "late")
+        store.add([due("later", LONG_AGO + 1)], nonce="n")
+        store.add([due("next", LATER), due("following", LATER + 1)], nonce="n")
+        for key, status in ("p", PAUSED), ("q", QUARANTINED), ("f", FAILED):
+            store.add([due(key)], nonce="n")
+            _rest(store, key, status)
+        seen = overview_of(store, 10)
+        running, late, following, paused = _keys(seen)
+        assert sorted(running) == ["runs", "runs too"]
+        assert (late, following, paused) == (["late", "later"], ["next", "following"], ["p"])
+        assert seen.counts == {RUNNING: 2, DUE: 2, PAUSED: 1, QUARANTINED: 1}
+        assert [row.token.owner for row in seen.running] == ["worker.1"] * 2
+        assert seen.late[0].next_run_time == LONG_AGO
+
+    def test_payloads_are_left_out(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        secret: dict[str, Any] = {"data": '{"a": "secret"}', "options": '{"note": "secret"}'}
+        store.add([due("runs", **secret)], nonce="n")
+        claim(store, "worker.1")
+        store.add([due("late", **secret), due("next", LATER, **secret)], nonce="n")
+        store.add([due("paused", **secret)], nonce="n")
+        _rest(store, "paused", PAUSED)
+        seen = overview_of(store, 10)
+        rows = [*seen.running, *seen.late, *seen.following, *seen.paused]
+        assert [row.key for row in rows] == ["runs", "late", "next", "paused"]
+        assert "secret" not in repr(rows)
+
+    def test_a_row_whose_lease_has_ended_is_late(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        leased_for_a_moment(store, "lost")
+        assert _keys(overview_of(store, 10))[:2] == ([], ["lost"])
+
+    def test_no_more_rows_than_wanted_are_returned_and_all_are_counted(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, *(f"runs{i}" for i in range(4)))
+        claim(store, "worker.1", limit=4)
+        store.add([due(f"late{i}", LONG_AGO + i) for i in range(5)], nonce="n")
+        store.add([due(f"next{i}", LATER + i) for i in range(6)], nonce="n")
+        seen = overview_of(store, 3)
+        running, late, following, _ = _keys(seen)
+        assert len(running) == 3  # noqa: PLR2004  # the limit
+        assert late == ["late0", "late1", "late2"]
+        assert following == ["next0", "next1", "next2"]
+        assert (seen.counts[RUNNING], seen.counts[DUE]) == (4, 5)
+
+    def test_a_row_that_an_extra_run_has_borrowed_is_neither_shown_nor_counted(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        store.add([due("k"), due("k!extra")], nonce="n")
+        claim(store, "worker.1", limit=2)
+        row = found(store, "k")
+        assert store.replace(row, changed(row, attempt=borrowed(LONG_AGO, 0)))
+        seen = overview_of(store, 10)
+        assert (_keys(seen)[0], seen.counts[RUNNING]) == (["k!extra"], 1)
+
+
+class RunSummaryContract:
+    """Tests of a store that sums up runs. Needs the fixture ``backend_factory``."""
+
+    def test_the_durations_are_those_of_the_newest_whole_runs(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        records, expected = list[RunRecord](), dict[str, list[int]]()
+        for number, outcome in enumerate((None, *Outcome)):
+            key, whole = f"k{number}", outcome in WHOLE
+            records.append(_took(key, 1000, owner="worker.1"))
+            records.append(_took(key, 2000, owner="worker.2", outcome=outcome))
+            records.append(made(key, owner="worker.3"))  # its start is not known
+            expected[key] = [2000, 1000] if whole else [1000]
+        history_of(store).record(records)
+        assert _durations(backend_factory(), *expected) == expected
+
+    def test_only_the_newest_are_read(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        history_of(store).record([_took("k", n, owner=f"worker.{n}") for n in range(MANY)])
+        assert _durations(store, "k", most=3) == {"k": [MANY - 1, MANY - 2, MANY - 3]}
+        assert _durations(store, "K", "none") == {}
+        assert _durations(store) == {}
+
+    def test_those_of_many_keys_are_found(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        history_of(store).record([_took(f"k{n}", n) for n in range(MANY)])
+        keys = [f"k{n}" for n in range(MANY)]
+        assert _durations(store, *keys) == {f"k{n}": [n] for n in range(MANY)}
+
+    def test_the_failures_are_those_that_the_history_shows_as_failed(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        kinds = [*product((None, *Outcome), (None, *Fate))]
+        records = [
+            made(f"k{n}", outcome=outcome, fate=fate, error="Traceback", reason='"fate":"gave_up"')
+            for n, (outcome, fate) in enumerate(kinds)
+        ]
+        for record in records:
+            history_of(store).record([record])
+        failed = [r for r in records if r.outcome in FAILURES or r.fate in FAILED_FATES]
+        assert _failures(store) == [changed(each, error=None) for each in reversed(failed)]
+
+    def test_they_are_searched_among_the_newest_records(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        outcomes = [Outcome.FAILED if n % 10 == 0 else Outcome.FINISHED for n in range(MANY)]
+        history_of(store).record(
+            [made(f"k{n}", outcome=outcome, ended=ENDED + n) for n, outcome in enumerate(outcomes)]
+        )
+        expected = [f"k{n}" for n in reversed(range(0, MANY, 10))]
+        assert [each.key for each in _failures(store)] == expected
+        assert [each.key for each in _failures(store, limit=2)] == expected[:2]
+        assert [each.key for each in _failures(store, among=MANY - 400)] == expected[:5]
+        assert [each.key for each in _failures(store, since=ENDED + 430)] == expected[:2]
+        assert _failures(store, since=ENDED + MANY) == []
+
+    def test_a_store_without_records_has_no_failures(self, backend_factory: BackendFactory) -> None:
+        assert _failures(backend_factory()) == []
+
+
+def _keys(seen: Overview) -> tuple[list[str], list[str], list[str], list[str]]:
+    def keys(rows: object) -> list[str]:
+        assert isinstance(rows, list | tuple)
+        return [row.key for row in rows]
+
+    return keys(seen.running), keys(seen.late), keys(seen.following), keys(seen.paused)
+
+
+def _rest(store: Store, key: str, status: str) -> None:
+    row = found(store, key)
+    new: Row = changed(row, status=status, next_run_time=None)
+    assert store.replace(row, new)
+
+
+def _took(key: str, milliseconds: int, **fields: Any) -> RunRecord:  # noqa: ANN401  # a record's
+    return made(key, started=ENDED - milliseconds, **fields)
+
+
+def _durations(store: Store, *keys: str, most: int = 20) -> dict[str, list[int]]:
+    assert isinstance(store, SummarizesRuns)
+    return {key: [*each] for key, each in store.durations(keys, most).items()}
+
+
+def _failures(
+    store: Store, *, since: int = 0, among: int = 1000, limit: int = 1000
+) -> list[RunRecord]:
+    assert isinstance(store, SummarizesRuns)
+    return [plain(each) for each in store.failures(since=since, among=among, limit=limit)]

@@ -1,0 +1,1 @@
+"""What a worker leases besides the due rows that it can start at once."""
