@@ -10,7 +10,7 @@ from psched.base.errors import AlreadyFinishedError, InvalidError
 from psched.core.columns import decode, encode, encode_result
 from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
-from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.extra_runs import schedule_key
 from psched.core.schedule import Schedules
 
 LONGEST_WAIT = 366 * 86_400
@@ -125,7 +125,7 @@ class Task:
 
         See `psched.core.schedule.Schedule.trigger`.
         """
-        return schedule_of(self.key) or self.key
+        return schedule_key(self.key)
 
     @property
     def raw_data(self) -> bytes:

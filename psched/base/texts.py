@@ -60,6 +60,11 @@ def brief(text: str) -> str:
     return f"{line} … ({dropped} characters more)" if dropped > 0 else line
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with a noun whose plural ends with s: ``1 run``, ``2 runs``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def traceback_of(error: BaseException) -> str:
     """An error's traceback with causes, notes and text; its lines and its length are limited."""
     lines: list[str] = []

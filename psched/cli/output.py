@@ -6,9 +6,15 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 from psched.base.errors import ConfigError
 from psched.base.texts import visible
+
+
+def are_terminals(*streams: TextIO | None) -> bool:
+    """Whether all of these streams are terminals. One that is closed, None, is none."""
+    return all(stream is not None and stream.isatty() for stream in streams)
 
 
 class _VisibleStream(io.TextIOWrapper):

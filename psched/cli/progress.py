@@ -10,6 +10,7 @@ import click
 
 from psched.app import CLOCK
 from psched.base.clock import Clock
+from psched.cli.output import are_terminals
 from psched.cli.time_format import format_span
 
 T = TypeVar("T")
@@ -164,6 +165,5 @@ def _meter(what: str, total: int | None, now: float) -> _Bar | _Lines:
 
 
 def _is_terminal() -> bool:
-    # The present stream is no terminal if a test or a caller has redirected it. Each stream is None
-    # if standard error is closed.
-    return all(each is not None and each.isatty() for each in (sys.__stderr__, sys.stderr))
+    # The present stream is no terminal if a test or a caller has redirected it.
+    return are_terminals(sys.__stderr__, sys.stderr)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from psched.cli.output import write_styled
+from psched.cli.output import are_terminals, write_styled
 
 LINE = 100
 """The width of the table on a terminal that is narrower, or in a file. All widths are in columns of
@@ -147,7 +147,7 @@ def is_coloured() -> bool:
     """Whether standard output is a terminal for which the user wants colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return sys.stdout is not None and sys.stdout.isatty()
+    return are_terminals(sys.stdout)
 
 
 def _line_width() -> int:

@@ -27,6 +27,11 @@ class Author:
     host: str
     program: str
 
+    @property
+    def name(self) -> str:
+        """The user and the host, such as ``ann@web1``."""
+        return f"{self.user}@{self.host}"
+
 
 def this_process(program: str | None = None) -> Author:
     """The author of the changes that this process makes.

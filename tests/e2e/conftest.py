@@ -3,7 +3,9 @@
 import pytest
 
 from support.following import Following
+from support.proxy import Proxy
 from support.service import services
+from support.stores import store_factory
 
 
 @pytest.fixture
@@ -27,6 +29,20 @@ def each_service(make_service, database):
     made = make_service(database.url)
     made.init()
     return made
+
+
+@pytest.fixture
+def behind_proxy(make_service, mariadb_server):
+    """A service on MariaDB behind a proxy, the proxy, and a store that needs no proxy."""
+    name = mariadb_server.create_database()
+    with Proxy(mariadb_server.port) as proxy:
+        url = mariadb_server.url(name)
+        with store_factory(url) as factory:
+            service = make_service(url.replace(f":{mariadb_server.port}/", f":{proxy.port}/"))
+            service.init()
+            yield service, proxy, factory()
+            service.close()
+    mariadb_server.drop_database(name)
 
 
 @pytest.fixture

@@ -99,6 +99,13 @@ def test_each_named_schedule_is_tried(service):
     assert done.stderr == "Error: no schedule has the key 'none'\n"
 
 
+def test_nobody_is_asked_if_standard_input_is_closed(service):
+    words = [*service.psched_command, "cancel", "mail-0", "mail-3"]
+    done = service.run("sh", "-c", 'exec "$@" <&-', "sh", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "mail-0: cancelled\nmail-3: cancelled\n"
+
+
 def test_an_error_names_the_schedule_once(service):
     for command, said in (
         (["skip", "mail-0"], "Error: 'mail-0' runs only once"),

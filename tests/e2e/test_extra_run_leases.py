@@ -10,9 +10,8 @@ import pytest
 from psched.core.attempts import returned
 from support.extra_runs import add_extra_runs, by_schedule
 from support.processes import kill, title
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.run_log import completed, in_order, never_two_at_once
-from support.stores import store_factory
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.verified
@@ -295,20 +294,6 @@ def test_a_schedule_that_is_paused_by_sql_during_an_extra_run_stays_paused(servi
 
 LEASE_BY_KEY = b"attempt = CASE"
 """What only the statement that leases by key contains."""
-
-
-@pytest.fixture
-def behind_proxy(make_service, mariadb_server):
-    """A service on MariaDB behind a proxy, the proxy, and a store that needs no proxy."""
-    name = mariadb_server.create_database()
-    with Proxy(mariadb_server.port) as proxy:
-        url = mariadb_server.url(name)
-        with store_factory(url) as factory:
-            service = make_service(url.replace(f":{mariadb_server.port}/", f":{proxy.port}/"))
-            service.init()
-            yield service, proxy, factory()
-            service.close()
-    mariadb_server.drop_database(name)
 
 
 @pytest.mark.mariadb

@@ -18,7 +18,7 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.base.lease_times import SHORTEST_ALIVE_TIME
 from support.processes import descendants, kill
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.run_log import completed
 from support.stores import store_factory
 from support.waiting import Deadline, has_ended, wait_until
@@ -156,23 +156,6 @@ def rival_on_sqlite(tmp_path):
     """The same, on the database of ``service``."""
     with store_factory(f"sqlite:///{tmp_path}/psched.db") as factory:
         yield factory()
-
-
-@pytest.fixture
-def behind_proxy(make_service, mariadb_server):
-    """A service whose way to its database leads through a proxy, the proxy, and a rival's store.
-
-    The rival has a way of its own.
-    """
-    name = mariadb_server.create_database()
-    with Proxy(mariadb_server.port) as proxy:
-        url = mariadb_server.url(name)
-        with store_factory(url) as factory:
-            service = make_service(url.replace(f":{mariadb_server.port}/", f":{proxy.port}/"))
-            service.init()
-            yield service, proxy, factory()
-            service.close()
-    mariadb_server.drop_database(name)
 
 
 @pytest.mark.parametrize("whom", ["worker", "master"])

@@ -138,7 +138,7 @@ def test_two_operators_at_once(service):
 @pytest.mark.parametrize("dies", [False, True])
 @on(EACH[:1])
 def test_a_verb_on_an_extra_run_while_it_runs(service, dies):
-    """It ends like any task that runs once, and its schedule gets its times back."""
+    """The extra run ends as any task that runs once does. The schedule gets its times back."""
     ends = {
         "cancel": "cancelled",
         "force_finish": "finished",

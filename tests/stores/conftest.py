@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from psched import config
+from support.proxy import Proxy
 from support.stores import Sql, store_factory
 
 
@@ -19,6 +20,13 @@ def open_store(database):
 @pytest.fixture
 def store(open_store):
     return open_store()
+
+
+@pytest.fixture
+def proxy(database):
+    """A proxy in front of the server of the fixture ``database``."""
+    with Proxy(database.server.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

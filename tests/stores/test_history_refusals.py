@@ -16,7 +16,7 @@ from psched.base.errors import (
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import Sql, store_factory
 from support.waiting import scaled
 
@@ -288,11 +288,6 @@ def test_a_preempted_settlement_loses_no_record(store, lease, sql):
 @each_server
 class TestBrokenConnections:
     """Nothing is lost when a connection breaks: the settlement is repeated with its records."""
-
-    @pytest.fixture
-    def proxy(self, database):
-        with Proxy(database.server.port) as proxy:
-            yield proxy
 
     @pytest.fixture
     def far(self, database, store, proxy):  # noqa: ARG002  # ``store`` has created the table

@@ -16,7 +16,7 @@ from psched.core.model import Row
 from psched.stores.sql import batches
 from psched.stores.sql.batches import insert_batches
 from support.big_tables import fill, joined, number
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import store_factory
 
 MANY = 10_000
@@ -28,12 +28,6 @@ each_server = pytest.mark.parametrize(
     [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("mariadb", "postgresql")],
     indirect=True,
 )
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

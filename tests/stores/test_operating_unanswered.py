@@ -13,7 +13,7 @@ from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
 from psched.stores.redis import scripts
 from support.operating import DAY, FREE, HELD, REGULAR, VERBS, Operated, Times
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import store_factory
 from support.waiting import scaled
 
@@ -38,12 +38,6 @@ ADDING = {"trigger", "backfill"}
 def database(request, open_database):
     with open_database(request.param) as database:
         yield database
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

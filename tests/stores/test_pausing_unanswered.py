@@ -7,7 +7,7 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import store_factory
 from support.waiting import scaled
 
@@ -24,12 +24,6 @@ pytestmark = [
     ),
     pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]),
 ]
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

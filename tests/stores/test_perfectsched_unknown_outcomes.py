@@ -22,7 +22,7 @@ from psched.testing.store_contract.bench import (
     wait_for_end,
 )
 from support.compat import compat_factory
-from support.proxy import LOOPBACK, Fault, Proxy
+from support.proxy import LOOPBACK, Fault
 
 pytestmark = [
     pytest.mark.mariadb,
@@ -35,12 +35,6 @@ LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
 """The two faults that a client cannot distinguish."""
 
 each_loss = pytest.mark.parametrize("loss", LOST, ids=lambda loss: loss.name.lower())
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from psched.base.errors import (
 )
 from psched.core.model import Row
 from support.processes import kill
-from support.proxy import Proxy
 from support.servers import LOOPBACK
 from support.stores import store_factory
 from support.waiting import HANG_TIMEOUT, wait_until
@@ -365,11 +364,6 @@ class TestPatience:
     """No answer is waited for longer than the timeout, which libpq itself does not ensure."""
 
     TIMEOUT = 1.0
-
-    @pytest.fixture
-    def proxy(self, database):
-        with Proxy(database.server.port) as proxy:
-            yield proxy
 
     @pytest.fixture
     def far(self, proxy, open_at, database, store):

@@ -312,7 +312,7 @@ def test_a_list_of_due_rows_does_not_read_the_others(crowd, monkeypatch):
 
 @pytest.mark.parametrize("name", ["leased", "due", "following", "paused", "counts"])
 def test_an_overview_costs_as_much_as_it_shows(crowd, name):
-    """Whatever the number of rows: those that it returns or counts, and the leased ones."""
+    """The number of all rows does not matter, only that of the rows which it shows or counts."""
     statement = getattr(crowd.sql.overview, name)
     values = {} if name == "counts" else {"limit": MOST_COUNTED if name == "leased" else LIMIT}
     cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))

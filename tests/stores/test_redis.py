@@ -29,7 +29,6 @@ from psched.core.policy import Run, after_claim, after_run
 from psched.core.selection import selection_of
 from psched.stores.redis import scripts
 from psched.stores.redis.store import MOST_ADDED
-from support.proxy import Proxy
 from support.servers import LOOPBACK
 from support.stores import decision_of, make_store, store_factory
 from support.waiting import wait_until
@@ -326,11 +325,6 @@ class TestInterruptions:
 
 class TestWaiting:
     """Tests that no request takes longer than its timeout."""
-
-    @pytest.fixture
-    def proxy(self, database):
-        with Proxy(database.server.port) as proxy:
-            yield proxy
 
     @pytest.fixture
     def far(self, database, store, proxy):

@@ -17,7 +17,7 @@ from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis import scripts
 from psched.testing.store_contract.history.bench import made
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import store_factory
 
 pytestmark = pytest.mark.redis
@@ -32,12 +32,6 @@ LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
 def database(open_database):
     with open_database("redis") as database:
         yield database
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from psched.base.clock import SystemClock
 from psched.client.author import Author
 from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import store_factory
 from support.waiting import scaled
 
@@ -25,12 +25,6 @@ pytestmark = [
     ),
     pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]),
 ]
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 class Clock(SystemClock):

@@ -25,7 +25,7 @@ from psched.core.model import DELETING, Finish, Row, Settlement, Token
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.testing.store_contract.history.bench import made
-from support.proxy import Fault, Proxy
+from support.proxy import Fault
 from support.stores import store_factory
 from support.waiting import scaled, wait_until
 
@@ -45,12 +45,6 @@ LEASE = {"alive_time": 60, "shortest": 6}
 
 LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
 """The two faults that a client cannot distinguish."""
-
-
-@pytest.fixture
-def proxy(database):
-    with Proxy(database.server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -517,7 +517,7 @@ class Meanwhile(Remote):
     ],
 )
 def test_the_schedule_of_a_dead_worker_is_changed_when_it_is_about_to_return(host, change, status):
-    """It does not run now, because it is not due."""
+    """The next occurrence of the schedule is not due, so it does not run."""
     before = add_daily(host)
     add_extra(host)
     host.worker(nonce="dead").tick()

@@ -8,6 +8,7 @@ import click
 
 from psched.app import open_schedules
 from psched.base.errors import NotFoundError
+from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
@@ -156,7 +157,7 @@ def _print(
     rows = (table_row(run, columns, view, errors=errors) for run in chain(first, shown))
     number = print_table(columns, rows, _COLOURS)
     if number:
-        count = "1 record" if number == 1 else f"{number} records"
+        count = counted(number, "record")
         more = number == limit and next(runs, None) is not None
         click.echo(f"{count}; --limit N shows older ones" if more else count)
     return number

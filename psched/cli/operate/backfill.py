@@ -7,6 +7,7 @@ import click
 
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import format_duration
+from psched.base.texts import counted
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
@@ -20,7 +21,7 @@ from psched.cli.schedules.chosen import (
     about,
     ask,
     choosing_with,
-    count,
+    left_over,
     say_not_done,
 )
 from psched.cli.time_format import parse_time
@@ -141,12 +142,8 @@ class _Result:
         if number < 2:  # noqa: PLR2004  # the line about the schedule says it
             return
         verb = "would be added" if self._chosen.dry_run else "added"
-        text = f"{count(self._schedules)}: {_runs(self._runs)} {verb}"
-        if self._skipped:
-            text += f"; {self._skipped} skipped, because they were changed meanwhile"
-        if self.failed:
-            text += f"; {self.failed} not backfilled, because of errors"
-        click.echo(text)
+        text = f"{counted(self._schedules, 'schedule')}: {counted(self._runs, 'run')} {verb}"
+        click.echo("; ".join([text, *left_over(self._skipped, self.failed, "backfilled")]))
 
 
 class _Shown:
@@ -184,7 +181,7 @@ class _Shown:
 
     def _text(self, done: Backfill) -> str:
         verb = "would be added" if self._dry_run else "added"
-        text = f"{_runs(len(done.runs))} {verb}"
+        text = f"{counted(len(done.runs), 'run')} {verb}"
         if done.first is not None and done.last is not None:
             zone = find_zone(self._zone)
             first, last = (shown_time(local_time(zone, at)) for at in (done.first, done.last))
@@ -197,7 +194,3 @@ class _Shown:
         ):
             text += f"; {number} {what}" if number else ""
         return text
-
-
-def _runs(number: int) -> str:
-    return f"{number} run" if number == 1 else f"{number} runs"

@@ -15,6 +15,7 @@ import click
 
 from psched.base.errors import ConfigError, InvalidError, PschedError
 from psched.base.texts import visible
+from psched.cli.output import are_terminals
 from psched.client.collection import ScheduleCollection
 from psched.client.writer import ChangedMeanwhileError
 from psched.config import Config
@@ -233,4 +234,4 @@ def _run_editor(path: Path) -> ConfigError | None:
 
 
 def _is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    return are_terminals(sys.stdin, sys.stdout)

@@ -13,6 +13,7 @@ import click
 from psched.app import open_schedules
 from psched.base.errors import InvalidError, NotSupportedError, SchemaError
 from psched.base.quantities import DURATIONS, format_duration
+from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
@@ -26,7 +27,7 @@ from psched.core.attempts import returned
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, Row
-from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.extra_runs import schedule_key, schedule_of
 from psched.core.operations.load import LONGEST, Coming, estimate
 from psched.core.operations.load_report import ASSUMED, Load, Worst, slots_needed
 from psched.core.operations.spreading import Proposal, propose
@@ -141,13 +142,13 @@ def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int)
             all_read = False
             break
         row = shown(row)
-        ends = row.next_run_time is not None and row.next_run_time < end  # else it is paused
-        if ends and not (row.attempt < 0 and returned(row)):
+        runs = row.next_run_time is not None and row.next_run_time < end  # else it is paused
+        if runs and returned(row) is None:
             rows.append(row)
     took: dict[str, float] = {}
     slots, no_history = None, None
     try:
-        keys = [schedule_of(row.key) or row.key for row in rows if _has_past(row)]
+        keys = [schedule_key(row.key) for row in rows if _has_past(row)]
         durations = schedules.durations([*dict.fromkeys(keys)])
         took = {key: median(found) / 1000 for key, found in durations.items()}
         slots = sum(worker.slots for worker in schedules.live_workers())
@@ -156,7 +157,7 @@ def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int)
     made, broken = list[Coming](), list[tuple[str, str]]()
     for row in rows:
         try:
-            made.append(_coming(row, settings, start, took.get(schedule_of(row.key) or row.key)))
+            made.append(_coming(row, settings, start, took.get(schedule_key(row.key))))
         except InvalidError as error:
             broken.append((row.key, str(error)))
     return _Read(made, broken, slots, all_read, no_history)
@@ -195,8 +196,8 @@ def _show(
 ) -> None:
     begin, end = (format_time(each, local=not utc) for each in (load.start, load.end))
     click.echo(
-        f"{begin} to {end}: {_count(round(load.runs), 'run')} of"
-        f" {_count(load.schedules, 'schedule')}"
+        f"{begin} to {end}: {counted(round(load.runs), 'run')} of"
+        f" {counted(load.schedules, 'schedule')}"
     )
     for line in _remarks(read, load, redaction):
         click.echo(line)
@@ -212,7 +213,7 @@ def _show(
 
 
 def _need(load: Load, slots: int | None) -> str:
-    text = f"at the peak, {_count(load.slots_needed, 'slot')} would be occupied"
+    text = f"at the peak, {counted(load.slots_needed, 'slot')} would be occupied"
     if slots is None:
         return text
     if not slots:
@@ -229,14 +230,14 @@ def _remarks(read: _Read, load: Load, redaction: Redaction) -> Iterator[str]:
     elif load.unknown or load.guessed:
         parts = []
         if load.guessed:
-            parts.append(f"{_count(load.guessed, 'schedule')} by the others of their type")
+            parts.append(f"{counted(load.guessed, 'schedule')} by the others of their type")
         if load.unknown:
-            parts.append(f"{_count(load.unknown, 'schedule')} by {ASSUMED:g} s per run")
+            parts.append(f"{counted(load.unknown, 'schedule')} by {ASSUMED:g} s per run")
         yield f"without a past run, and estimated: {', '.join(parts)}"
     if not read.all_read:
         yield f"only the first {_MOST_SCHEDULES} schedules were read"
     if load.thinned:
-        yield f"so frequent that their runs are averaged: {_count(len(load.thinned), 'schedule')}"
+        yield f"so frequent that their runs are averaged: {counted(len(load.thinned), 'schedule')}"
     if load.crowded:
         named = ", ".join(map(one_line, load.crowded[:_MOST_PROBLEMS]))
         yield f"runs take longer than the time until the next one: {_more(named, load.crowded)}"
@@ -256,7 +257,7 @@ def _row(worst: Worst, load: Load, *, utc: bool) -> TableRow:
     interval = worst.interval
     named = (f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes)
     number = len(worst.causes) + worst.more
-    causes = f"{_count(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
+    causes = f"{counted(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
     return TableRow(
         [
             short_time(interval.start, load.start, utc=utc),
@@ -276,8 +277,8 @@ def _proposal(proposal: Proposal, load: Load) -> Iterator[str]:
             yield "no schedule could be moved: those with a time of day, or a jitter, stay"
         return
     yield (
-        f"if {_count(len(proposal.moves), 'schedule')} were moved, the peak would be"
-        f" {_count(slots_needed(proposal.slots), 'slot')} instead of {load.slots_needed}:"
+        f"if {counted(len(proposal.moves), 'schedule')} were moved, the peak would be"
+        f" {counted(slots_needed(proposal.slots), 'slot')} instead of {load.slots_needed}:"
     )
     for move in proposal.moves[:_SHOWN]:
         yield f"    {_command(move.key, move.after)}"
@@ -332,7 +333,3 @@ def _object(read: _Read, load: Load, proposal: Proposal) -> dict[str, Any]:
             ],
         },
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

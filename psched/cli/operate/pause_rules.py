@@ -8,8 +8,8 @@ from itertools import islice
 import click
 
 from psched.base.errors import AlreadyExistsError
-from psched.base.texts import visible
-from psched.cli.schedules.chosen import Chosen
+from psched.base.texts import counted, visible
+from psched.cli.schedules.chosen import Chosen, confirm
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.core.operations.pauses import PauseRule
@@ -131,12 +131,11 @@ def _ask(
     Raises:
         click.ClickException: the user says no.
     """
-    if chosen.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not chosen.asks:
         return
     number = sum(_number(schedules, type_) for type_ in types)
     what = " and ".join(map(_what, types))
-    if not click.confirm(f"{verb} {what} ({_counted(number)} now)?", err=True):
-        raise click.ClickException("nothing was changed")
+    confirm(f"{verb} {what} ({_counted(number)} now)?")
 
 
 def _number(schedules: ScheduleCollection, type_: str | None) -> int:
@@ -148,7 +147,7 @@ def _number(schedules: ScheduleCollection, type_: str | None) -> int:
 def _counted(count: int) -> str:
     if count > _MOST_COUNTED:
         return f"more than {_MOST_COUNTED} schedules"
-    return f"{count} schedule" if count == 1 else f"{count} schedules"
+    return counted(count, "schedule")
 
 
 def _what(type_: str | None) -> str:

@@ -11,7 +11,9 @@ import click
 from psched.app import CLOCK
 from psched.base.errors import InvalidError, PschedError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
+from psched.base.texts import counted
 from psched.cli.completion import complete_key
+from psched.cli.output import are_terminals
 from psched.cli.progress import Footer
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
@@ -106,6 +108,11 @@ class Chosen:
     def chooses(self) -> bool:
         """Whether schedules are chosen."""
         return self.every or bool(self.keys) or self._has_conditions
+
+    @property
+    def asks(self) -> bool:
+        """Whether the user can be asked, and wants to be."""
+        return not self.yes and are_terminals(sys.stdin, sys.stderr)
 
     @property
     def _has_conditions(self) -> bool:
@@ -340,12 +347,20 @@ def ask(keys: Sequence[str], chosen: Chosen, verb: str) -> bool:
     Raises:
         click.ClickException: the user says no.
     """
-    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if len(keys) > 1 and is_terminal and not chosen.yes:
+    if len(keys) > 1 and chosen.asks:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
-        if not click.confirm(f"{verb} {len(keys)} schedules ({examples})?", err=True):
-            raise click.ClickException("nothing was changed")
+        confirm(f"{verb} {len(keys)} schedules ({examples})?")
     return True
+
+
+def confirm(question: str) -> None:
+    """Ask the user a question before something is changed.
+
+    Raises:
+        click.ClickException: the user says no.
+    """
+    if not click.confirm(question, err=True):
+        raise click.ClickException("nothing was changed")
 
 
 def _show_dry_run(
@@ -385,22 +400,23 @@ def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb, *, names_each: boo
         return NONE
     pause = Pace(chosen.rate, CLOCK).pause
     took = f", in {format_duration((len(keys) - 1) * pause)}" if pause and keys else ""
-    return f"{count(len(keys))} would be {verb.done}{took}"
+    return f"{counted(len(keys), 'schedule')} would be {verb.done}{took}"
 
 
 def _closing(result: ManyChanged, verb: Verb) -> str:
     if not (result.changed or result.skipped or result.failed):
         return NONE
-    parts = [f"{count(len(result.changed))} {verb.done}"]
+    parts = [f"{counted(len(result.changed), 'schedule')} {verb.done}"]
     if result.marked:
         parts[0] += f", {len(result.marked)} of them when its task has {verb.after}"
-    if result.skipped:
-        parts.append(f"{len(result.skipped)} skipped, because they were changed meanwhile")
-    if result.failed:
-        parts.append(f"{len(result.failed)} not {verb.done}, because of errors")
-    return "; ".join(parts)
+    return "; ".join([*parts, *left_over(len(result.skipped), len(result.failed), verb.done)])
 
 
-def count(number: int) -> str:
-    """A number of schedules: ``1 schedule``, ``2 schedules``."""
-    return f"{number} schedule" if number == 1 else f"{number} schedules"
+def left_over(skipped: int, failed: int, done: str) -> Sequence[str]:
+    """How many of the chosen schedules were not changed, and why; ``done`` is the participle."""
+    parts = []
+    if skipped:
+        parts.append(f"{skipped} skipped, because they were changed meanwhile")
+    if failed:
+        parts.append(f"{failed} not {done}, because of errors")
+    return parts

@@ -9,6 +9,7 @@ import click
 
 from psched.app import open_schedules
 from psched.base.errors import NotSupportedError
+from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.history.run_text import run_object
@@ -215,5 +216,5 @@ def _closing(number: int, *, more: bool, is_all: bool) -> str:
         )
     if not number:
         return "no schedule matches"
-    count = f"{number} schedule" if number == 1 else f"{number} schedules"
+    count = counted(number, "schedule")
     return f"{count}; --limit omits the others" if more else count

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from psched.cli.top.snapshot import ComingTask, PausedTask, RunningTask, Task
 from psched.client.collection import ScheduleCollection
 from psched.core.model import PAUSED
-from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.extra_runs import schedule_key
 
 NOTE = "psched top"
 """The note in the audit trail of what is done here."""
@@ -56,4 +56,4 @@ def _is_paused(task: Task) -> bool:
 
 def target_of(task: Task) -> str:
     """The key of the schedule that an action changes: of an extra run, that of its schedule."""
-    return schedule_of(task.key) or task.key
+    return schedule_key(task.key)

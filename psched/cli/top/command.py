@@ -12,7 +12,7 @@ from psched.app import CLOCK, open_schedules
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.other_database import settings_to_read
-from psched.cli.output import one_line
+from psched.cli.output import are_terminals, one_line
 from psched.cli.running_here import table_of
 from psched.cli.text_table import LINE, is_coloured
 from psched.cli.top.loop import Top
@@ -92,8 +92,7 @@ def _is_terminal() -> bool:
     """Whether there is a terminal that a screen can be drawn on."""
     if os.environ.get("TERM", "dumb") == "dumb":
         return False
-    # Each stream is None if it is closed.
-    return all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
+    return are_terminals(sys.stdin, sys.stdout)
 
 
 def _print(snapshot: Snapshot, *, as_json: bool, utc: bool) -> None:

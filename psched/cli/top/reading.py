@@ -26,7 +26,7 @@ from psched.core.history.records import WorkerRecord, nonce_of
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import PAUSED, RUNNING, Occurrence, Row
-from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.overview import MOST_COUNTED, Overview
 from psched.triggers.zone import find_zone
 
@@ -261,7 +261,7 @@ class Reader:
 
     def _read_usual(self, rows: Sequence[Row]) -> None:
         """Find how long the runs of the running schedules usually take, unless it is known."""
-        of = {row.key: schedule_of(row.key) or row.key for row in rows}
+        of = {row.key: schedule_key(row.key) for row in rows}
         known = {
             row.key: self._usual[row.key]
             for row in rows

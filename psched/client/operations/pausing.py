@@ -64,8 +64,7 @@ class Pauser:
             # The pause lasts since the first time, if it is only prolonged or explained anew.
             since = (pausing.pause_of(seen) or pausing.Pause()).since or int(now)
             end = None if until is None else parse_next("until", until, zone, now)
-            author = self.auditor.author
-            by = f"{author.user}@{author.host}"
+            by = self.auditor.author.name
             reason = pausing.reason_of(since, end, zone, by=by, note=self.auditor.note)
             rests = seen.owner is None
             return pausing.paused(seen, end, reason)

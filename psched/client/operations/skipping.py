@@ -80,8 +80,7 @@ class Skipper:
     def _skipped(
         self, seen: Row, number: int, now: float
     ) -> tuple[Row, tuple[Skipped, ...], Rescheduled]:
-        author = self.auditor.author
-        reason = reason_of(f"{author.user}@{author.host}", self.auditor.note)
+        reason = reason_of(self.auditor.author.name, self.auditor.note)
         row, spans = skip(seen, self.settings, number, now, reason=reason)
         outcome = Rescheduled(
             key=seen.key,

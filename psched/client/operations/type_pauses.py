@@ -65,7 +65,7 @@ class TypePauser:
             # The pause lasts since the first time, if it is only prolonged or explained anew.
             since=min((rule.since for rule in former), default=int(now)),
             until=end,
-            by=self._author,
+            by=self.auditor.author.name,
             note=None if note is None else note[:LONGEST_NOTE],
         )
         drop = [each.id for each in (*former, *_forgotten(rules, now))]
@@ -109,11 +109,6 @@ class TypePauser:
         """Read the rules once, and return how people see rows meanwhile."""
         rules = self.active()
         return ShownAsPaused(rules, self.settings, self.send(self.store.now) if rules else 0)
-
-    @property
-    def _author(self) -> str:
-        author = self.auditor.author
-        return f"{author.user}@{author.host}"
 
     def _pausing(self) -> PausesTypes:
         store: object = self.store

@@ -59,6 +59,11 @@ def schedule_of(key: str) -> str | None:
     return match["schedule"] if match else None
 
 
+def schedule_key(key: str) -> str:
+    """The key of the schedule: of an extra run, that of its schedule; else the key itself."""
+    return schedule_of(key) or key
+
+
 def refuse_extra_key(key: str) -> None:
     """Refuse the key of a new schedule if it has the form of an extra run's key.
 

@@ -144,7 +144,7 @@ def made_of(
     """
     late = [row for row in due if row.next_run_time is None or row.next_run_time <= floor(now)]
     lost = {row.key for row in late}
-    runs = [row for row in leased if row.attempt >= 0 or returned(row) is None]
+    runs = [row for row in leased if returned(row) is None]
     running = [row for row in runs if row.key not in lost and (row.next_run_time or 0) > now]
     running.sort(key=lambda row: (row.claimed_at or now, row.key))
     return Overview(

@@ -24,7 +24,6 @@ from math import inf
 from typing import Any
 
 from sqlalchemy import TextClause
-from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
@@ -92,7 +91,7 @@ class _Backlog:
     size: int = _SMALLEST
 
 
-class PassingOver(Strategy):
+class PassingOver:
     """Claims due rows with another strategy, and quickly passes over those of paused types.
 
     Args:
@@ -134,15 +133,8 @@ class PassingOver(Strategy):
         """Nearly all rows that fell due before this time, in Unix seconds, are paused."""
         return AT_ANY_TIME if self._backlog is None else self._backlog.passed + 1
 
-    @override
-    def claim(
-        self,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
-        horizon: float,
-        since: int = AT_ANY_TIME,
-    ) -> Claimed:
+    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+        """Claim rows that are due; see `Strategy.claim`."""
         if self._backlog is not None:
             self._check(self._backlog)
         begun = self._clock.monotonic()
@@ -152,7 +144,7 @@ class PassingOver(Strategy):
             begun = self._clock.monotonic()
         if (backlog := self._backlog) is None:
             self._is_unsure = True  # also if an error is raised
-            claimed = self._inner.claim(owner, limit, lease, horizon, since)
+            claimed = self._inner.claim(owner, limit, lease, horizon)
             self._is_unsure = self._clock.monotonic() - begun >= _SLOW
             return claimed
         if backlog.held_back.everything:
