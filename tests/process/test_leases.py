@@ -3,6 +3,7 @@
 import re
 import signal
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -183,7 +184,14 @@ class TestSlowly:
         far.open_gate("gate")
         far.wait_for_finish("long")
         assert [near[key].metadata().row.fence for key in ("long", "short")] == [1, 1]
-        assert len(re.findall("the store answers slowly.*set alive_time to", master.text)) == 1
+        # A worker that is held up loses its connection there, and can find the store fast again
+        # before the second claim. Then it warns again, but never twice in a row.
+        told = re.findall(
+            "the store answers (slowly.*set alive_time to|in time again)", master.text
+        )
+        is_slow = [text.startswith("slowly") for text in told]
+        assert is_slow[0]
+        assert all(one != other for one, other in pairwise(is_slow))
         assert "killing it" not in master.text
         master.stop()
 

@@ -258,8 +258,10 @@ class TestChanges:
             ("missing", 2 * MINUTE, 1)
         ]
 
-    def test_a_trigger_that_was_changed_during_a_run_begins_after_the_run(self):
-        long = run(0, ended=(NOON + 5 * MINUTE) * 1000 + 500)
+    @pytest.mark.parametrize("started", [0, 3 * MINUTE], ids=["running", "just leased"])
+    def test_a_trigger_that_was_changed_during_a_run_begins_after_the_run(self, started):
+        """The row is leased a little before its task starts."""
+        long = run(0, at=NOON + started, ended=(NOON + 5 * MINUTE) * 1000 + 500)
         change = audit(2, {"cron": "@hourly"}, {"cron": "* * * * *"})
         runs = [long, *(run(minute, minute - 4) for minute in range(6, 10))]
         assert check_all(row(fence=5, version=2), runs, [change]).violations == []

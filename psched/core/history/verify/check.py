@@ -220,15 +220,18 @@ def _series(
     if last is None:  # the next time is computed when the schedule is claimed
         last = max((record.last for record in runs if record.fate is not None), default=0)
     end = min(last - 1, int(period.now))
-    start, since = period.start, 0
+    start, since, held = period.start, 0, None
     change = next((audit for audit in recorded.audits if _begins_series(audit)), None)
     if change is not None and (change.time or 0) >= period.start * 1000:
         since = change.time or 0
-        start = _start_after(change, runs, last)
+        held = _held_at(change, runs)
+        start = _start_after(change, held, runs, last)
     elif row.created_at is not None and row.created_at >= period.start:
         since, start = row.created_at * 1000 - TOLERANCE, row.created_at
     mine = [
-        record for record in runs if record.began >= since and record.ended >= period.start * 1000
+        record
+        for record in runs
+        if record.began >= since and record.ended >= period.start * 1000 and record is not held
     ]
     if row.created_at is None:  # the row has had no lease that was settled
         start = end + 1
@@ -256,17 +259,43 @@ def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
     return earliest.fence <= max(earliest.attempt, 1)
 
 
-def _start_after(change: AuditRecord, runs: Sequence[RunRecord], last: int) -> int:
-    """The first occurrence after a change of the trigger or of the next time."""
-    after, time = values(change.after), change.time or 0
-    if isinstance(start := after.get("next_time"), int):
+def _start_after(
+    change: AuditRecord, held: RunRecord | None, runs: Sequence[RunRecord], last: int
+) -> int:
+    """The first occurrence after a change of the trigger or of the next time.
+
+    Args:
+        change: the change.
+        held: the result of `_held_at`.
+        runs: the records of the schedule.
+        last: the schedule's next time as it is stored now.
+    """
+    start = values(change.after).get("next_time")
+    if isinstance(start, int):
         return start
+    if held is not None:
+        # The new trigger begins at the end of the task that was running.
+        later = (each.scheduled_time for each in runs if each.began > held.ended)
+        return min(later, default=last)
+    return ceil((change.time or 0) / 1000)
+
+
+def _held_at(change: AuditRecord, runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The record of the run that held the schedule's lease when the trigger was changed.
+
+    No record tells when a lease was granted: a little before its task started, and after the row
+    was due.
+
+    Returns:
+        None if no run held it.
+    """
+    if "next_time" in values(change.after):
+        return None  # only the change of a free row writes it
     for record in runs:
-        if record.began <= time <= record.ended and record.fate == Fate.FINISHED:
-            # The new trigger begins at the end of the task that was running.
-            later = (each.scheduled_time for each in runs if each.began > record.ended)
-            return min(later, default=last)
-    return ceil(time / 1000)
+        due = record.began if record.due is None else record.due
+        if due <= (change.time or 0) <= record.ended and record.fate == Fate.FINISHED:
+            return record
+    return None
 
 
 def _check_instants(recorded: Recorded, trigger: Trigger, series: _Series, found: Findings) -> None:
