@@ -27,7 +27,7 @@ def test_the_commands_say_what_they_say_on_any_database(redis_service, place):
     done = service.psched("list", "--legacy")
     assert done.returncode == 1
     assert "run `psched init`" in done.stderr
-    done = service.psched("init")
+    done = service.psched("init", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("prepared psched on ")
     assert service.psched("add", "s1", "recorder", "@daily", '{"k": "é"}').returncode == 0
