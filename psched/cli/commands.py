@@ -121,6 +121,10 @@ _SUBCOMMANDS = {
         "cli.daemon.status:status",
         "Show the masters of this host, their workers and tasks.",
     ),
+    "health": (
+        "cli.daemon.health:health",
+        "Tell whether this host can run due tasks.",
+    ),
     "top": (
         "cli.top.command:top",
         "Show what runs now, and what is late, next or failed.",

@@ -31,6 +31,10 @@ _master = whole(1, 2**31 - 1)
 _LOAD = {"slots": whole(), "free": whole(), "due": whole(), "late": number()}
 """The fields of `psched.master.reports.load.Load`."""
 
+_READINESS = {"claim_age": maybe(number()), "waited": number()}
+"""Whether a worker could claim rows lately; see `psched.master.reports.health.WorkerFacts`. Older
+versions do not send these fields."""
+
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
 
@@ -109,6 +113,8 @@ FROM_WORKER = Shapes(
                 lost_outputs=whole(),
             )
         },
+        # Parts of "tasks"; the first is also part of "report".
+        **{name: {name: accepts} for name, accepts in _READINESS.items()},
         # Answers to "follow", and the output of a running task that its reader has not seen yet.
         **_FOLLOWED,
         "absent": {"absent": whole()},
@@ -167,6 +173,7 @@ STATUS = Shapes(
                         tasks=listed(TASK, _MOST_TASKS),
                     ),
                     **_LOAD,
+                    **_READINESS,
                     lost_records=whole(),
                     lost_outputs=whole(),
                 ),

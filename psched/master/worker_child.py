@@ -57,6 +57,11 @@ class WorkerChild(Child):
         store_fault: why the worker's store does not answer. None if the store answers.
         load: how busy the worker is, according to its last message. Without slots if it has sent
             none.
+        claimed: when the store has last answered a claim of the worker, in seconds of the monotonic
+            clock; -inf if it has answered none. None if the worker has not told that: it has sent
+            no message yet, or it is of an older version.
+        waited: the seconds for which the oldest due row has waited for a slot of the worker; None
+            if the worker has not told that.
         failure: why the worker could not start, according to its last message. None if it has not
             said so.
         report: the last report that the worker has sent. Empty if it has sent no report.
@@ -88,6 +93,8 @@ class WorkerChild(Child):
         self.store_fault: str | None = None
         self.failure: str | None = None
         self.load = Load()
+        self.claimed: float | None = None
+        self.waited: float | None = None
         self.report: Mapping[str, Any] = {}
         self.reported = 0.0
         self.killed_at = now
@@ -135,6 +142,10 @@ class WorkerChild(Child):
         if "tasks" in message:
             self.tasks, self.store_fault = message["tasks"], message["away"]
             self.load = Load(*(message[name] for name in Load._fields))
+            self.waited = message.get("waited")
+        if "claim_age" in message:
+            age = message["claim_age"]
+            self.claimed = float("-inf") if age is None else now - age
         if "failed" in message:
             self.failure = message["failed"]
         if "report" in message:

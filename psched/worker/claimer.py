@@ -81,7 +81,8 @@ class Claimer:
         history: records the attempts whose leases have ended without a settle.
 
     Attributes:
-        has_polled: whether the store has answered at least one claim.
+        answered: when the store has last answered a claim, in seconds of the monotonic clock; None
+            if it has answered none.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Claimer:
         self._backlog = False
         self._next_poll = 0.0
         self._stopped = False
-        self.has_polled = False
+        self.answered: float | None = None
 
     def stop(self) -> None:
         """Send no claims from now on."""
@@ -190,9 +191,8 @@ class Claimer:
         except ClaimUnknownError as error:
             self._unknown.note(error, sent)
             raise
-        self.has_polled = True
+        self.answered = answered = self._clock.monotonic()
         self._backlog = claimed.more
-        answered = self._clock.monotonic()
         if claimed.now is not None:
             self._recorder.clock.read(claimed.now, sent, self._clock.boottime())
         # It is not known when, between the request and the answer, the store has read its clock for

@@ -148,7 +148,18 @@ class LeaseLoop:
     @property
     def has_polled(self) -> bool:
         """Whether the store has answered at least one claim of this worker."""
-        return self._claimer.has_polled
+        return self._claimer.answered is not None
+
+    @property
+    def waited(self) -> float:
+        """The seconds for which the oldest due row has waited for a slot of this worker."""
+        return self._backlog.waited
+
+    @property
+    def claim_age(self) -> float | None:
+        """Seconds since the store has last answered a claim; None if it has answered none."""
+        answered = self._claimer.answered
+        return None if answered is None else self._clock.monotonic() - answered
 
     @property
     def load(self) -> Load:
@@ -203,7 +214,7 @@ class LeaseLoop:
                 self._backlog.count(full=self._claimer.is_full)
                 self._janitor.purge()
                 self._backoff.all_answered()
-                if self._claimer.has_polled:
+                if self.has_polled:
                     self._history.work(len(self._tasks))
                     self._output.work()
             except TransientStoreError:

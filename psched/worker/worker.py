@@ -227,7 +227,7 @@ class Worker:
         if "reopen" in message:
             self._log.reopen()
         if "report" in message:
-            self._link.send({"report": self._status()})
+            self._link.send({"report": self._status(), "claim_age": self._lease_loop.claim_age})
         if "follow" in message:
             self._follow(message["follow"], message["reader"])
         if "unfollow" in message:
@@ -291,14 +291,15 @@ class Worker:
             self._next_heartbeat = now
         tasks, why = len(self._tasks), self._recycling.why
         away = None if self._lease_loop.away is None else brief(self._lease_loop.away)
-        load = self._lease_loop.load._asdict()
+        load = {**self._lease_loop.load._asdict(), "waited": self._lease_loop.waited}
         news = {"tasks": tasks, "away": away, "enough": why, **load}
         if news != self._last_news or (why and not self._stopping):
             self._next_heartbeat = min(self._next_heartbeat, self._last_heartbeat + _HEARTBEAT)
         if now >= self._next_heartbeat:
             self._last_heartbeat, self._next_heartbeat = now, now + self._silence
             self._last_news = news
-            self._link.send(news)
+            # The age of a claim changes all the time, so it is no news that is worth a heartbeat.
+            self._link.send({**news, "claim_age": self._lease_loop.claim_age})
             stopping = ", leaving" if self._stopping else ""
             self._show_title(f"{self._place}: {tasks} tasks{stopping}")
         if self._lease_loop.has_polled and not self._told_poll:

@@ -50,6 +50,11 @@ def test_rows_that_wait_for_a_slot_are_told_until_the_task_is_killed(service):
     for each in told, worker:
         assert (each["slots"], each["free"], each["due"]) == (1, 0, 1)
         assert each["late"] > 5
+    # All slots are busy, which is no fault unless rows wait for too long.
+    assert service.psched("health").stdout == "ready\n"
+    late = service.psched("health", "--late-within", "1s")
+    assert late.returncode == 1
+    assert late.stdout.startswith("not ready: a due task has waited for a free slot for ")
     shown = service.psched("status").stdout
     assert re.search(r"^0 of 1 slots free; 1 due, oldest \d+ s late$", shown, re.MULTILINE)
     assert re.search(r" ready, 1 tasks, 0 of 1 slots free, up ", shown)

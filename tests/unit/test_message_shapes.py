@@ -51,6 +51,11 @@ MASTER = {
     "programs": "rows may", "triggers": "rows may",
 }  # fmt: skip
 
+WORKER = {
+    "pid": 101, "number": 0, "generation": 1, "state": "ready", "uptime": 1.5,
+    "silent_for": 0.5, "store_away": None, "tasks": [],
+}  # fmt: skip
+
 END = {
     "error": None, "exit": [None, None], "used": [1, None], "last": False, "store": True,
     "result": None,
@@ -139,16 +144,24 @@ def test_a_master_tells_all_but_what_it_does_not_know_yet(name):
 
 @pytest.mark.parametrize("name", LOAD)
 def test_a_master_may_tell_its_load_and_that_of_its_workers(name):
-    worker = {
-        "pid": 101, "number": 0, "generation": 1, "state": "ready", "uptime": 1.5,
-        "silent_for": 0.5, "store_away": None, "tasks": [],
-    }  # fmt: skip
-    loaded = {**MASTER, **LOAD, "workers": [{**worker, **LOAD}]}
-    assert messages.STATUS.fault({**MASTER, "workers": [worker]}) is None
+    loaded = {**MASTER, **LOAD, "workers": [{**WORKER, **LOAD}]}
+    assert messages.STATUS.fault({**MASTER, "workers": [WORKER]}) is None
     assert messages.STATUS.fault(loaded) is None
     assert messages.STATUS.fault({**loaded, name: -1}) is not None
-    assert messages.STATUS.fault({**loaded, "workers": [{**worker, **LOAD, name: -1}]}) is not None
+    assert messages.STATUS.fault({**loaded, "workers": [{**WORKER, **LOAD, name: -1}]}) is not None
     assert messages.STATUS.fault({**loaded, "workers": [{**LOAD}]}) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "good"), [("claim_age", None), ("claim_age", 1.5), ("waited", 0), ("waited", 301.5)]
+)
+def test_a_worker_may_tell_whether_it_could_claim_lately(name, good):
+    told = {"tasks": 3, "away": None, "enough": "", **LOAD}
+    assert messages.FROM_WORKER.fault({**told, name: good}) is None
+    assert messages.STATUS.fault({**MASTER, "workers": [{**WORKER, name: good}]}) is None
+    for value in -1, nan, "1", True:
+        assert messages.FROM_WORKER.fault({**told, name: value}) is not None
+        assert messages.STATUS.fault({**MASTER, "workers": [{**WORKER, name: value}]}) is not None
 
 
 @pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])

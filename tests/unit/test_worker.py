@@ -540,6 +540,32 @@ def test_due_rows_that_wait_for_a_slot_are_reported_until_one_is_free(host):
     assert loads(worker)[-1] == (2, 2, 0, 0)
 
 
+def test_a_row_has_waited_no_longer_than_it_was_due_and_no_slot_was_free(host):
+    def waited():
+        return [message["waited"] for message in worker.messages if "waited" in message]
+
+    worker = host.worker(concurrency=1)
+    host.add("a")
+    worker.advance(300)
+    assert set(waited()) == {0}
+    # A row that is added by SQL, or after its time, seems to be late from the beginning.
+    host.add("b")
+    host.sql("UPDATE psched SET next_run_time = 0 WHERE id = 'b'")
+    worker.advance(10)
+    assert 300 <= waited()[-1] <= 310
+    # A task that ends, and makes room for the next row, ends neither.
+    host.schedules.add("c", "test", next_time=int(host.clock.wall()))
+    worker.tasks["a"].finish()
+    worker.advance(60)
+    assert set(worker.tasks) == {"b"}
+    assert 55 <= waited()[-1] <= 61
+    worker.tasks["b"].finish()
+    worker.advance(2)
+    worker.tasks["c"].finish()
+    worker.advance(2)
+    assert waited()[-1] == 0
+
+
 def test_due_rows_are_not_counted_while_a_slot_is_free(host):
     store = host.remote()
     worker = host.worker(store, concurrency=2)

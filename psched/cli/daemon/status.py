@@ -1,23 +1,19 @@
 """The command status."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
-from psched.app import read_config
-from psched.base.errors import ConfigError
 from psched.base.quantities import format_duration
 from psched.base.texts import visible
+from psched.cli.daemon.masters import find_masters, judge
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
-from psched.cli.running_here import served_by, serves, shown_progress, table_of
+from psched.cli.running_here import shown_progress
 from psched.core.history.redaction import Redaction
-from psched.master.reports.load import Load
-from psched.master.reports.status_query import ask_all
-from psched.master.runtime_folders import socket_folders
+from psched.master.reports.load import load_in
 from psched.runner.progress import Progress
 
 _SILENT_TOO_LONG = 15.0
@@ -39,38 +35,22 @@ def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
     for example because it refers to a secret of the service, all masters are shown. The last
     warnings and errors of each master follow.
     """
-    try:
-        wanted = None if everyone else read_config(*location)
-    except ConfigError as error:
-        click.echo(f"{error}; showing every master", err=True)
-        wanted = None
-    redaction = Redaction(() if wanted is None else wanted.redact)
-    folders = socket_folders(os.environ)
-    found, silent, others = 0, [], []
-    for pid, answer in ask_all(folders):
-        if isinstance(answer, OSError):
-            silent.append(f"psched-master {pid} does not answer: {answer.strerror or answer}")
-            continue
-        if wanted is not None and not serves(answer, wanted):
-            others.append(f"; {pid} serves {served_by(answer)}")
-            continue
-        found += 1
+    found = find_masters(location, everyone=everyone)
+    redaction = Redaction(() if found.wanted is None else found.wanted.redact)
+    for master in found.masters:
+        judged = judge(master, found.default_limits)
         shown = {
-            **answer,
-            "errors": [redaction.text(line) for line in answer["errors"]],
-            "workers": [_without_secrets(worker, redaction) for worker in answer["workers"]],
+            **master,
+            "errors": [redaction.text(line) for line in master["errors"]],
+            "workers": [_without_secrets(worker, redaction) for worker in master["workers"]],
         }
-        lines = [json.dumps(shown)] if as_json else _lines(shown)
+        lines = [json.dumps({**shown, **judged})] if as_json else _lines(shown, judged)
         for line in lines:
             click.echo(visible(line))
-    for line in silent:
+    for line in found.silent:
         click.echo(line, err=True)
-    if not found:
-        what = f" that serves {table_of(wanted)}" if wanted is not None else ""
-        where = ", ".join(map(str, folders))
-        raise click.ClickException(
-            f"no psched-master{what} answers on this host; searched {where}{''.join(others)}"
-        )
+    if not found.masters:
+        raise click.ClickException(found.nobody)
 
 
 def _without_secrets(worker: Mapping[str, Any], redaction: Redaction) -> Mapping[str, Any]:
@@ -78,15 +58,17 @@ def _without_secrets(worker: Mapping[str, Any], redaction: Redaction) -> Mapping
     return {**worker, "tasks": tasks}
 
 
-def _lines(master: Mapping[str, Any]) -> Iterator[str]:
+def _lines(master: Mapping[str, Any], judged: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"psched-master {master['pid']} {master['phase']},"
         f" generation {master['generation']}, up {format_duration(master['uptime'])}"
     )
+    if not judged["ready"]:
+        yield f"not ready: {judged['problem']}"
     if "url" in master:
         yield f"{master['url']}, table {master['table']}"
     # These fields are optional, because masters of older versions do not send them.
-    if (load := _load(master)) is not None:
+    if (load := load_in(master)) is not None:
         yield f"{load.capacity}; {load.waiting}" if load.due else load.capacity
     yield from (master[name] for name in ("programs", "triggers") if name in master)
     for worker in master["workers"]:
@@ -100,19 +82,12 @@ def _lines(master: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {line}"
 
 
-def _load(sender: Mapping[str, Any]) -> Load | None:
-    """The load of a master or a worker; None if its version does not report it."""
-    if not all(name in sender for name in Load._fields):
-        return None
-    return Load(*(sender[name] for name in Load._fields))
-
-
 def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
     tasks = worker["tasks"]
     line = (
         f"worker {worker['number']} (gen {worker['generation']}) pid {worker['pid']}"
         f" {worker['state']}, {len(tasks)} tasks,"
-        f"{'' if (load := _load(worker)) is None else f' {load.capacity},'}"
+        f"{'' if (load := load_in(worker)) is None else f' {load.capacity},'}"
         f" up {format_duration(worker['uptime'])}"
     )
     if worker["silent_for"] > _SILENT_TOO_LONG:

@@ -1,9 +1,9 @@
 """How busy the workers are: their free slots, and the due rows that wait for one."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import floor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 
@@ -41,6 +41,16 @@ class Load(NamedTuple):
             return ""
         more = " or more" if self.due >= MOST_DUE else ""
         return f"{self.due}{more} due, oldest {floor(self.late)} s late"
+
+
+def load_in(fields: Mapping[str, Any]) -> Load | None:
+    """The load among the fields of a message or document; None if its sender does not report it.
+
+    Older versions of psched do not report it.
+    """
+    if not all(name in fields for name in Load._fields):
+        return None
+    return Load(*(fields[name] for name in Load._fields))
 
 
 def total(loads: Iterable[Load]) -> Load:

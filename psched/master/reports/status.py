@@ -294,6 +294,16 @@ def _losses(worker: WorkerChild) -> Mapping[str, int]:
     return {name: number for name, number in lost.items() if number}
 
 
+def _readiness(worker: WorkerChild, now: float) -> Mapping[str, float | None]:
+    """The fields that say whether a worker could claim rows lately, as far as it tells them."""
+    told: dict[str, float | None] = {}
+    if worker.claimed is not None:
+        told["claim_age"] = None if worker.claimed == float("-inf") else now - worker.claimed
+    if worker.waited is not None:
+        told["waited"] = worker.waited
+    return told
+
+
 def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
     state = "leaving" if worker.draining else "ready" if worker.ready else "starting"
     age = now - worker.reported
@@ -306,6 +316,7 @@ def _described(worker: WorkerChild, now: float) -> Mapping[str, Any]:
         "silent_for": now - worker.heard,
         "store_away": worker.store_fault,
         **worker.load._asdict(),
+        **_readiness(worker, now),
         **_losses(worker),
         "tasks": [
             {

@@ -33,6 +33,9 @@ class BacklogWatch:
 
     Attributes:
         backlog: the due rows that waited at the last count; none while a slot is free.
+        waited: the seconds for which the oldest of them had waited for a slot of this worker: not
+            longer than the row was late, and not longer than the worker had had no free slot. A row
+            can seem very late although it was added just now.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class BacklogWatch:
         self._clock = clock
         self._patience = _PATIENCE + settings.poll_interval
         self._next = inf
+        self._full_since = inf
         self.backlog = Backlog()
+        self.waited = 0.0
 
     @property
     def wakes(self) -> float:
@@ -61,9 +66,9 @@ class BacklogWatch:
         """
         now = self._clock.monotonic()
         if not full or self._store is None:
-            self._next, self.backlog = inf, Backlog()
+            self._next, self.backlog, self.waited = inf, Backlog(), 0.0
         elif self._next == inf:
-            self._next = now + self._patience
+            self._full_since, self._next = now, now + self._patience
         elif now >= self._next:
             # The next time is set before the request, so that a request that fails is not repeated
             # at every tick.
@@ -75,3 +80,4 @@ class BacklogWatch:
                 # Any client can write any time into a row, but the master accepts no larger time.
                 late = min(max(found.late, 0.0), LONGEST_TIME)
                 self.backlog = Backlog(due=min(found.due, MOST_DUE), late=late)
+                self.waited = min(late, now - self._full_since)

@@ -1,0 +1,139 @@
+"""Judges whether a master is ready: whether its workers could claim due rows lately.
+
+A process that exists can still be of no use: its database is away, or it hangs. So the judgement
+needs a proof: the store has answered a claim lately. An empty answer is a proof, too; so a master
+without due rows is ready, and one all of whose rows are paused by rules.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from psched.base.quantities import format_duration
+from psched.master.reports.load import Load, load_in
+
+_NOT_CLAIMING: Mapping[str, str] = {
+    "starting": "the master is starting: no worker has searched for due tasks yet",
+    "paused": "the master is paused by the signal WINCH: it starts no task until its next restart",
+    "stopping": "the master is stopping",
+}
+"""The values of `psched.master.reports.status.MasterState` in which a master claims no rows."""
+
+
+class Limits(NamedTuple):
+    """What is still ready.
+
+    Attributes:
+        claims_within: the longest time since the last answered claim, in seconds. It must be longer
+            than the setting ``poll_interval``. If workers are not asked for a report, it must also
+            be longer than the time between two of their heartbeats, which is about ten seconds.
+        late_within: the longest time for which a due row may wait for a free slot, in seconds.
+    """
+
+    claims_within: float = 30.0
+    late_within: float = 300.0
+
+    @classmethod
+    def for_polls(cls, poll_interval: float) -> Self:
+        """The default limits for a ``poll_interval``, in seconds."""
+        return cls(claims_within=max(30.0, 2 * poll_interval))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """What a master knows about one of its workers.
+
+    Attributes:
+        claims: whether the worker may claim rows: it neither starts, nor leaves.
+        silent_for: seconds since its last message.
+        store_away: why its store does not answer; None if it answers.
+        is_full: whether it sends no claims because it has no free slot.
+        waited: the seconds for which the oldest due row has waited for a slot of the worker, at its
+            last count; 0 if no row waits, or the worker has a free slot.
+        claim_age: seconds since the store has last answered a claim of the worker; None if it has
+            answered none.
+    """
+
+    claims: bool
+    silent_for: float
+    store_away: str | None
+    is_full: bool
+    waited: float
+    claim_age: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a master knows about itself; see `facts_in`.
+
+    Attributes:
+        phase: the value of its `psched.master.reports.status.MasterState`.
+        workers: its workers.
+    """
+
+    phase: str
+    workers: Sequence[WorkerFacts]
+
+
+def facts_in(status: Mapping[str, Any]) -> Facts:
+    """The facts in a master's status document.
+
+    Args:
+        status: a document of the shapes `psched.master.messages.STATUS`, also one of an older
+            version of psched. Only ``phase`` and ``workers`` are read.
+    """
+    return Facts(phase=status["phase"], workers=[*map(_worker_facts, status["workers"])])
+
+
+def _worker_facts(worker: Mapping[str, Any]) -> WorkerFacts:
+    load = load_in(worker) or Load()
+    # Older versions tell neither how long rows have waited, nor when a claim was answered. But the
+    # loop that sends the messages also sends the claims, and reports a store that does not answer.
+    return WorkerFacts(
+        claims=worker["state"] == "ready",
+        silent_for=worker["silent_for"],
+        store_away=worker["store_away"],
+        is_full=load.slots > 0 and load.free == 0,
+        waited=worker.get("waited", load.late),
+        claim_age=worker.get("claim_age", worker["silent_for"]),
+    )
+
+
+def why_not_ready(facts: Facts, limits: Limits) -> str | None:
+    """Why a master is not ready, in one line; None if it is ready.
+
+    It is ready if at least one of its workers could claim lately, and no due row has waited too
+    long for a free slot. While all slots are busy, no claims are sent; then it is enough that the
+    store answers the other requests of the worker.
+    """
+    if (reason := _NOT_CLAIMING.get(facts.phase)) is not None:
+        away = [worker.store_away for worker in facts.workers if worker.store_away]
+        return f"{reason}; {away[0]}" if away and facts.phase == "starting" else reason
+    claiming = [worker for worker in facts.workers if worker.claims]
+    if not claiming:
+        return "no worker is ready to claim tasks"
+    judged = [(worker, _why_useless(worker, limits)) for worker in claiming]
+    useful = [worker for worker, reason in judged if reason is None]
+    if not useful:
+        return judged[0][1]
+    # No row has waited longer than the worker that has last had a free slot. A worker that hangs
+    # does not count: others may have claimed the rows that it has seen.
+    waited = min(worker.waited for worker in useful)
+    if waited > limits.late_within:
+        return f"a due task has waited for a free slot for {format_duration(waited)}"
+    return None
+
+
+def _why_useless(worker: WorkerFacts, limits: Limits) -> str | None:
+    """Why a worker could not claim lately; None if it could."""
+    if worker.store_away is not None:
+        return f"the database cannot be used: {worker.store_away}"
+    if worker.silent_for > limits.claims_within:
+        return f"the workers have been silent for {format_duration(worker.silent_for)}"
+    if worker.is_full:
+        return None
+    if worker.claim_age is None:
+        return "no search for due tasks was answered yet"
+    if worker.claim_age > limits.claims_within:
+        return f"no search for due tasks was answered for {format_duration(worker.claim_age)}"
+    return None
