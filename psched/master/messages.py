@@ -12,6 +12,7 @@ from psched.process.message_shapes import (
     any_whole,
     attached,
     brief_text,
+    each,
     extended,
     flag,
     line,
@@ -94,6 +95,11 @@ _FOLLOWED = {
 """Messages about the output of a running task, which the master passes on unchanged. The field by
 which a message is recognized is the number of its reader."""
 
+_name = text(40)
+
+COUNTED = listed(each(_name, line, line, whole()), 20_000)
+"""Counts with their labels; see `psched.core.history.counts`."""
+
 FROM_WORKER = Shapes(
     {
         "ready": {"ready": maybe(SETTINGS)},
@@ -106,6 +112,8 @@ FROM_WORKER = Shapes(
             "enough": line,
             **_LOAD,
         },
+        # What the worker has counted since its last message of this kind.
+        "counted": {"counted": COUNTED},
         "report": {
             "report": extended(
                 record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100)),
@@ -140,6 +148,33 @@ FROM_MASTER = Shapes(
     longest=16 * 2**20,
 )
 """The messages that a worker accepts from its master."""
+
+FROM_MONITOR = Shapes({"beat": {"beat": flag}}, longest=2**14)
+"""The messages that a master accepts from its monitor: signs of life."""
+
+TO_MONITOR = Shapes(
+    {
+        "stop": {"stop": flag},
+        "reopen": {"reopen": flag},
+        # The totals that have changed, what is true now of the workers (`psched.master.totals`),
+        # and the seconds since a worker's last answered claim.
+        "totals": {
+            "totals": COUNTED,
+            "host": record(
+                workers=whole(),
+                ready=whole(),
+                away=whole(),
+                slots=whole(),
+                free=whole(),
+                tasks=whole(),
+                deaths=whole(),
+            ),
+            "claimed_ago": maybe(number()),
+        },
+    },
+    longest=64 * 2**20,
+)
+"""The messages that a monitor accepts from its master."""
 
 FROM_READER = Shapes({"follow": {"follow": line}}, longest=2**14)
 """The message that a master accepts from a client of its socket, as `Link` sends it. A client that
@@ -189,6 +224,7 @@ STATUS = Shapes(
         # Masters of older versions do not send these fields.
         "slots": {"pid": _master, **_LOAD},
         "triggers": {"pid": _master, "triggers": brief_text},
+        "monitor": {"pid": _master, "monitor": maybe(record(pid=pid, state=text(20)))},
     },
     longest=64 * 2**20,
 )
