@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from psched.master.reports.health import Limits
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import Deadline
 from psched.process.link import Link
@@ -78,12 +79,13 @@ class MonitorSpec:
             with the cgroup that the process must enter, if there is one. It returns the exit status
             of the process.
         limit: the most seconds between two messages of the monitor, and from its fork to the first.
-        wants_totals: whether it is told what the workers have counted.
+        limits: when this master is still ready. The monitor is told whether it is, and what the
+            workers have counted; None if it needs neither.
     """
 
     main: Callable[[Link, Cgroup | None], int]
     limit: float
-    wants_totals: bool = False
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

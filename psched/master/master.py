@@ -49,7 +49,8 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import FATAL, GenerationSpec, ReadSpec, SpecError
 from psched.master.monitor_child import MonitorKeeper
-from psched.master.reports.status import MasterState, Status
+from psched.master.reports.master_state import MasterState
+from psched.master.reports.status import Status
 from psched.master.respawn import Respawn
 from psched.master.terminal import StopNotice, Terminal
 from psched.master.worker_child import WorkerChild
@@ -173,10 +174,9 @@ class Master:
             self._try(self._restart)
             self._try(self._fill)
         self._try(self._clean_up)
-        stopping = self._stopping_since is not None
-        self._try(self._monitor.step, self._generation, self._spec, stopping)
+        self._try(self._monitor.step, self._generation, self._spec, self._state)
         self._try(self._show)
-        self._try(self._notice.step if stopping else self._terminal.look)
+        self._try(self._terminal.look if self._stopping_since is None else self._notice.step)
         if not self._fault:
             self._faults.passed()
         now = self._clock.monotonic()

@@ -156,20 +156,16 @@ TO_MONITOR = Shapes(
     {
         "stop": {"stop": flag},
         "reopen": {"reopen": flag},
-        # The totals that have changed, what is true now of the workers (`psched.master.totals`),
-        # and the seconds since a worker's last answered claim.
+        # The totals that have changed, and what is true now of the workers: `psched.master.totals`.
         "totals": {
             "totals": COUNTED,
             "host": record(
-                workers=whole(),
-                ready=whole(),
-                away=whole(),
                 slots=whole(),
                 free=whole(),
                 tasks=whole(),
                 deaths=whole(),
+                problem=maybe(text(1000)),
             ),
-            "claimed_ago": maybe(number()),
         },
     },
     longest=64 * 2**20,

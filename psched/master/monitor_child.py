@@ -19,8 +19,10 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.messages import FROM_MONITOR
+from psched.master.reports.health import Facts, why_not_ready
+from psched.master.reports.master_state import MasterState
 from psched.master.respawn import Respawn
-from psched.master.totals import Totals
+from psched.master.totals import Totals, host_of
 from psched.master.workers import Workers
 from psched.process.cgroup import Cgroup
 from psched.process.child import Child, Exit
@@ -91,7 +93,7 @@ class MonitorKeeper:
         self._leaving = False
         self._made = 0
         self._stepped = clock.monotonic()
-        self.totals = Totals(clock)
+        self.totals = Totals()
         self._is_told = False
         self._tell_at = 0.0
 
@@ -120,16 +122,16 @@ class MonitorKeeper:
             told = self._tell_at  # something may have changed right after the last message
         return min(silent, told, float("inf") if child.ladder is None else child.ladder.wakes)
 
-    def step(self, generation: int, spec: GenerationSpec | None, stopping: bool) -> None:  # noqa: FBT001
+    def step(self, generation: int, spec: GenerationSpec | None, state: MasterState) -> None:
         """Start, watch or end the monitor, whatever is due.
 
         Args:
             generation: the number of the present generation.
             spec: the parameters of the present generation; None if there is none yet.
-            stopping: whether the master stops. Then the monitor ends after the workers.
+            state: what the master is doing. When it stops, the monitor ends after the workers.
         """
         now = self._clock.monotonic()
-        is_over = stopping and not self._workers
+        is_over = state == MasterState.STOPPING and not self._workers
         wanted = None if spec is None or is_over else spec.monitor
         if generation != self._generation:
             self._generation = generation
@@ -139,10 +141,9 @@ class MonitorKeeper:
                 self._start(wanted, now)
         else:
             self._watch(child, now)
-            if self._spec is not None and self._spec.wants_totals:
-                self._tell(child, now)
+            self._tell(child, state, now)
             if wanted is not self._spec:
-                self._end(child, now)
+                self._end(child, state, now)
         self._stepped = now
 
     def reopen_log(self) -> None:
@@ -206,12 +207,15 @@ class MonitorKeeper:
         if child.ladder is not None and (number := child.ladder.due(now)) is not None:
             self._spawner.send(child.pid, number)
 
-    def _tell(self, child: Child, now: float) -> None:
-        """Tell the monitor what the workers do, at most every `_TELL` seconds."""
+    def _tell(self, child: Child, state: MasterState, now: float) -> None:
+        """Tell the monitor what the workers do, at most every `_TELL` seconds, if it wants that."""
+        limits = None if self._spec is None else self._spec.limits
         # A monitor that reads slowly is told nothing more, so that nothing accumulates here.
-        if now < self._tell_at or child.link.unsent or child.cut_off:
+        if limits is None or now < self._tell_at or child.link.unsent or child.cut_off:
             return
-        changes = self.totals.changes(self._workers, everything=not self._is_told)
+        facts = Facts(phase=state.value, workers=[each.facts(now) for each in self._workers])
+        host = host_of(self._workers, why_not_ready(facts, limits))
+        changes = self.totals.changes(host, everything=not self._is_told)
         if changes is not None:
             self._is_told, self._tell_at = True, now + _TELL
             child.link.send(changes)
@@ -221,12 +225,11 @@ class MonitorKeeper:
         child.cut_off = True
         child.ladder = KillLadder(now, _KILL_INTERVAL, 0)
 
-    def _end(self, child: Child, now: float) -> None:
+    def _end(self, child: Child, state: MasterState, now: float) -> None:
         """Tell the monitor to end; kill it later if it has not ended."""
         if not self._leaving:
             self._leaving, self._tell_at = True, 0.0
-            if self._spec is not None and self._spec.wants_totals:
-                self._tell(child, now)  # what the last workers have counted at last
+            self._tell(child, state, now)  # what the last workers have counted at last
             child.link.send({"stop": True})
             if child.ladder is None:
                 child.ladder = KillLadder(now + _LONGEST_END, _KILL_INTERVAL, 0)

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from psched.master.generation_spec import DRAINED, GenerationSpec, WorkerIdentity
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE
+from psched.master.reports.health import WorkerFacts
 from psched.master.reports.load import Load
 from psched.process.child import Child
 from psched.process.kill_ladder import KillLadder
@@ -150,6 +151,30 @@ class WorkerChild(Child):
             self.failure = message["failed"]
         if "report" in message:
             self.report, self.reported = message["report"], now
+
+    def facts(self, now: float) -> WorkerFacts:
+        """What is known about whether the worker could claim rows lately.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        return WorkerFacts(
+            claims=self.ready and not self.draining,
+            silent_for=now - self.heard,
+            store_away=self.store_fault,
+            is_full=self.load.is_full,
+            waited=self.waited or 0.0,
+            claim_age=self.claim_age(now),
+        )
+
+    def claim_age(self, now: float) -> float | None:
+        """Seconds since the store has last answered a claim of the worker; None if it has not.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        is_known = self.claimed is not None and self.claimed > float("-inf")
+        return now - self.claimed if is_known else None
 
     # --- leases of dead workers ------------------------------------------------------
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from psched.base.clock import Clock
 from psched.monitor.address import Place
 from psched.monitor.observed import Observed
-from psched.monitor.readiness import why_not_ready
 from psched.monitor.server import Answer, MetricsServer
 
 _EVERY = 15.0
@@ -64,7 +63,8 @@ class ServesMetrics:
             self._server.close()
 
     def _ready(self) -> Answer:
-        why = why_not_ready(self._observed.now)
+        host = self._observed.now.host
+        why = "the master has not said anything yet" if host is None else host.problem
         return Answer(200, b"ready\n") if why is None else Answer(503, f"{why}\n".encode())
 
 

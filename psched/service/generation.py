@@ -30,6 +30,7 @@ from psched.master.generation_spec import (
     WorkerIdentity,
     nothing,
 )
+from psched.master.reports.health import Limits
 from psched.process.link import Link
 from psched.service.monitor_boot import check_metrics, run_monitor
 from psched.service.worker_boot import (
@@ -86,8 +87,8 @@ class ConfigSource:
         if not settings.monitor:
             return None
         main = partial(run_monitor, settings, self.log, os.getpid())
-        wants_totals = settings.metrics is not None
-        return MonitorSpec(main, settings.child_heartbeat_limit, wants_totals)
+        limits = Limits.for_polls(settings.poll_interval) if settings.metrics else None
+        return MonitorSpec(main, settings.child_heartbeat_limit, limits)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:
         # Withhold secrets from tasks here, in the worker, and not in the master, because the master

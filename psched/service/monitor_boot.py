@@ -81,7 +81,7 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         _log.error("%s", error)
         return BAD_CONFIG
     withhold(settings.withheld)
-    observed = Observed(CLOCK)
+    observed = Observed()
     duties = [*_duties(settings, observed)]
     gc.freeze()
     try:

@@ -13,6 +13,7 @@ from psched.master.master import Master
 from psched.master.messages import FROM_MASTER, TO_MONITOR
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.nonce_file import NonceFile
+from psched.master.reports.health import Limits
 from psched.master.reports.load import Load
 from psched.master.reports.sd_notify import Notifier
 from psched.master.reports.status import Status
@@ -72,7 +73,8 @@ class MasterDriver:
             before a restart.
         monitor_limit: the most seconds of silence of the monitor; None if there is no monitor. A
             test can set the attribute of this name before a restart.
-        wants_totals: whether the monitor is told what the workers have counted.
+        wants_totals: whether the monitor is told what the workers have counted, and whether they
+            are ready.
         spawner: creates the workers; None for a new `ManualSpawner`.
         limits: values in seconds for attributes of `GenerationSpec`: ``start_timeout``,
             ``heartbeat_limit``, ``graceful_timeout``, ``kill_limit``.
@@ -288,7 +290,8 @@ class MasterDriver:
     def _monitor_spec(self) -> MonitorSpec | None:
         if self.monitor_limit is None:
             return None
-        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit, self._wants_totals)
+        limits = Limits() if self._wants_totals else None
+        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit, limits)
 
     def set_title(self, text: str) -> None:
         """Store the master's new process title in `title`."""

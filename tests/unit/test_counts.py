@@ -11,7 +11,7 @@ from psched.core.history.records import Attempt, Fate, Outcome, Skipped
 from psched.core.model import FINISHED, Settlement, Token
 from psched.master.messages import FROM_MONITOR, FROM_WORKER, TO_MONITOR
 from psched.master.totals import Totals
-from psched.testing import ManualClock, MasterDriver
+from psched.testing import MasterDriver
 
 
 def settlement(fate=None, skipped=()):
@@ -152,6 +152,11 @@ def told(driver):
     return found
 
 
+def host(driver):
+    """What the latest monitor was told last about the workers."""
+    return [each["host"] for each in driver.monitors[-1].received if "host" in each][-1]
+
+
 def counted(worker, number):
     worker.say(counted=[["runs", "mail", "finished", number]])
 
@@ -207,7 +212,7 @@ def test_without_metrics_the_monitor_is_told_nothing():
 
 
 def test_the_master_too_bounds_the_types():
-    totals = Totals(ManualClock())
+    totals = Totals()
     for number in range(500):
         totals.add([["runs", f"type{number}", "finished", 1]])
 
@@ -218,3 +223,16 @@ def test_the_master_too_bounds_the_types():
 def test_a_monitor_sends_nothing_but_beats():
     assert FROM_MONITOR.fault({"beat": True}) is None
     assert FROM_MONITOR.fault({"counted": []}) is not None
+
+
+def test_the_monitor_is_told_whether_a_worker_could_claim_lately(driver):
+    news = {"tasks": 0, "away": None, "enough": "", "slots": 1, "free": 1, "due": 0, "late": 0}
+    for worker in (driver.worker(0), driver.worker(1)):
+        worker.say(**news, waited=0, claim_age=0)
+    driver.advance(2)
+    assert host(driver)["problem"] is None
+
+    for worker in (driver.worker(0), driver.worker(1)):
+        worker.say(**{**news, "away": "refused"}, waited=0, claim_age=0)
+    driver.advance(2)
+    assert "the database cannot be used: refused" in host(driver)["problem"]

@@ -17,20 +17,18 @@ from psched.core.history import counts as counting
 from psched.master.totals import Host
 from psched.monitor.address import Place, place_of
 from psched.monitor.metrics import HostCollector, text_of
-from psched.monitor.observed import Observation, Observed
-from psched.monitor.readiness import why_not_ready
+from psched.monitor.observed import Observed
 from psched.monitor.server import Answer, MetricsServer
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import Backlog, Seen
-from psched.testing import ManualClock
 from support.waiting import HANG_TIMEOUT, scaled, wait_until
 
-HOST = Host(workers=2, ready=2, away=0, slots=10, free=7, tasks=3, deaths=1)
+HOST = Host(slots=10, free=7, tasks=3, deaths=1)
 
 
-def observed(*totals, claimed_ago=1.0, host=HOST):
-    made = Observed(ManualClock())
-    made.note({"totals": totals, "host": host._asdict(), "claimed_ago": claimed_ago})
+def observed(*totals, host=HOST):
+    made = Observed()
+    made.note({"totals": totals, "host": host._asdict()})
     return made
 
 
@@ -78,7 +76,7 @@ def test_counts_become_metrics():
 
 
 def test_what_is_not_known_is_left_out():
-    found = samples(text_of(HostCollector(Observed(ManualClock()), Seen)))
+    found = samples(text_of(HostCollector(Observed(), Seen)))
 
     assert not any(name.startswith(("psched_due", "psched_slots")) for name, *_ in found)
     assert found["psched_store_seconds_count",] == 0
@@ -90,24 +88,6 @@ def test_a_type_with_any_characters_does_not_break_the_text():
     found = samples(text_of(HostCollector(seen, Seen)))
 
     assert found["psched_runs_total", "finished", 'a"b\\c\nd'] == 5
-
-
-@pytest.mark.parametrize(
-    ("host", "claimed_ago", "why"),
-    [
-        (HOST, 5.0, None),
-        (None, None, "the master has not said anything yet"),
-        (HOST._replace(ready=0), 5.0, "no worker is ready"),
-        (HOST, 31.0, "no worker has searched for due rows for 31 s"),
-        (HOST, None, "no worker has searched for due rows yet"),
-        (HOST._replace(free=0), 60.0, "for 60 s; no slot is free"),
-        (HOST._replace(away=2), 60.0, "for 60 s; the database does not answer"),
-    ],
-)
-def test_a_host_is_ready_if_something_could_be_claimed_lately(host, claimed_ago, why):
-    said = why_not_ready(Observation(host=host, claimed_ago=claimed_ago))
-
-    assert said == why or (why is not None and said is not None and said.endswith(why))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +206,7 @@ def test_the_socket_of_a_killed_monitor_is_replaced_but_not_one_that_is_used(tmp
 def test_an_address_in_use_is_a_fault_of_the_duty_which_later_succeeds():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Place(tcp=taken.getsockname()[:2])
-        duty = ServesMetrics(place, lambda: b"", Observed(ManualClock()), SystemClock())
+        duty = ServesMetrics(place, lambda: b"", Observed(), SystemClock())
         with pytest.raises(OSError, match="in use"):
             duty.step(0.0)
     duty.step(0.0)

@@ -61,7 +61,7 @@ class Bench:
         self.inbox = Inbox(self.clock)
         self.log = FakeLog()
         self.link = link
-        self.observed = Observed(self.clock)
+        self.observed = Observed()
         self.monitor = Monitor(
             link,
             duties,

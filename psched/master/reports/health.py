@@ -17,7 +17,7 @@ _NOT_CLAIMING: Mapping[str, str] = {
     "paused": "the master is paused by the signal WINCH: it starts no task until its next restart",
     "stopping": "the master is stopping",
 }
-"""The values of `psched.master.reports.status.MasterState` in which a master claims no rows."""
+"""The values of `psched.master.reports.master_state.MasterState` in which a master claims no rows."""
 
 
 class Limits(NamedTuple):
@@ -67,7 +67,7 @@ class Facts:
     """What a master knows about itself; see `facts_in`.
 
     Attributes:
-        phase: the value of its `psched.master.reports.status.MasterState`.
+        phase: the value of its `psched.master.reports.master_state.MasterState`.
         workers: its workers.
     """
 
@@ -93,7 +93,7 @@ def _worker_facts(worker: Mapping[str, Any]) -> WorkerFacts:
         claims=worker["state"] == "ready",
         silent_for=worker["silent_for"],
         store_away=worker["store_away"],
-        is_full=load.slots > 0 and load.free == 0,
+        is_full=load.is_full,
         waited=worker.get("waited", load.late),
         claim_age=worker.get("claim_age", worker["silent_for"]),
     )

@@ -30,6 +30,11 @@ class Load(NamedTuple):
     late: float = 0.0
 
     @property
+    def is_full(self) -> bool:
+        """Whether no task can be started because all slots are busy."""
+        return self.slots > 0 and self.free == 0
+
+    @property
     def capacity(self) -> str:
         """The free slots, as text."""
         return f"{self.free} of {self.slots} slots free"

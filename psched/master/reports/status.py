@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.reports.load import Load, LoadLog, total
+from psched.master.reports.master_state import MasterState
 from psched.master.reports.output_relay import OutputRelay
 from psched.master.reports.sd_notify import Notifier, microseconds
 from psched.master.reports.status_socket import StatusSocket
@@ -35,18 +35,6 @@ _ERRORS = 10
 _LONGEST_TEXT = 500
 """The most characters of a status line. A longer line is cut, because service managers do not
 accept it."""
-
-
-class MasterState(Enum):
-    """What a master is doing."""
-
-    STARTING = "starting"
-    """No worker has read due rows yet, because handlers are being loaded or the database is
-    unavailable."""
-    SERVING = "serving"
-    RELOADING = "reloading"
-    PAUSED = "paused"
-    STOPPING = "stopping"
 
 
 class Announcement(Protocol):
@@ -303,7 +291,7 @@ def _readiness(worker: WorkerChild, now: float) -> Mapping[str, float | None]:
     """The fields that say whether a worker could claim rows lately, as far as it tells them."""
     told: dict[str, float | None] = {}
     if worker.claimed is not None:
-        told["claim_age"] = None if worker.claimed == float("-inf") else now - worker.claimed
+        told["claim_age"] = worker.claim_age(now)
     if worker.waited is not None:
         told["waited"] = worker.waited
     return told
