@@ -173,8 +173,9 @@ class WorkerChild(Child):
         Args:
             now: seconds of the monotonic clock.
         """
-        is_known = self.claimed is not None and self.claimed > float("-inf")
-        return now - self.claimed if is_known else None
+        if self.claimed is None or self.claimed == float("-inf"):
+            return None
+        return now - self.claimed
 
     # --- leases of dead workers ------------------------------------------------------
 

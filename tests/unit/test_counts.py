@@ -164,25 +164,30 @@ def counted(worker, number):
 def test_the_sums_go_on_over_dead_workers_generations_and_monitors(driver):
     counted(driver.worker(0), 2)
     counted(driver.worker(1), 3)
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     assert told(driver) == {("mail", "finished"): 5}
 
     counted(driver.worker(0), 10)  # its last words
     driver.worker(0).dies()
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     assert told(driver) == {("mail", "finished"): 15}
 
     driver.monitors[-1].dies()
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     assert told(driver) == {("mail", "finished"): 15}
 
     driver.send(SIGHUP)
     driver.boot()
     driver.tick()
     driver.monitors[-1].exits()
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     counted(driver.worker(0), 1)
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     assert told(driver) == {("mail", "finished"): 16}
 
 
@@ -229,10 +234,12 @@ def test_the_monitor_is_told_whether_a_worker_could_claim_lately(driver):
     news = {"tasks": 0, "away": None, "enough": "", "slots": 1, "free": 1, "due": 0, "late": 0}
     for worker in (driver.worker(0), driver.worker(1)):
         worker.say(**news, waited=0, claim_age=0)
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     assert host(driver)["problem"] is None
 
     for worker in (driver.worker(0), driver.worker(1)):
         worker.say(**{**news, "away": "refused"}, waited=0, claim_age=0)
-    driver.advance(2)
+    driver.clock.advance(2)
+    driver.tick()
     assert "the database cannot be used: refused" in host(driver)["problem"]

@@ -98,6 +98,15 @@ def test_a_limit_that_is_no_duration_is_wrong_usage(option, value):
     assert option in done.stderr
 
 
+def test_a_limit_that_workers_cannot_keep_is_wrong_usage(tmp_path):
+    config = tmp_path / "psched.yml"
+    config.write_text("url: sqlite:///unused.db\npoll_interval: 20s\n")
+    command = ["-c", str(config), "health", "--claims-within", "20s"]
+    done = CliRunner().invoke(psched, command, env={"RUNTIME_DIRECTORY": str(tmp_path)})
+    assert done.exit_code == 2
+    assert "--claims-within must be longer than the setting poll_interval (20 s)" in done.stderr
+
+
 # --- the facts of a master -----------------------------------------------------------
 
 
@@ -226,3 +235,16 @@ def test_a_worker_whose_store_was_never_there_tells_that(tmp_path):
         worker.advance(1)
         assert ages(worker)
         assert set(ages(worker)) == {None}
+
+
+def test_a_worker_that_cannot_fork_has_no_claims_answered(tmp_path):
+    with driven_host(tmp_path) as host:
+        worker = host.worker()
+        worker.tick()
+        worker.pool.kill(worker.pool.runners[0])
+        worker.pool.refuses = True
+        worker.advance(40)
+        assert ages(worker)[-1] >= 30
+        worker.pool.refuses = False
+        worker.advance(20)
+        assert ages(worker)[-1] <= 1

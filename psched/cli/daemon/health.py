@@ -50,10 +50,15 @@ def health(
     """
     found = find_masters(location)
     limits = found.default_limits
-    limits = Limits(
-        limits.claims_within if claims_within is None else claims_within,
-        limits.late_within if late_within is None else late_within,
-    )
+    if claims_within is not None:
+        if found.wanted is not None and claims_within <= found.wanted.poll_interval:
+            raise click.UsageError(
+                "--claims-within must be longer than the setting poll_interval"
+                f" ({found.wanted.poll_interval:g} s), because workers search only so often."
+            )
+        limits = limits._replace(claims_within=claims_within)
+    if late_within is not None:
+        limits = limits._replace(late_within=late_within)
     judged = _judge_all(found, limits)
     click.echo(visible(json.dumps(judged) if as_json else _line(judged)))
     if not judged["ready"]:

@@ -17,7 +17,7 @@ _NOT_CLAIMING: Mapping[str, str] = {
     "paused": "the master is paused by the signal WINCH: it starts no task until its next restart",
     "stopping": "the master is stopping",
 }
-"""The values of `psched.master.reports.master_state.MasterState` in which a master claims no rows."""
+"""The values of `psched.master.reports.master_state.MasterState` in which no rows are claimed."""
 
 
 class Limits(NamedTuple):
