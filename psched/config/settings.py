@@ -319,6 +319,9 @@ class Config:
     only: Annotated[tuple[str, ...], TypeNames()] = ()
     """Types of task that the workers of this host run; an empty list means all types."""
 
+    monitor: Annotated[bool, Flag()] = True
+    """Whether the master keeps a monitor: a process that observes, and runs no task."""
+
     log: Annotated[Path | None, File()] = None
     """Log file; None means that the log is written to standard error."""
 

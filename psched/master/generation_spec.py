@@ -69,6 +69,21 @@ def nothing() -> None:
     """Do nothing; the default value of callbacks."""
 
 
+@dataclass(frozen=True, slots=True)
+class MonitorSpec:
+    """What a generation says about its monitor; see `psched.master.monitor_child`.
+
+    Attributes:
+        main: the main function of a monitor process. It is called with the link to the master and
+            with the cgroup that the process must enter, if there is one. It returns the exit status
+            of the process.
+        limit: the most seconds between two messages of the monitor, and from its fork to the first.
+    """
+
+    main: Callable[[Link, Cgroup | None], int]
+    limit: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSpec:
     """The parameters of one generation of workers.
@@ -90,6 +105,7 @@ class GenerationSpec:
         about: what ``psched status`` shows about the generation: its database and table, and the
             programs and triggers that rows of the table can use. Empty if they are not known yet.
         adopt: a function that the master calls when the generation replaces the one before it.
+        monitor: how its monitor is run; None if it has no monitor.
     """
 
     processors: int
@@ -101,6 +117,7 @@ class GenerationSpec:
     kill_limit: float
     about: Mapping[str, str]
     adopt: Callable[[], object] = nothing
+    monitor: MonitorSpec | None = None
 
 
 ReadSpec = Callable[[Mapping[str, Any] | None], GenerationSpec]

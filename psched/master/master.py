@@ -48,6 +48,7 @@ from typing import Any
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import FATAL, GenerationSpec, ReadSpec, SpecError
+from psched.master.monitor_child import MonitorKeeper
 from psched.master.reports.status import MasterState, Status
 from psched.master.respawn import Respawn
 from psched.master.terminal import StopNotice, Terminal
@@ -92,6 +93,7 @@ class Master:
         clock: measures the timeouts.
         status: publishes the state of the master, for example to the service manager.
         terminal: the terminal from which the master was started.
+        monitor: keeps the monitor alive.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Master:
         reopen_logs: Callable[[], None],
         status: Status,
         terminal: Terminal,
+        monitor: MonitorKeeper,
     ) -> None:
         self._read_spec = read_spec
         self._workers = workers
@@ -112,6 +115,7 @@ class Master:
         self._reopen_logs = reopen_logs
         self._status = status
         self._terminal = terminal
+        self._monitor = monitor
         self._notice = StopNotice(workers, terminal, clock)
 
         self._generation = 0
@@ -169,8 +173,10 @@ class Master:
             self._try(self._restart)
             self._try(self._fill)
         self._try(self._clean_up)
+        stopping = self._stopping_since is not None
+        self._try(self._monitor.step, self._generation, self._spec, stopping)
         self._try(self._show)
-        self._try(self._terminal.look if self._stopping_since is None else self._notice.step)
+        self._try(self._notice.step if stopping else self._terminal.look)
         if not self._fault:
             self._faults.passed()
         now = self._clock.monotonic()
@@ -187,7 +193,7 @@ class Master:
         """
         if self._stopping_since is None:
             return False
-        if not self._workers:
+        if not self._workers and not self._monitor.keeps_from_stopping:
             return True
         return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
 
@@ -201,11 +207,7 @@ class Master:
         return self._exit_status
 
     def obey(self, arrived: Collection[signal.Signals]) -> None:
-        """Act on the signals that have arrived.
-
-        After a stop has begun, only the signals that stop the master and that reopen the logs have
-        an effect.
-        """
+        """Act on signals; in a stop, only on those that stop the master or reopen the logs."""
         arrived = self._terminal.translate(arrived)
         if not _STOP.isdisjoint(arrived):
             self._try(self._stop, arrived)
@@ -236,7 +238,8 @@ class Master:
         try:
             if self._fault:
                 return inbox.wait(timeout)
-            return inbox.wait(timeout, [*(w.link for w in self._workers), *self._status.links])
+            links = [w.link for w in self._workers] + self._monitor.links
+            return inbox.wait(timeout, [*links, *self._status.links])
         except Exception as error:  # noqa: BLE001
             self._faults.failed(error)
             self._clock.sleep(_FAULT_PAUSE)
@@ -246,9 +249,8 @@ class Master:
 
     def _receive(self) -> None:
         for worker in self._workers:
-            # Catch exceptions for each worker separately. Otherwise, an exception at one worker's
-            # messages would leave the messages of other workers unread, and the master would kill
-            # those workers because they seem silent.
+            # Each worker by itself: if an exception at one worker's messages left those of others
+            # unread, the master would kill the others, because they seem silent.
             self._try(self._receive_from, worker)
 
     def _receive_from(self, worker: WorkerChild) -> None:
@@ -273,8 +275,7 @@ class Master:
         worker.heard_from(message, self._clock.monotonic())
         # Ignore "ready" if the worker has died after sending it.
         if "ready" in message and not worker.ready and worker.exit is None:
-            # Log an exception and continue: the worker must work even if its nonce cannot be
-            # recorded.
+            # The worker must work even if its nonce cannot be recorded.
             self._try(self._workers.became_ready, worker)
             # The worker waits for this answer before it claims tasks. If the master has already
             # told it to stop, it reads that message before this answer and claims no task.
@@ -313,14 +314,12 @@ class Master:
 
     def _reopen(self) -> None:
         self._reopen_logs()
+        self._try(self._monitor.reopen_log)
         for worker in self._workers:
             worker.tell(reopen=True)
 
     def _clean_up(self) -> None:
-        """Fork a cleaner for the leases of dead workers if no worker is alive and none will follow.
-
-        A cleaner is a process that only releases leases.
-        """
+        """Fork a cleaner for leases of dead workers if no worker lives and none will follow."""
         no_followers = self._stopping_since is not None or self._paused
         if no_followers and not self._workers and self._spec is not None:
             self._workers.clean_up(self._generation, self._spec)
@@ -483,7 +482,7 @@ class Master:
             self._state, self._generation, self._workers, until=self._last_kill, about=about
         )
         again = self._respawn.wakes(self._clock.monotonic())
-        self._wakes = min(shown, self._workers.wakes, again)
+        self._wakes = min(shown, self._workers.wakes, self._monitor.wakes, again)
 
     @property
     def _state(self) -> MasterState:

@@ -135,6 +135,12 @@ FROM_MASTER = Shapes(
 )
 """The messages that a worker accepts from its master."""
 
+FROM_MONITOR = Shapes({"beat": {"beat": flag}}, longest=2**14)
+"""The messages that a master accepts from its monitor: signs of life."""
+
+TO_MONITOR = Shapes({"stop": {"stop": flag}, "reopen": {"reopen": flag}}, longest=2**20)
+"""The messages that a monitor accepts from its master."""
+
 FROM_READER = Shapes({"follow": {"follow": line}}, longest=2**14)
 """The message that a master accepts from a client of its socket, as `Link` sends it. A client that
 sends nothing receives the status document."""
@@ -182,6 +188,7 @@ STATUS = Shapes(
         # Masters of older versions do not send these fields.
         "slots": {"pid": _master, **_LOAD},
         "triggers": {"pid": _master, "triggers": brief_text},
+        "monitor": {"pid": _master, "monitor": maybe(record(pid=pid, state=text(20)))},
     },
     longest=64 * 2**20,
 )

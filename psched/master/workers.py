@@ -9,6 +9,7 @@ from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, Work
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
 from psched.process.cgroup import Cgroup
+from psched.process.child import Exit
 from psched.process.deadman import Deadline
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
@@ -76,6 +77,7 @@ class Workers:
         # Children that exist already were started before this process executed psched, so they
         # belong to no task. Remember them, so that they are not killed as orphans.
         self._not_ours = spawner.children()
+        self._helpers: dict[int, Callable[[Exit], object]] = {}
         self.due = clock.monotonic()
         self.deaths = 0
 
@@ -163,6 +165,16 @@ class Workers:
         self._cgroup_outage.passed()
         return made
 
+    def spare(self, pid: int, ended: Callable[[Exit], object]) -> None:
+        """Let a child alone that is no worker; call this at once after its fork.
+
+        Args:
+            pid: the child's pid.
+            ended: is called when the child was reaped.
+        """
+        self._not_ours |= {pid}
+        self._helpers[pid] = ended
+
     def became_ready(self, worker: WorkerChild) -> None:
         """Mark a worker as ready, and write its nonce to the nonce file.
 
@@ -181,9 +193,11 @@ class Workers:
         for exit_ in self._spawner.reap():
             # Forget the pid, because the kernel can give it to another process from now on.
             self._not_ours -= {exit_.pid}
+            if (tell := self._helpers.pop(exit_.pid, None)) is not None:
+                tell(exit_)
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
-                continue  # not a worker, but an orphan that a dead worker has left
+                continue  # not a worker, but a helper, or an orphan that a dead worker has left
             # Record the worker before anything can fail, so that the next call returns it if an
             # exception ends this call.
             self._ended.append(worker)

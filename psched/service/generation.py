@@ -25,11 +25,13 @@ from psched.handlers.configured import load_handlers
 from psched.master.generation_spec import (
     BAD_HANDLERS,
     GenerationSpec,
+    MonitorSpec,
     SpecError,
     WorkerIdentity,
     nothing,
 )
 from psched.process.link import Link
+from psched.service.monitor_boot import run_monitor
 from psched.service.worker_boot import (
     MASTER_NUMBERS,
     WorkerBoot,
@@ -75,7 +77,15 @@ class ConfigSource:
             _adopt, self.log, settings.log, settings.log_level, settings.log_format, about
         )
         boot = partial(self._boot, settings)
-        return _generation_spec(numbers, boot, self.log, adopt=adopt, about=about)
+        return _generation_spec(
+            numbers, boot, self.log, adopt=adopt, about=about, monitor=self._monitor(settings)
+        )
+
+    def _monitor(self, settings: Config) -> MonitorSpec | None:
+        if not settings.monitor:
+            return None
+        main = partial(run_monitor, settings, self.log, os.getpid())
+        return MonitorSpec(main, settings.child_heartbeat_limit)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:
         # Withhold secrets from tasks here, in the worker, and not in the master, because the master
@@ -196,6 +206,7 @@ def _generation_spec(
     *,
     adopt: Callable[[], object] = nothing,
     about: Mapping[str, str] = MappingProxyType({}),
+    monitor: MonitorSpec | None = None,
 ) -> GenerationSpec:
     master = os.getpid()
 
@@ -212,4 +223,5 @@ def _generation_spec(
         kill_limit=numbers["graceful_kill_limit"],
         about=about,
         adopt=adopt,
+        monitor=monitor,
     )

@@ -22,6 +22,7 @@ from psched.config import Config
 from psched.master import leftover_processes, nonce_file
 from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
+from psched.master.monitor_child import MonitorKeeper
 from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.master.reports.sd_notify import Notifier
 from psched.master.reports.status import Status
@@ -153,14 +154,23 @@ def _run(
     kernel.handle_signals_on_the_stack()
     leftover_processes.kill()
     nonces = nonce_file.make(os.environ, CLOCK)
+    spawner = SystemSpawner()
     workers = Workers(
         CLOCK,
-        SystemSpawner(),
+        spawner,
         draw_nonce=new_nonce,
         keep=lambda: journal.descriptors,
         cgroup=cgroup,
         nonce_file=nonces,
         inherited=nonces.inherit(),
+    )
+    monitor = MonitorKeeper(
+        workers,
+        spawner,
+        clock=CLOCK,
+        respawn=Respawn(random.Random()),  # noqa: S311  # jitter
+        keep=lambda: journal.descriptors,
+        cgroup=cgroup,
     )
     master = Master(
         read_spec,
@@ -175,8 +185,10 @@ def _run(
             recent=journal.recent,
             clock=CLOCK,
             service_file=ServiceFile(usable_folder(os.environ)),
+            monitor=monitor,
         ),
         terminal=terminal,
+        monitor=monitor,
     )
     # Load the time zone before any worker is forked, because a worker might have no file descriptor
     # left to open the zone's file.

@@ -8,9 +8,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.master.generation_spec import GenerationSpec
+from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.master import Master
-from psched.master.messages import FROM_MASTER
+from psched.master.messages import FROM_MASTER, TO_MONITOR
+from psched.master.monitor_child import MonitorKeeper
 from psched.master.nonce_file import NonceFile
 from psched.master.reports.load import Load
 from psched.master.reports.sd_notify import Notifier
@@ -69,6 +70,8 @@ class MasterDriver:
     Args:
         processors: the number of workers in a generation. A test can set the attribute of this name
             before a restart.
+        monitor_limit: the most seconds of silence of the monitor; None if there is no monitor. A
+            test can set the attribute of this name before a restart.
         spawner: creates the workers; None for a new `ManualSpawner`.
         limits: values in seconds for attributes of `GenerationSpec`: ``start_timeout``,
             ``heartbeat_limit``, ``graceful_timeout``, ``kill_limit``.
@@ -85,11 +88,17 @@ class MasterDriver:
     """
 
     def __init__(
-        self, *, processors: int = 1, spawner: ManualSpawner | None = None, **limits: float
+        self,
+        *,
+        processors: int = 1,
+        monitor_limit: float | None = None,
+        spawner: ManualSpawner | None = None,
+        **limits: float,
     ) -> None:
         self.clock = ManualClock()
         self.spawner = ManualSpawner() if spawner is None else spawner
         self.processors = processors
+        self.monitor_limit = monitor_limit
         self.spec_error: Exception | None = None
         self.reopened = 0
         self.title = ""
@@ -102,6 +111,7 @@ class MasterDriver:
             **limits,
         }
         self._talking: set[int] = set()
+        self._monitor_pids: set[int] = set()
         numbers = itertools.count(1)
         self.workers = Workers(
             self.clock,
@@ -111,6 +121,14 @@ class MasterDriver:
             cgroup=None,
             nonce_file=NonceFile(None, "", None, self.clock),
             inherited=(),
+        )
+        self.monitor = MonitorKeeper(
+            self.workers,
+            self.spawner,
+            clock=self.clock,
+            respawn=Respawn(random.Random(0)),  # noqa: S311  # jitter
+            keep=lambda: (),
+            cgroup=None,
         )
         self.master = Master(
             self.read_spec,
@@ -126,12 +144,15 @@ class MasterDriver:
                 clock=self.clock,
             ),
             terminal=self.terminal,
+            monitor=self.monitor,
         )
 
     def close(self) -> None:
-        """Close the links between the master and its workers."""
+        """Close the links between the master and its children."""
         for worker in self.workers:
             worker.link.close()
+        for link in self.monitor.links:
+            link.close()
         self.spawner.close()
 
     # --- events ----------------------------------------------------------------------
@@ -139,16 +160,20 @@ class MasterDriver:
     def tick(self) -> float:
         """Have the master do everything that is due; return the seconds until the next tick."""
         timeout = self.master.tick()
-        for child in self.spawner.living:
+        for child in self._living:
             child.link.expects = FROM_MASTER
             child.receive()
+        for child in self.monitors:
+            if child.lives:
+                child.link.expects = TO_MONITOR
+                child.receive()
         return timeout
 
     def advance(self, seconds: float) -> None:
         """Move the clock, and tick whenever something is due; return early if the master stops."""
         left = seconds
         while True:
-            for child in self.spawner.living:
+            for child in self._living:
                 if child.pid in self._talking:
                     child.say(tasks=0, away=None, enough="", **Load(slots=1, free=1)._asdict())
             timeout = max(self.tick(), _LEAST)
@@ -187,13 +212,26 @@ class MasterDriver:
         self.tick()
         while waiting := [
             child
-            for child in self.spawner.living
+            for child in self._living
             if not self.record(child).ready and not self.record(child).draining
         ]:
             for child in waiting:
                 self.ready(child)
 
     # --- queries ---------------------------------------------------------------------
+
+    @property
+    def monitors(self) -> list[ManualChild]:
+        """All monitors that the master has started, the latest last."""
+        found = self.monitor.describe()
+        if found is not None:
+            self._monitor_pids.add(found["pid"])
+        return [child for child in self.spawner.born if child.pid in self._monitor_pids]
+
+    @property
+    def _living(self) -> list[ManualChild]:
+        """The living workers."""
+        return [child for child in self.spawner.living if child not in self.monitors]
 
     def record(self, child: ManualChild) -> WorkerChild:
         """The master's record of a child that the master has not reaped."""
@@ -202,7 +240,7 @@ class MasterDriver:
     def found(self) -> dict[tuple[int, int], ManualChild]:
         """The living workers, by generation and number; if two have the same, the younger one."""
         found = {}
-        for child in self.spawner.living:
+        for child in self._living:
             identity = self.record(child).identity
             found[identity.generation, identity.number] = child
         return found
@@ -241,7 +279,13 @@ class MasterDriver:
             graceful_timeout=self._limits["graceful_timeout"],
             kill_limit=self._limits["kill_limit"],
             about={},
+            monitor=self._monitor_spec(),
         )
+
+    def _monitor_spec(self) -> MonitorSpec | None:
+        if self.monitor_limit is None:
+            return None
+        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit)
 
     def set_title(self, text: str) -> None:
         """Store the master's new process title in `title`."""

@@ -120,6 +120,17 @@ class Master(OwnedProcess):
             if title(pid).startswith("psched worker") and shown in title(pid)
         ]
 
+    def wait_for_monitor(self, other_than: int = 0) -> int:
+        """Wait until a monitor is ready, another one than this; return its pid."""
+
+        def ready() -> int | None:
+            found = [pid for pid in children(self.pid) if title(pid).startswith("psched monitor")]
+            return next((pid for pid in found if pid != other_than), None)
+
+        found = wait_until(ready, what=f"a monitor below master {self.pid}")
+        assert found is not None
+        return found
+
     def send_all(self, number: signal.Signals) -> None:
         """Send a signal to every process of psched's, as ``systemctl kill`` does."""
         for pid in self.descendants:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import brief
+from psched.master.monitor_child import MonitorKeeper
 from psched.master.reports.load import Load, LoadLog, total
 from psched.master.reports.output_relay import OutputRelay
 from psched.master.reports.sd_notify import Notifier, microseconds
@@ -71,6 +72,7 @@ class Status:
         clock: measures the intervals and timeouts.
         service_file: tells other users of this host which database is served; None if no file is
             written.
+        monitor: keeps the monitor, which is described to ``psched status``; None if there is none.
 
     Attributes:
         problem: why the last restart failed. None if it succeeded, or if there was no restart.
@@ -86,7 +88,9 @@ class Status:
         recent: Sequence[str],
         clock: Clock,
         service_file: Announcement | None = None,
+        monitor: MonitorKeeper | None = None,
     ) -> None:
+        self._monitor = monitor
         self._service_file = service_file
         self._notifier = notifier
         self._socket = socket
@@ -275,6 +279,7 @@ class Status:
             "worker_deaths": workers.deaths,
             **_load_of(workers)._asdict(),
             "workers": [_described(worker, now) for worker in workers],
+            "monitor": None if self._monitor is None else self._monitor.describe(),
             # Each line begins with the time at which it was logged, so sort the lines as texts.
             "errors": sorted(errors)[-_ERRORS:],
         }

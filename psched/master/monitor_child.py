@@ -1,0 +1,220 @@
+"""The master's side of the monitor: starts it, watches it, and ends it.
+
+The monitor is a helper. It is not in the table of workers: whatever it does, no worker, generation
+or exit status changes because of it. A monitor that has ended, is silent, or has sent an invalid
+message is replaced, after a pause that grows with each failure.
+
+::
+
+    fork ─▶ starting ── first "beat" ─▶ ready ── "stop" ─▶ leaving ── exit ─▶ reaped
+               └── silent, invalid message ─▶ KILL ◀── too slow ──┘
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.base.fault_log import FaultLog
+from psched.master.generation_spec import GenerationSpec, MonitorSpec
+from psched.master.messages import FROM_MONITOR
+from psched.master.respawn import Respawn
+from psched.master.workers import Workers
+from psched.process.cgroup import Cgroup
+from psched.process.child import Child, Exit
+from psched.process.kill_ladder import KillLadder
+from psched.process.link import Link
+from psched.process.spawner import Spawner
+
+_log = logging.getLogger("psched.master")
+
+_LONGEST_END = 5.0
+"""Seconds after which a monitor that was told to end is killed."""
+
+_GIVE_UP = 5.0
+"""Seconds from the first KILL until the master no longer waits for the monitor's end."""
+
+_KILL_INTERVAL = 1.0
+"""Seconds between two KILLs to a monitor that is still alive."""
+
+_STANDSTILL = 6.0
+"""The master calls `MonitorKeeper.step` more often than this. If it does so later, it has stood
+still, and could not read the monitor's messages."""
+
+_NUMBER = 0
+"""The number under which `Respawn` counts the monitor's failures."""
+
+
+class MonitorKeeper:
+    """Keeps one monitor process alive, with the settings of the present generation.
+
+    Args:
+        workers: the table of workers, which reaps all children. At a stop, the monitor ends after
+            the workers.
+        spawner: forks and kills the monitor.
+        clock: measures its silence.
+        respawn: decides when a monitor that has ended is replaced. It counts nothing else.
+        keep: returns the file descriptors of open log files, which the monitor needs.
+        cgroup: the master's cgroup, below which the monitor has its own; None if it has none.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        spawner: Spawner,
+        *,
+        clock: Clock,
+        respawn: Respawn,
+        keep: Callable[[], Sequence[int]],
+        cgroup: Cgroup | None,
+    ) -> None:
+        self._workers = workers
+        self._spawner = spawner
+        self._clock = clock
+        self._respawn = respawn
+        self._keep = keep
+        self._cgroup = cgroup
+        self._fork_outage = FaultLog("cannot fork a monitor", _log, clock)
+        self._child: Child | None = None
+        self._own_cgroup: Cgroup | None = None
+        self._spec: MonitorSpec | None = None
+        self._generation = 0
+        self._leaving = False
+        self._made = 0
+        self._stepped = clock.monotonic()
+
+    @property
+    def links(self) -> list[Link]:
+        """The link to wait on."""
+        return [] if self._child is None else [self._child.link]
+
+    @property
+    def keeps_from_stopping(self) -> bool:
+        """Whether the master must still wait for the end of the monitor."""
+        ladder = None if self._child is None else self._child.ladder
+        if self._child is None or ladder is None:
+            return self._child is not None
+        return self._clock.monotonic() < ladder.started + ladder.limit + _GIVE_UP
+
+    @property
+    def wakes(self) -> float:
+        """When `step` must be called again, in seconds of the monotonic clock."""
+        if (child := self._child) is None:
+            # If there are no settings, this waits for nothing: the time has passed.
+            return self._respawn.wakes(self._clock.monotonic())
+        silent = float("inf") if child.cut_off else child.heard + self._limit
+        return silent if child.ladder is None else min(silent, child.ladder.wakes)
+
+    def step(self, generation: int, spec: GenerationSpec | None, stopping: bool) -> None:  # noqa: FBT001
+        """Start, watch or end the monitor, whatever is due.
+
+        Args:
+            generation: the number of the present generation.
+            spec: the parameters of the present generation; None if there is none yet.
+            stopping: whether the master stops. Then the monitor ends after the workers.
+        """
+        now = self._clock.monotonic()
+        is_over = stopping and not self._workers
+        wanted = None if spec is None or is_over else spec.monitor
+        if generation != self._generation:
+            self._generation = generation
+            self._respawn.forget()  # the cause may be gone, with the settings
+        if (child := self._child) is None:
+            if wanted is not None and self._respawn.allowed(_NUMBER, now):
+                self._start(wanted, now)
+        else:
+            self._watch(child, now)
+            if wanted is not self._spec:
+                self._end(child, now)
+        self._stepped = now
+
+    def reopen_log(self) -> None:
+        """Have the monitor open its log file again."""
+        if self._child is not None:
+            self._child.link.send({"reopen": True})
+
+    def describe(self) -> Mapping[str, Any] | None:
+        """The monitor's pid and state, for ``psched status``; None if there is no monitor."""
+        if (child := self._child) is None:
+            return None
+        state = "leaving" if self._leaving else "ready" if child.ready else "starting"
+        return {"pid": child.pid, "state": state}
+
+    @property
+    def _limit(self) -> float:
+        return float("inf") if self._spec is None else self._spec.limit
+
+    def _start(self, spec: MonitorSpec, now: float) -> None:
+        cgroup = self._make_cgroup()
+        try:
+            pid, link = self._spawner.spawn(lambda link: spec.main(link, cgroup), keep=self._keep())
+        except OSError as error:
+            self._fork_outage.failed(error)
+            self._respawn.refused(_NUMBER, now)
+            if cgroup is not None:
+                cgroup.remove()
+            return
+        self._fork_outage.passed()
+        link.expects = FROM_MONITOR
+        self._child, self._spec, self._leaving = Child(pid, link, now), spec, False
+        self._own_cgroup = cgroup
+        self._workers.spare(pid, self._ended)
+        _log.info("monitor (gen %d) started, pid %d", self._generation, pid)
+
+    def _make_cgroup(self) -> Cgroup | None:
+        """A cgroup for the monitor alone: if it is killed, so is all that it has started."""
+        if self._cgroup is None:
+            return None
+        self._made += 1
+        try:
+            return self._cgroup.below(f"monitor-{os.getpid()}-{self._made}")
+        except OSError:
+            return None  # it then stays in the cgroup of the master
+
+    def _watch(self, child: Child, now: float) -> None:
+        """Read the monitor's messages; kill it if it is silent, or has sent an invalid message."""
+        if (late := now - self._stepped - _STANDSTILL) > 0:
+            # Extend the limit, but do not reset it, so that a monitor that hangs is found even on a
+            # host where every call is late.
+            child.heard = min(now, child.heard + late + _STANDSTILL)
+        child.link.flush()
+        if child.link.receive():
+            child.heard, child.ready = now, True
+        if not child.cut_off:
+            if child.link.fault is not None:
+                self._kill(child, f"has sent {child.link.fault}", now)
+            elif now > child.heard + self._limit:
+                self._kill(child, f"is silent for {self._limit:.0f} s", now)
+        if child.ladder is not None and (number := child.ladder.due(now)) is not None:
+            self._spawner.send(child.pid, number)
+
+    def _kill(self, child: Child, why: str, now: float) -> None:
+        _log.error("the monitor, pid %d, %s: killed", child.pid, why)
+        child.cut_off = True
+        child.ladder = KillLadder(now, _KILL_INTERVAL, 0)
+
+    def _end(self, child: Child, now: float) -> None:
+        """Tell the monitor to end; kill it later if it has not ended."""
+        if not self._leaving:
+            self._leaving = True
+            child.link.send({"stop": True})
+            if child.ladder is None:
+                child.ladder = KillLadder(now + _LONGEST_END, _KILL_INTERVAL, 0)
+
+    def _ended(self, how: Exit) -> None:
+        """Note that the monitor was reaped."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.reaped(how)
+        if self._own_cgroup is not None:
+            self._own_cgroup.kill()
+            self._own_cgroup.remove()
+            self._own_cgroup = None
+        if self._leaving:
+            _log.info("the monitor, pid %d, %s", child.pid, how)
+            return
+        now = self._clock.monotonic()
+        self._respawn.failed(_NUMBER, now - child.started if child.ready else 0.0, now)
+        _log.error("the monitor, pid %d, %s", child.pid, how)

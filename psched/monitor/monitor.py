@@ -1,0 +1,161 @@
+"""The loop of a monitor process: does its duties when they are due, and obeys its master.
+
+The monitor runs no user code and holds no lease. It has a connection to the store only while one of
+its duties needs it. If the master dies, or tells it to end, it exits.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from psched.base.clock import Clock
+from psched.base.fault_log import FaultLog
+from psched.base.log import Log
+from psched.master.messages import TO_MONITOR
+from psched.process.link import Link
+from psched.process.signals import Waitable
+
+_log = logging.getLogger("psched.monitor")
+
+_PAUSES = (1.0, 60.0)
+"""Two times in seconds: the pause of a duty after its first fault, and the longest pause. Each
+further fault in a row doubles the pause."""
+
+
+class Duty(Protocol):
+    """Something that the monitor does again and again.
+
+    All duties share one thread, so a step must end soon: a monitor whose steps take longer than
+    ``child_heartbeat_limit`` is taken for one that hangs, and is replaced. A duty that waits for
+    others, for example for a slow receiver, does that in a thread of its own.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the duty does, for the log."""
+        ...
+
+    def step(self, now: float) -> float:
+        """Do what is due.
+
+        Whatever it raises is logged, and stops only this duty, for a while.
+
+        Args:
+            now: seconds of the monotonic clock.
+
+        Returns:
+            Seconds until the next step.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop, because the monitor ends; called once."""
+        ...
+
+
+class Inbox(Protocol):
+    """Receives the signals to a monitor; see `psched.process.signals.SignalInbox`."""
+
+    def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> Collection[int]:
+        """Sleep until a signal or message arrives, or the timeout ends; return the signals."""
+        ...
+
+
+class _Watched:
+    """A duty, and when it is due."""
+
+    def __init__(self, duty: Duty, clock: Clock) -> None:
+        self.duty = duty
+        self.due = clock.monotonic()
+        self._pause = 0.0
+        self._faults = FaultLog(f"a fault in {duty.name}", _log, clock, traceback=True)
+
+    def step(self, now: float) -> None:
+        """Let the duty do what is due; after a fault, not for a while."""
+        shortest, longest = _PAUSES
+        try:
+            self.due = now + max(0.0, self.duty.step(now))
+        except Exception as error:  # noqa: BLE001  # no duty may stop the others
+            self._pause = min(longest, max(shortest, 2 * self._pause))
+            self.due = now + self._pause
+            self._faults.failed(error)
+        else:
+            self._pause = 0.0
+            self._faults.passed()
+
+
+class Monitor:
+    """The main loop of a monitor process.
+
+    Args:
+        link: the connection to the master.
+        duties: what the monitor does.
+        inbox: receives the signals to this process.
+        log: the log of this process.
+        clock: decides when a duty is due.
+        beat: seconds between two signs of life to the master.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        duties: Sequence[Duty],
+        *,
+        inbox: Inbox,
+        log: Log,
+        clock: Clock,
+        beat: float,
+    ) -> None:
+        self._link = link
+        link.expects = TO_MONITOR
+        self._duties = [_Watched(duty, clock) for duty in duties]
+        self._inbox = inbox
+        self._log = log
+        self._clock = clock
+        self._beat = beat
+        self._next_beat = clock.monotonic()
+        self.is_over = False
+
+    def run(self) -> int:
+        """Work until the master says that it is enough, or has died; return the exit status."""
+        while True:
+            timeout = self.tick()
+            if self.is_over:
+                break
+            # Signals only end the sleep: the master's orders come over the link, because a terminal
+            # or systemd can send a signal to all processes of psched, and the monitor must still
+            # see what the workers do at last.
+            self._inbox.wait(timeout, [self._link])
+        for each in self._duties:
+            with suppress(Exception):
+                each.duty.close()
+        return 0
+
+    def tick(self) -> float:
+        """Obey the master, and do what is due.
+
+        Returns:
+            Seconds until the next tick.
+        """
+        self._receive()
+        for each in self._duties:
+            now = self._clock.monotonic()
+            if now >= each.due and not self.is_over:
+                each.step(now)
+        now = self._clock.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + self._beat
+            self._link.send({"beat": True})
+        wakes = min([self._next_beat, *(each.due for each in self._duties)])
+        return max(0.0, wakes - now)
+
+    def _receive(self) -> None:
+        self._link.flush()
+        for message in self._link.receive():
+            if "reopen" in message:
+                self._log.reopen()
+            if "stop" in message:
+                self.is_over = True
+        if self._link.closed:
+            self.is_over = True
