@@ -377,6 +377,11 @@ def _check_memory(values: Mapping[str, Any]) -> None:
         )
 
 
+def _check_metrics(values: Mapping[str, Any]) -> None:
+    if values["metrics"] and not values["monitor"]:
+        raise InvalidValueError("are shown by the monitor; set monitor to on, or remove it")
+
+
 _RULES = (
     _Rule("type", {"type", "url"}, _check_type),
     *(
@@ -395,6 +400,7 @@ _RULES = (
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
+    _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
     _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
     _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),

@@ -54,6 +54,10 @@ _IMPORT_PATH = MatchingText(
     "module:attribute, such as myapp.schedules:Dispatch, or a name in what is required",
     re.compile(r"(?:(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*)?[^\W\d]\w*"),
 )
+_METRICS = MatchingText(
+    "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
+    re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d{1,5}|(unix:/|textfile:/.*[^/]\.prom$).*"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -321,6 +325,9 @@ class Config:
 
     monitor: Annotated[bool, Flag()] = True
     """Whether the master keeps a monitor: a process that observes, and runs no task."""
+
+    metrics: Annotated[str | None, _METRICS] = None
+    """Where the monitor shows metrics for Prometheus; None means nowhere."""
 
     log: Annotated[Path | None, File()] = None
     """Log file; None means that the log is written to standard error."""

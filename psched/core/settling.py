@@ -212,10 +212,8 @@ def settle(
         answers = send(partial(store.settle, known))
         results |= answers
         for each in known:
-            if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
-                _log_decision(open_endings[each.key], each.reason)
-            elif answers[each.key] is Settled.DONE and is_by_failures(each.reason):
-                _log.warning("%s: %s", each.key, each.reason)
+            if answers[each.key] is Settled.DONE:
+                _note(open_endings[each.key], each, recorder)
         open_endings = {
             key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }
@@ -229,6 +227,18 @@ def settle(
             results |= dict.fromkeys(gone, Settled.PREEMPTED)
             open_endings = {k: e for k, e in open_endings.items() if k not in gone}
     return results
+
+
+def _note(ending: Ending, settlement: Settlement, recorder: Recorder | None) -> None:
+    """Count and log a settlement that was applied."""
+    if recorder is not None and not ending.is_borrowed:
+        if ending.attempt is not None:
+            recorder.counts.ended(ending.leased.type, ending.attempt)
+        recorder.counts.decided(ending.leased.type, settlement)
+    if settlement.status == WAITING and settlement.reason:
+        _log_decision(ending, settlement.reason)
+    elif is_by_failures(settlement.reason):
+        _log.warning("%s: %s", settlement.key, settlement.reason)
 
 
 def _log_decision(ending: Ending, reason: str) -> None:

@@ -78,10 +78,12 @@ class MonitorSpec:
             with the cgroup that the process must enter, if there is one. It returns the exit status
             of the process.
         limit: the most seconds between two messages of the monitor, and from its fork to the first.
+        wants_totals: whether it is told what the workers have counted.
     """
 
     main: Callable[[Link, Cgroup | None], int]
     limit: float
+    wants_totals: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,6 +288,8 @@ class Master:
         if message.get("enough") and not self._paused and self._workers.may_be_replaced(worker):
             _log.info("%s %s: another takes its place", worker.identity, message["enough"])
             worker.drain(None, worker.heard)
+        if "counted" in message:
+            self._monitor.totals.add(message["counted"])
         self._status.relay(message, worker)
         if "recovered" in message:
             self._workers.recovered(worker, message["recovered"])

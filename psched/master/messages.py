@@ -12,6 +12,7 @@ from psched.process.message_shapes import (
     any_whole,
     attached,
     brief_text,
+    each,
     extended,
     flag,
     line,
@@ -90,6 +91,11 @@ _FOLLOWED = {
 """Messages about the output of a running task, which the master passes on unchanged. The field by
 which a message is recognized is the number of its reader."""
 
+_name = text(40)
+
+COUNTED = listed(each(_name, line, line, whole()), 20_000)
+"""Counts with their labels; see `psched.core.history.counts`."""
+
 FROM_WORKER = Shapes(
     {
         "ready": {"ready": maybe(SETTINGS)},
@@ -102,6 +108,8 @@ FROM_WORKER = Shapes(
             "enough": line,
             **_LOAD,
         },
+        # What the worker has counted since its last message of this kind.
+        "counted": {"counted": COUNTED},
         "report": {
             "report": extended(
                 record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100)),
@@ -138,7 +146,28 @@ FROM_MASTER = Shapes(
 FROM_MONITOR = Shapes({"beat": {"beat": flag}}, longest=2**14)
 """The messages that a master accepts from its monitor: signs of life."""
 
-TO_MONITOR = Shapes({"stop": {"stop": flag}, "reopen": {"reopen": flag}}, longest=2**20)
+TO_MONITOR = Shapes(
+    {
+        "stop": {"stop": flag},
+        "reopen": {"reopen": flag},
+        # The totals that have changed, what is true now of the workers (`psched.master.totals`),
+        # and the seconds since a worker's last answered claim.
+        "totals": {
+            "totals": COUNTED,
+            "host": record(
+                workers=whole(),
+                ready=whole(),
+                away=whole(),
+                slots=whole(),
+                free=whole(),
+                tasks=whole(),
+                deaths=whole(),
+            ),
+            "claimed_ago": maybe(number()),
+        },
+    },
+    longest=64 * 2**20,
+)
 """The messages that a monitor accepts from its master."""
 
 FROM_READER = Shapes({"follow": {"follow": line}}, longest=2**14)

@@ -20,6 +20,7 @@ from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.messages import FROM_MONITOR
 from psched.master.respawn import Respawn
+from psched.master.totals import Totals
 from psched.master.workers import Workers
 from psched.process.cgroup import Cgroup
 from psched.process.child import Child, Exit
@@ -42,6 +43,9 @@ _STANDSTILL = 6.0
 """The master calls `MonitorKeeper.step` more often than this. If it does so later, it has stood
 still, and could not read the monitor's messages."""
 
+_TELL = 1.0
+"""The least seconds between two messages to the monitor about what the workers do."""
+
 _NUMBER = 0
 """The number under which `Respawn` counts the monitor's failures."""
 
@@ -57,6 +61,10 @@ class MonitorKeeper:
         respawn: decides when a monitor that has ended is replaced. It counts nothing else.
         keep: returns the file descriptors of open log files, which the monitor needs.
         cgroup: the master's cgroup, below which the monitor has its own; None if it has none.
+
+    Attributes:
+        totals: what the workers have counted. The monitor is told the totals when they change, and
+            a new monitor is told all of them.
     """
 
     def __init__(
@@ -83,6 +91,9 @@ class MonitorKeeper:
         self._leaving = False
         self._made = 0
         self._stepped = clock.monotonic()
+        self.totals = Totals(clock)
+        self._is_told = False
+        self._tell_at = 0.0
 
     @property
     def links(self) -> list[Link]:
@@ -104,7 +115,10 @@ class MonitorKeeper:
             # If there are no settings, this waits for nothing: the time has passed.
             return self._respawn.wakes(self._clock.monotonic())
         silent = float("inf") if child.cut_off else child.heard + self._limit
-        return silent if child.ladder is None else min(silent, child.ladder.wakes)
+        told = float("inf")
+        if self._tell_at > self._clock.monotonic():
+            told = self._tell_at  # something may have changed right after the last message
+        return min(silent, told, float("inf") if child.ladder is None else child.ladder.wakes)
 
     def step(self, generation: int, spec: GenerationSpec | None, stopping: bool) -> None:  # noqa: FBT001
         """Start, watch or end the monitor, whatever is due.
@@ -125,6 +139,8 @@ class MonitorKeeper:
                 self._start(wanted, now)
         else:
             self._watch(child, now)
+            if self._spec is not None and self._spec.wants_totals:
+                self._tell(child, now)
             if wanted is not self._spec:
                 self._end(child, now)
         self._stepped = now
@@ -159,6 +175,7 @@ class MonitorKeeper:
         link.expects = FROM_MONITOR
         self._child, self._spec, self._leaving = Child(pid, link, now), spec, False
         self._own_cgroup = cgroup
+        self._is_told, self._tell_at = False, 0.0
         self._workers.spare(pid, self._ended)
         _log.info("monitor (gen %d) started, pid %d", self._generation, pid)
 
@@ -189,6 +206,16 @@ class MonitorKeeper:
         if child.ladder is not None and (number := child.ladder.due(now)) is not None:
             self._spawner.send(child.pid, number)
 
+    def _tell(self, child: Child, now: float) -> None:
+        """Tell the monitor what the workers do, at most every `_TELL` seconds."""
+        # A monitor that reads slowly is told nothing more, so that nothing accumulates here.
+        if now < self._tell_at or child.link.unsent or child.cut_off:
+            return
+        changes = self.totals.changes(self._workers, everything=not self._is_told)
+        if changes is not None:
+            self._is_told, self._tell_at = True, now + _TELL
+            child.link.send(changes)
+
     def _kill(self, child: Child, why: str, now: float) -> None:
         _log.error("the monitor, pid %d, %s: killed", child.pid, why)
         child.cut_off = True
@@ -197,7 +224,9 @@ class MonitorKeeper:
     def _end(self, child: Child, now: float) -> None:
         """Tell the monitor to end; kill it later if it has not ended."""
         if not self._leaving:
-            self._leaving = True
+            self._leaving, self._tell_at = True, 0.0
+            if self._spec is not None and self._spec.wants_totals:
+                self._tell(child, now)  # what the last workers have counted at last
             child.link.send({"stop": True})
             if child.ladder is None:
                 child.ladder = KillLadder(now + _LONGEST_END, _KILL_INTERVAL, 0)

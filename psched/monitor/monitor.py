@@ -13,6 +13,7 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log
 from psched.master.messages import TO_MONITOR
+from psched.monitor.observed import Observed
 from psched.process.link import Link
 from psched.process.signals import Waitable
 
@@ -91,6 +92,7 @@ class Monitor:
     Args:
         link: the connection to the master.
         duties: what the monitor does.
+        observed: receives what the master tells about the workers.
         inbox: receives the signals to this process.
         log: the log of this process.
         clock: decides when a duty is due.
@@ -102,6 +104,7 @@ class Monitor:
         link: Link,
         duties: Sequence[Duty],
         *,
+        observed: Observed,
         inbox: Inbox,
         log: Log,
         clock: Clock,
@@ -110,6 +113,7 @@ class Monitor:
         self._link = link
         link.expects = TO_MONITOR
         self._duties = [_Watched(duty, clock) for duty in duties]
+        self._observed = observed
         self._inbox = inbox
         self._log = log
         self._clock = clock
@@ -153,6 +157,8 @@ class Monitor:
     def _receive(self) -> None:
         self._link.flush()
         for message in self._link.receive():
+            if "totals" in message:
+                self._observed.note(message)
             if "reopen" in message:
                 self._log.reopen()
             if "stop" in message:

@@ -31,7 +31,7 @@ from psched.master.generation_spec import (
     nothing,
 )
 from psched.process.link import Link
-from psched.service.monitor_boot import run_monitor
+from psched.service.monitor_boot import check_metrics, run_monitor
 from psched.service.worker_boot import (
     MASTER_NUMBERS,
     WorkerBoot,
@@ -69,6 +69,7 @@ class ConfigSource:
         """
         try:
             settings = read_config(self.given, self.environment, self.overrides)
+            check_metrics(settings)
         except ConfigError as error:
             raise SpecError(str(error)) from error
         numbers = {name: getattr(settings, name) for name in MASTER_NUMBERS}
@@ -85,7 +86,8 @@ class ConfigSource:
         if not settings.monitor:
             return None
         main = partial(run_monitor, settings, self.log, os.getpid())
-        return MonitorSpec(main, settings.child_heartbeat_limit)
+        wants_totals = settings.metrics is not None
+        return MonitorSpec(main, settings.child_heartbeat_limit, wants_totals)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:
         # Withhold secrets from tasks here, in the worker, and not in the master, because the master

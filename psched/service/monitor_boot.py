@@ -2,16 +2,24 @@
 
 import gc
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
 
-from psched.app import CLOCK
+from psched.app import CLOCK, make_store
 from psched.base.errors import ConfigError
+from psched.base.fault_log import FaultLog
 from psched.base.log import Log, log_uncaught
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.master.generation_spec import BAD_CONFIG
 from psched.memory import MEMORY
-from psched.monitor.monitor import Monitor
+from psched.monitor.address import place_of
+from psched.monitor.monitor import Duty, Monitor
+from psched.monitor.observed import Observed
+from psched.monitor.showing import ServesMetrics, WritesMetrics
+from psched.monitor.store_view import StoreView
 from psched.process import kernel
 from psched.process.cgroup import Cgroup
 from psched.process.kernel import set_title
@@ -23,6 +31,24 @@ _log = logging.getLogger("psched.monitor")
 
 _BEATS = 4
 """How many signs of life the monitor sends within the time after which it counts as silent."""
+
+
+def check_metrics(settings: Config) -> None:
+    """Check that the monitor can show the metrics that are asked for.
+
+    Raises:
+        ConfigError: a package is missing, or there is no such port.
+    """
+    if settings.metrics is None:
+        return
+    if find_spec("prometheus_client") is None:
+        raise ConfigError(
+            "metrics: needs the package prometheus-client: pip install psched[metrics]"
+        )
+    try:
+        place_of(settings.metrics)
+    except ValueError as error:
+        raise ConfigError(f"metrics: {error}") from None
 
 
 def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgroup | None) -> int:
@@ -55,11 +81,14 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         _log.error("%s", error)
         return BAD_CONFIG
     withhold(settings.withheld)
+    observed = Observed(CLOCK)
+    duties = [*_duties(settings, observed)]
     gc.freeze()
     try:
         return Monitor(
             link,
-            (),
+            duties,
+            observed=observed,
             inbox=inbox,
             log=log,
             clock=CLOCK,
@@ -67,3 +96,23 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         ).run()
     finally:
         MEMORY.leave()
+
+
+def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
+    """What a monitor with these settings does."""
+    if not settings.metrics:
+        return
+    # Loaded only here, because the package is optional, and takes memory.
+    from psched.monitor.metrics import HostCollector, text_of  # noqa: PLC0415
+
+    view = StoreView(
+        partial(make_store, settings),
+        clock=CLOCK,
+        faults=FaultLog("the store does not answer the monitor", _log, CLOCK),
+    )
+    read = partial(text_of, HostCollector(observed, view.backlog))
+    place = place_of(settings.metrics)
+    if place.textfile is None:
+        yield ServesMetrics(place, read, observed, CLOCK)
+    else:
+        yield WritesMetrics(place.textfile, read)

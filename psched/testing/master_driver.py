@@ -72,6 +72,7 @@ class MasterDriver:
             before a restart.
         monitor_limit: the most seconds of silence of the monitor; None if there is no monitor. A
             test can set the attribute of this name before a restart.
+        wants_totals: whether the monitor is told what the workers have counted.
         spawner: creates the workers; None for a new `ManualSpawner`.
         limits: values in seconds for attributes of `GenerationSpec`: ``start_timeout``,
             ``heartbeat_limit``, ``graceful_timeout``, ``kill_limit``.
@@ -92,6 +93,7 @@ class MasterDriver:
         *,
         processors: int = 1,
         monitor_limit: float | None = None,
+        wants_totals: bool = False,
         spawner: ManualSpawner | None = None,
         **limits: float,
     ) -> None:
@@ -99,6 +101,7 @@ class MasterDriver:
         self.spawner = ManualSpawner() if spawner is None else spawner
         self.processors = processors
         self.monitor_limit = monitor_limit
+        self._wants_totals = wants_totals
         self.spec_error: Exception | None = None
         self.reopened = 0
         self.title = ""
@@ -285,7 +288,7 @@ class MasterDriver:
     def _monitor_spec(self) -> MonitorSpec | None:
         if self.monitor_limit is None:
             return None
-        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit)
+        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit, self._wants_totals)
 
     def set_title(self, text: str) -> None:
         """Store the master's new process title in `title`."""

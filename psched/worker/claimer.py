@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -15,6 +15,7 @@ from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core import attempts
 from psched.core.definition import history_setting, parse_row
+from psched.core.history.counts import CLAIMS
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Fate
 from psched.core.model import Retry, Row, Settlement
@@ -186,7 +187,7 @@ class Claimer:
             )
 
         try:
-            claimed = self._gateway.request(send)
+            claimed = self._ask(send)
         except ClaimUnknownError as error:
             self._unknown.note(error, sent)
             raise
@@ -208,6 +209,17 @@ class Claimer:
             # extended first, because the fork can take long.
             self._gateway.keep_leases()
             self._prepare(1)
+
+    def _ask(self, send: Callable[[], Claimed]) -> Claimed:
+        """Send a claim, and count what comes of it."""
+        counts = self._recorder.counts
+        try:
+            claimed = self._gateway.request(send)
+        except TransientStoreError:
+            counts.add(CLAIMS, "failed")
+            raise
+        counts.add(CLAIMS, "rows" if claimed.rows else "empty")
+        return claimed
 
     def resume(self) -> None:
         """Start, settle or give back each waiting row that need not wait for an answer any more."""
@@ -327,6 +339,7 @@ class Claimer:
             )
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
+        self._recorder.counts.decided(row.type, settlement)
         # A schedule that an extra run's worker held when it died keeps its reason.
         is_news = attempts.returned(row) is None
         self._unstarted.settle(settlement, is_news=is_news)

@@ -106,6 +106,7 @@ def make_worker(
         log=log,
         clock=clock,
         show_title=show_title,
+        counts=recorder.counts,
     )
 
 
@@ -120,7 +121,7 @@ def make_task_table(
 ) -> TaskTable:
     """Create the table of a worker's tasks, and the guard that enforces their limits."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
-    return TaskTable(pool, guard, clock, recorder.clock, output)
+    return TaskTable(pool, guard, clock, recorder, output)
 
 
 def make_lease_loop(
@@ -148,6 +149,7 @@ def make_lease_loop(
         rng=rng,
         longest_pause=min(_LONGEST_PAUSE, settings.alive_time / 20),
         slowness=slowness,
+        counts=recorder.counts,
     )
     unstarted = UnstartedLeases()
     gateway = StoreGateway(store, backoff, settings, clock=clock, tasks=tasks, unstarted=unstarted)

@@ -7,9 +7,17 @@ from typing import TypeVar
 
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, StoreUnavailableError, TransientStoreError
+from psched.base.errors import (
+    SchemaError,
+    StoreBusyError,
+    StoreError,
+    StoreUnavailableError,
+    TransientStoreError,
+    UnknownOutcomeError,
+)
 from psched.base.texts import brief
 from psched.config import Config
+from psched.core.history.counts import STORE_ERRORS, STORE_SECONDS, Counts
 
 T = TypeVar("T")
 
@@ -24,6 +32,15 @@ _FAST_AGAIN_AFTER = 10.0
 _MOST_REASONS = 5
 """The maximum number of different reasons that are logged for one outage, each of them once. The
 reason can change during an outage."""
+
+
+_KINDS = {
+    UnknownOutcomeError: "unknown_outcome",
+    StoreBusyError: "busy",
+    StoreUnavailableError: "unavailable",
+    SchemaError: "schema",
+}
+"""For classes of errors, subclasses first: their names in metrics. Others are \"refused\"."""
 
 
 class Slowness:
@@ -85,6 +102,14 @@ class Slowness:
         )
 
 
+def _kind(error: StoreError) -> str:
+    """The kind of an error, for metrics."""
+    for kind, name in _KINDS.items():
+        if isinstance(error, kind):
+            return name
+    return "refused"
+
+
 class StoreBackoff:
     """Sends requests to the store; after a failure, sends none until a pause has passed.
 
@@ -93,18 +118,26 @@ class StoreBackoff:
         rng: the source of random pauses, so that workers do not all try again at the same time.
         longest_pause: the maximum pause in seconds.
         slowness: receives the duration of each answered request.
+        counts: counts the answers and the failures.
 
     Attributes:
         not_before: the earliest time of the next request, seconds of the monotonic clock.
     """
 
     def __init__(
-        self, *, clock: Clock, rng: random.Random, longest_pause: float, slowness: Slowness
+        self,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        longest_pause: float,
+        slowness: Slowness,
+        counts: Counts,
     ) -> None:
         self._clock = clock
         self._rng = rng
         self._longest_pause = longest_pause
         self._slowness = slowness
+        self._counts = counts
         self._pause = _FIRST_PAUSE
         self.not_before = 0.0
         self._away_since: float | None = None
@@ -143,7 +176,9 @@ class StoreBackoff:
             self._failed(error)
             raise StoreUnavailableError(str(error)) from error
         self._answered = True
-        self._slowness.answered(self._clock.monotonic() - begun)
+        took = self._clock.monotonic() - begun
+        self._slowness.answered(took)
+        self._counts.observe(STORE_SECONDS, took)
         return answer
 
     def all_answered(self) -> None:
@@ -158,6 +193,8 @@ class StoreBackoff:
 
     def _failed(self, error: StoreError) -> None:
         now, self._reason = self._clock.monotonic(), brief(str(error))
+        self._counts.add(STORE_ERRORS, _kind(error))
+        self._counts.has_news = True
         self._answered = False
         if self._away_since is None:
             self._away_since, self._logged = now, {self._reason}

@@ -10,7 +10,7 @@ from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcome
 from psched.base.fault_log import FaultLog
 from psched.base.lease_times import Deadlines
 from psched.base.texts import brief
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import Recorder
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Whose
@@ -59,7 +59,7 @@ class TaskTable:
         pool: creates and kills the runners.
         guard: stops tasks at their time limits and before their leases end.
         clock: measures when a task was started, and when it ended.
-        store_clock: the same in the time of the store.
+        recorder: has the store's clock, which measures the same, and counts the starts.
         output: collects what tasks print; None if nobody does.
 
     Attributes:
@@ -75,7 +75,7 @@ class TaskTable:
         pool: RunnerPool,
         guard: TaskGuard,
         clock: Clock,
-        store_clock: StoreClock,
+        recorder: Recorder,
         output: OutputCollection | None = None,
     ) -> None:
         self.started = 0
@@ -86,7 +86,7 @@ class TaskTable:
         self._pool = pool
         self._guard = guard
         self._clock = clock
-        self._store_clock = store_clock
+        self._recorder = recorder
         self._output = output
         self._printing: dict[int, RunningTask] = {}
         self._readers: dict[int, RunningTask] = {}
@@ -170,8 +170,8 @@ class TaskTable:
             deadlines=deadlines,
             runner=runner,
             started=self._clock.monotonic(),
-            store_clock=self._store_clock,
-            started_at=self._store_clock.reading(),
+            store_clock=self._recorder.clock,
+            started_at=self._recorder.clock.reading(),
             schedule=schedule,
         )
         self._tasks[row.key] = task
@@ -184,6 +184,9 @@ class TaskTable:
             self._printing[runner.pipe.number] = task
             self._output.begin(runner.pipe)
         self.started += 1
+        if row.next_run_time:  # else it was inserted without a time, and is not late
+            late = task.started_at.milliseconds / 1000 - row.next_run_time
+            self._recorder.counts.started(late)
         task.log("started, %s, attempt %d", run.definition.type, row.attempt)
         self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit

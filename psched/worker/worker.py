@@ -13,6 +13,7 @@ from psched.base.errors import StoreError
 from psched.base.log import Log, log_uncaught
 from psched.base.texts import brief
 from psched.config import Config
+from psched.core.history.counts import Counts
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.master.messages import FROM_MASTER
@@ -78,6 +79,7 @@ class Worker:
         log: the log of this process.
         clock: measures when a heartbeat is due.
         show_title: sets the title of this process in the list of processes.
+        counts: what this worker has counted, which is sent to the master for metrics.
 
     Attributes:
         exit_status: the worker's exit status; None while the worker is to continue.
@@ -97,6 +99,7 @@ class Worker:
         log: Log,
         clock: Clock,
         show_title: Callable[[str], object],
+        counts: Counts,
     ) -> None:
         self.exit_status: int | None = None
         self._link = link
@@ -110,6 +113,7 @@ class Worker:
         self._log = log
         self._clock = clock
         self._show_title = show_title
+        self._counts = counts if settings.metrics else None
         self._admitted = False
         self._stopping = False
         self._give_up_at = 0.0
@@ -145,6 +149,8 @@ class Worker:
                 runners = self._tasks.links if self._admitted else ()
                 self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
+        if counted := self._counted():
+            self._link.send(counted)
         self._store.disconnect()
         self._tasks.close()
         return self.exit_status
@@ -293,12 +299,13 @@ class Worker:
         away = None if self._lease_loop.away is None else brief(self._lease_loop.away)
         load = self._lease_loop.load._asdict()
         news = {"tasks": tasks, "away": away, "enough": why, **load}
-        if news != self._last_news or (why and not self._stopping):
+        is_new = news != self._last_news or (self._counts is not None and self._counts.has_news)
+        if is_new or (why and not self._stopping):
             self._next_heartbeat = min(self._next_heartbeat, self._last_heartbeat + _HEARTBEAT)
         if now >= self._next_heartbeat:
             self._last_heartbeat, self._next_heartbeat = now, now + self._silence
             self._last_news = news
-            self._link.send(news)
+            self._link.send({**news, **self._counted()})
             stopping = ", leaving" if self._stopping else ""
             self._show_title(f"{self._place}: {tasks} tasks{stopping}")
         if self._lease_loop.has_polled and not self._told_poll:
@@ -306,6 +313,11 @@ class Worker:
             # when it tells the service manager that it is ready.
             self._told_poll = True
             self._link.send({"looked": True})
+
+    def _counted(self) -> Mapping[str, Any]:
+        """What was counted since the last message, as a part of a message; empty if nothing was."""
+        counted = () if self._counts is None else self._counts.take()
+        return {"counted": counted} if counted else {}
 
     def _status(self) -> dict[str, Any]:
         """This worker's tasks, recent errors and losses, for ``psched status``."""

@@ -2,9 +2,11 @@
 
 import json
 import signal
+import socket
+import sys
 
 from support.processes import kill, title
-from support.waiting import has_ended, wait_for_end, wait_until
+from support.waiting import HANG_TIMEOUT, has_ended, wait_for_end, wait_until
 
 
 def status(service):
@@ -96,3 +98,98 @@ def test_a_monitor_dies_with_its_master_even_if_it_hangs(service):
     master.kill()
 
     wait_for_end(monitor)
+
+
+# --- metrics and health --------------------------------------------------------------
+
+
+def asked(path, what):
+    """The status and the body of an answer on a Unix socket; (0, "") if nobody listens."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(HANG_TIMEOUT)
+            connection.connect(str(path))
+            connection.sendall(f"GET {what} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    except (FileNotFoundError, ConnectionError):
+        return 0, ""
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def value(path, metric):
+    """The value of a metric; 0 if it is not shown."""
+    lines = asked(path, "/metrics")[1].splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(f"{metric} ")), 0)
+
+
+def wait_for_value(path, metric, wanted):
+    wait_until(lambda: value(path, metric) == wanted, what=f"{metric} {wanted}")
+
+
+def test_metrics_go_on_when_workers_generations_and_monitors_are_replaced(service, tmp_path):
+    path = tmp_path / "metrics.sock"
+    service.configure(metrics=f"unix:{path}", history="none")
+    master = service.start()
+    finished = 'psched_runs_total{fate="finished",type="recorder"}'
+    wait_until(lambda: asked(path, "/readyz") == (200, "ready\n"), what="a ready host")
+    assert asked(path, "/livez") == (200, "alive\n")
+
+    service.add("one")
+    wait_for_value(path, finished, 1)
+    wait_for_value(path, "psched_run_duration_seconds_count", 1)
+    wait_for_value(path, "psched_start_lateness_seconds_count", 1)
+    assert value(path, 'psched_claims_total{result="rows"}') >= 1
+    assert value(path, "psched_store_seconds_count") > 0
+    assert "one" not in asked(path, "/metrics")[1]
+
+    service.add("held", data={"until": "gate"})
+    wait_for_value(path, "psched_leases", 1)
+    wait_for_value(path, 'psched_slots{state="free"}', 0)
+    service.add("waits")
+    wait_for_value(path, "psched_due", 1)
+    service.open_gate("gate")
+    wait_for_value(path, finished, 3)
+
+    [worker] = master.workers()
+    kill(worker)
+    wait_for_value(path, "psched_worker_deaths_total", 1)
+    kill(master.wait_for_monitor())
+    wait_for_value(path, finished, 3)
+    master.send(signal.SIGHUP)
+    master.wait_for_generation(2)
+    service.add("two")
+    wait_for_value(path, finished, 4)
+
+    assert master.stop() == 0
+    assert not path.exists()
+
+
+def test_a_host_whose_database_is_away_is_alive_but_not_ready(service, tmp_path):
+    path = tmp_path / "metrics.sock"
+    service.configure(metrics=f"unix:{path}", table="missing")
+    master = service.start()
+
+    def says_why():
+        status, why = asked(path, "/readyz")
+        return status == 503 and "the database does not answer" in why
+
+    wait_until(says_why, what="why the host is not ready")
+    assert asked(path, "/livez")[0] == 200
+    wait_until(lambda: value(path, 'psched_store_errors_total{kind="schema"}'), what="errors")
+    assert value(path, "psched_due") == 0
+    assert master.stop() == 0
+
+
+def test_metrics_are_refused_without_the_package_and_without_a_monitor(service):
+    service.configure(metrics="127.0.0.1:9464", monitor=False)
+    refused = service.run(*service.master_command, "-c", service.config.name)
+    assert refused.returncode == 78
+    assert "metrics: are shown by the monitor; set monitor to on" in refused.stderr
+
+    service.configure(monitor=None)
+    hides = "import sys; sys.modules['prometheus_client'] = None; "
+    starts = "from psched.cli.daemon.master import master; master()"
+    refused = service.run(sys.executable, "-c", hides + starts, "-c", service.config.name)
+    assert refused.returncode == 78
+    assert "pip install psched[metrics]" in refused.stderr

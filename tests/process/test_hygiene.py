@@ -95,6 +95,11 @@ def open_in(pid, kinds):
     return Counter(name for name in named if name != "null")
 
 
+def the_monitor_has_its_lines_and_no_database(found):
+    # One to the master, and the two ends by which a signal wakes it.
+    return found == Counter(unix=3, log=3)
+
+
 def mapped_in(pid):
     """The files in its memory, by their names."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -117,8 +122,8 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_it
     master = service.start(log="log")
     runs = [service.runs.wait(key)[0] for key in keys]
     # Where there is room for a fourth task, a process waits for it.
-    wait_until(lambda: len(descendants(master.pid)) == 10, what="the waiting runner")
-    workers = master.workers()
+    wait_until(lambda: len(descendants(master.pid)) == 11, what="the waiting runner")
+    workers, monitor = master.workers(), master.wait_for_monitor()
     runners = [pid for worker in workers for pid in runners_of(worker)]
     helpers = [pid for worker in workers for pid in children(worker)]
     collectors = [pid for pid in helpers if title(pid) == "psched collector"]
@@ -154,6 +159,7 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_it
         *((runner, a_runner_has_its_line) for runner in runners),
         *((collector, a_collector_has_its_line_and_pipes) for collector in collectors),
         *((worker, a_worker_has_its_database) for worker in workers),
+        (monitor, the_monitor_has_its_lines_and_no_database),
         (master.pid, the_master_has_neither),
     ]
     for pid, expected in expectations:
@@ -162,7 +168,7 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_it
             lambda pid=pid, expected=expected: expected(open_in(pid, kinds)),
             what=f"{title(pid)}: {expected.__name__}",
         )
-    for pid in [master.pid, *runners, *collectors]:
+    for pid in [master.pid, monitor, *runners, *collectors]:
         assert not [name for name in mapped_in(pid) if "psched.db" in name]
 
     service.open_gate("gate")

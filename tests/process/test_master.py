@@ -13,6 +13,7 @@ from psched.base.clock import SystemClock
 from psched.master.generation_spec import GenerationSpec
 from psched.master.master import Master
 from psched.master.messages import FROM_MASTER
+from psched.master.monitor_child import MonitorKeeper
 from psched.master.nonce_file import NonceFile
 from psched.master.reports.sd_notify import Notifier
 from psched.master.reports.status import Status
@@ -77,9 +78,10 @@ def run_master(failing):
         if failing == "title":
             raise ValueError("bug")
 
+    spawner = Faulty(failing)
     workers = Workers(
         CLOCK,
-        Faulty(failing),
+        spawner,
         draw_nonce=lambda: "nonce",
         keep=lambda: (),
         cgroup=None,
@@ -93,6 +95,14 @@ def run_master(failing):
         recent=[],
         clock=CLOCK,
     )
+    monitor = MonitorKeeper(
+        workers,
+        spawner,
+        clock=CLOCK,
+        respawn=Respawn(random.Random()),  # noqa: S311  # jitter
+        keep=lambda: (),
+        cgroup=None,
+    )
     master = Master(
         lambda _reported: spec,
         workers,
@@ -101,6 +111,7 @@ def run_master(failing):
         reopen_logs=lambda: say("reopened"),
         status=status,
         terminal=Terminal(),
+        monitor=monitor,
     )
     exit_status = master.run(inbox)
     say("used", time.process_time() - began)

@@ -6,6 +6,7 @@ import pytest
 
 from psched.master.messages import FROM_MONITOR
 from psched.monitor.monitor import Monitor
+from psched.monitor.observed import Observed
 from psched.process.link import Link
 from psched.testing import ManualClock
 
@@ -60,8 +61,15 @@ class Bench:
         self.inbox = Inbox(self.clock)
         self.log = FakeLog()
         self.link = link
+        self.observed = Observed(self.clock)
         self.monitor = Monitor(
-            link, duties, inbox=self.inbox, log=self.log, clock=self.clock, beat=beat
+            link,
+            duties,
+            observed=self.observed,
+            inbox=self.inbox,
+            log=self.log,
+            clock=self.clock,
+            beat=beat,
         )
 
     def run_for(self, seconds):

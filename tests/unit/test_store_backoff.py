@@ -13,6 +13,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.config import from_mapping
+from psched.core.history.counts import Counts
 from psched.testing import ManualClock
 from psched.worker.store_backoff import Slowness, StoreBackoff
 
@@ -54,7 +55,9 @@ def store():
 
 @pytest.fixture
 def backoff(clock):
-    return StoreBackoff(clock=clock, rng=Highest(), longest_pause=5.0, slowness=slowness(clock))
+    return StoreBackoff(
+        clock=clock, rng=Highest(), longest_pause=5.0, slowness=slowness(clock), counts=Counts()
+    )
 
 
 def pass_pause(backoff, clock):
@@ -182,7 +185,9 @@ def test_what_is_not_the_stores_failure_is_not_an_outage(backoff, store):
 @pytest.mark.parametrize("seed", range(10))
 def test_workers_do_not_come_back_in_step(seed, clock, store):
     rng = random.Random(seed)  # noqa: S311  # jitter
-    backoff = StoreBackoff(clock=clock, rng=rng, longest_pause=5.0, slowness=slowness(clock))
+    backoff = StoreBackoff(
+        clock=clock, rng=rng, longest_pause=5.0, slowness=slowness(clock), counts=Counts()
+    )
     store.failure = StoreUnavailableError("gone")
     refused(backoff, store)
     assert 0.05 <= backoff.not_before - clock.monotonic() <= 0.1

@@ -9,6 +9,7 @@ from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
+from psched.core.history.counts import Counts
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
@@ -47,6 +48,7 @@ class Scene:
             rng=random.Random(1),  # noqa: S311  # jitter
             longest_pause=5,
             slowness=Slowness(self.settings, self.clock),
+            counts=Counts(),
         )
         self.unstarted = UnstartedLeases()
         self.gateway = StoreGateway(

@@ -5,11 +5,11 @@ import pytest
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock
 from psched.worker.task_table import TaskTable
+from support.history import recorder
 
 SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
 
@@ -23,7 +23,7 @@ class Scene:
         self.wakes = 0.0
         self.link = self
         self.pipe = None
-        self.tasks = TaskTable(self, self, self, StoreClock(ManualClock()))
+        self.tasks = TaskTable(self, self, self, recorder(ManualClock()))
 
     def monotonic(self):
         return 0.0

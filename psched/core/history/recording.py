@@ -1,10 +1,11 @@
 """Creates the records that a store writes with a settlement."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
 
 from psched.core.columns import annotation
+from psched.core.history.counts import Counts
 from psched.core.history.records import (
     FAILURES,
     FOREVER,
@@ -29,11 +30,13 @@ class Recorder:
         host: the name of the worker's host.
         generation: the number of the worker's generation; None if a program polls by itself.
         clock: the store's clock.
+        counts: counts the same things, whatever the setting ``history`` is.
     """
 
     host: str
     generation: int | None
     clock: StoreClock
+    counts: Counts = field(default_factory=Counts)
 
     def records_of(
         self,

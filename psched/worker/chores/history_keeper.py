@@ -138,7 +138,9 @@ class HistoryKeeper:
         """
         if attempts.returned(row) is not None:
             return
-        self._add(row, self._recorder.taken_over(row, expired))
+        record = self._recorder.taken_over(row, expired)
+        self._recorder.counts.lost(row.type)
+        self._add(row, record)
 
     def unwritten(self, key: str) -> tuple[RunRecord, ...]:
         """The records of a key that wait to be written, the oldest first.
@@ -174,6 +176,7 @@ class HistoryKeeper:
             task.attempt, outcome=Outcome.PREEMPTED, reason="its lease was lost before its end"
         )
         record = self._recorder.record(task.row, attempt, task.occurrence.scheduled_time)
+        self._recorder.counts.ended(task.row.type, attempt)
         self._add(task.row, record)
 
     def wrote(self, key: str) -> None:

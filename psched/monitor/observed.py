@@ -1,0 +1,66 @@
+"""What the master has told the monitor: totals of counts, and what is true now of the workers."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.master.totals import Host
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What is known at one moment.
+
+    Attributes:
+        totals: how often each thing has happened, by name and two labels; see
+            `psched.core.history.counts`.
+        host: what is true of the workers of this host; None if the master has not said it yet.
+        claimed_ago: seconds since a worker's last search for due rows was answered; None if none
+            was answered yet.
+    """
+
+    totals: Mapping[Key, int] = field(default_factory=dict)
+    host: Host | None = None
+    claimed_ago: float | None = None
+
+    def labelled(self, name: str) -> Mapping[tuple[str, str], int]:
+        """The totals of one name, by their two labels."""
+        return {
+            (one, other): count for (of, one, other), count in self.totals.items() if of == name
+        }
+
+
+class Observed:
+    """Keeps what the master has told; several threads can read it.
+
+    Args:
+        clock: measures the time since the last answered search for due rows.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._totals: dict[Key, int] = {}
+        self._host: Host | None = None
+        self._claimed_at: float | None = None
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        """Note a message of the master of the kind ``totals``."""
+        totals: Sequence[tuple[str, str, str, int]] = message["totals"]
+        ago = message["claimed_ago"]
+        with self._lock:
+            self._totals.update({(name, one, other): n for name, one, other, n in totals})
+            self._host = Host(**{name: message["host"][name] for name in Host._fields})
+            self._claimed_at = None if ago is None else self._clock.monotonic() - ago
+
+    @property
+    def now(self) -> Observation:
+        """What is known now."""
+        with self._lock:
+            at = self._claimed_at
+            ago = None if at is None else self._clock.monotonic() - at
+            return Observation(totals=dict(self._totals), host=self._host, claimed_ago=ago)

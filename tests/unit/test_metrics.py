@@ -1,0 +1,312 @@
+"""Tests of what the monitor shows: metrics and health, and nothing else."""
+
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from psched.base.clock import SystemClock
+from psched.core.history import counts as counting
+from psched.master.totals import Host
+from psched.monitor.address import Place, place_of
+from psched.monitor.metrics import HostCollector, text_of
+from psched.monitor.observed import Observation, Observed
+from psched.monitor.readiness import why_not_ready
+from psched.monitor.server import Answer, MetricsServer
+from psched.monitor.showing import ServesMetrics, WritesMetrics
+from psched.monitor.store_view import Backlog
+from psched.testing import ManualClock
+from support.waiting import HANG_TIMEOUT, scaled, wait_until
+
+HOST = Host(workers=2, ready=2, away=0, slots=10, free=7, tasks=3, deaths=1)
+
+
+def observed(*totals, claimed_ago=1.0, host=HOST):
+    made = Observed(ManualClock())
+    made.note({"totals": totals, "host": host._asdict(), "claimed_ago": claimed_ago})
+    return made
+
+
+def samples(text):
+    """The values by name and labels, which are sorted by their names."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_counts_become_metrics():
+    seen = observed(
+        ["runs", "mail", "finished", 5],
+        ["attempts", "mail", "failed", 2],
+        ["claims", "empty", "", 9],
+        ["store_errors", "busy", "", 1],
+        ["skips", "coalesced", "", 4],
+        ["lateness", "0", "", 3],
+        ["lateness", "2", "", 1],
+        ["lateness", "13", "", 1],
+        ["lateness", "sum", "", 2_500_000],
+    )
+
+    found = samples(text_of(HostCollector(seen, lambda: Backlog(12, 3.5))))
+
+    assert found["psched_runs_total", "finished", "mail"] == 5
+    assert found["psched_attempts_total", "failed", "mail"] == 2
+    assert found["psched_claims_total", "empty"] == 9
+    assert found["psched_store_errors_total", "busy"] == 1
+    assert found["psched_skipped_total", "coalesced"] == 4
+    assert found["psched_slots", "free"] == 7
+    assert found["psched_slots", "busy"] == 3
+    assert found["psched_leases",] == 3
+    assert found["psched_worker_deaths_total",] == 1
+    assert found["psched_due",] == 12
+    assert found["psched_oldest_due_seconds",] == 3.5
+    buckets = [v for k, v in found.items() if k[0] == "psched_start_lateness_seconds_bucket"]
+    assert buckets == [3, 3, *[4] * 11, 5]
+    assert found["psched_start_lateness_seconds_count",] == 5
+    assert found["psched_start_lateness_seconds_sum",] == 2.5
+    assert len(buckets) == len(counting.BUCKETS[counting.LATENESS]) + 1
+
+
+def test_what_is_not_known_is_left_out():
+    found = samples(text_of(HostCollector(Observed(ManualClock()), lambda: None)))
+
+    assert not any(name.startswith(("psched_due", "psched_slots")) for name, *_ in found)
+    assert found["psched_store_seconds_count",] == 0
+
+
+def test_a_type_with_any_characters_does_not_break_the_text():
+    seen = observed(["runs", 'a"b\\c\nd', "finished", 5])
+
+    found = samples(text_of(HostCollector(seen, lambda: None)))
+
+    assert found["psched_runs_total", "finished", 'a"b\\c\nd'] == 5
+
+
+@pytest.mark.parametrize(
+    ("host", "claimed_ago", "why"),
+    [
+        (HOST, 5.0, None),
+        (None, None, "the master has not said anything yet"),
+        (HOST._replace(ready=0), 5.0, "no worker is ready"),
+        (HOST, 31.0, "no worker has searched for due rows for 31 s"),
+        (HOST, None, "no worker has searched for due rows yet"),
+        (HOST._replace(free=0), 60.0, "for 60 s; no slot is free"),
+        (HOST._replace(away=2), 60.0, "for 60 s; the database does not answer"),
+    ],
+)
+def test_a_host_is_ready_if_something_could_be_claimed_lately(host, claimed_ago, why):
+    said = why_not_ready(Observation(host=host, claimed_ago=claimed_ago))
+
+    assert said == why or (why is not None and said is not None and said.endswith(why))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("127.0.0.1:9464", Place(tcp=("127.0.0.1", 9464))),
+        ("[::1]:80", Place(tcp=("::1", 80))),
+        ("unix:/run/a b.sock", Place(socket=Path("/run/a b.sock"))),
+        ("textfile:/var/x.prom", Place(textfile=Path("/var/x.prom"))),
+    ],
+)
+def test_the_place_is_read_from_the_setting(text, place):
+    assert place_of(text) == place
+
+
+# --- the server ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server on a Unix socket; its path."""
+    path = tmp_path / "metrics.sock"
+    paths = {"/metrics": lambda: Answer(200, b"some 1\n"), "/readyz": lambda: Answer(503, b"no\n")}
+    serving = MetricsServer(Place(socket=path), paths, SystemClock(), scaled(1))
+    with contextlib.closing(serving):
+        yield path
+
+
+def connected(path):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(HANG_TIMEOUT)
+    connection.connect(str(path))
+    return connection
+
+
+def asked(path, request):
+    with connected(path) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := connection.recv(4096):
+                answer += chunk
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "body"),
+    [
+        (b"GET /metrics HTTP/1.1", 200, b"some 1\n"),
+        (b"GET /metrics?name[]=x HTTP/1.0", 200, b"some 1\n"),
+        (b"HEAD /metrics HTTP/1.1", 200, b""),
+        (b"GET /readyz HTTP/1.1", 503, b"no\n"),
+        (b"POST /metrics HTTP/1.1", 405, b"only GET and HEAD\n"),
+        (b"GET / HTTP/1.1", 404, b"/metrics, /livez and /readyz are here\n"),
+        (b"GET /metrics/../metrics HTTP/1.1", 404, b"/metrics, /livez and /readyz are here\n"),
+        (b"GET /metrics", 400, b"Bad Request\n"),
+        (b"\xff\x00 \x16\x03 x", 400, b"Bad Request\n"),
+    ],
+)
+def test_three_paths_are_served_and_nothing_else(server, request_line, status, body):
+    head, _, sent = asked(server, request_line + b"\r\nHost: x\r\n\r\n").partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert sent == body
+
+
+def test_a_request_that_is_too_long_or_cut_short_is_refused(server):
+    assert b" 413 " in asked(server, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 9000)
+    assert b" 400 " in asked(server, b"GET /met")
+
+
+def test_further_connections_are_closed_and_idle_ones_are_ended(server):
+    idle = [connected(server) for _ in range(16)]
+    wait_until(lambda: asked(server, b"GET /metrics HTTP/1.1\r\n\r\n") == b"", what="a refusal")
+
+    assert b" 408 " in idle[0].recv(4096)
+    for connection in idle:
+        connection.close()
+    wait_until(
+        lambda: b" 200 " in asked(server, b"GET /metrics HTTP/1.1\r\n\r\n"), what="an answer"
+    )
+
+
+def test_a_fault_in_an_answer_is_told_to_nobody_but_the_log(tmp_path, caplog):
+    def fail():
+        raise ValueError("secret")
+
+    path = tmp_path / "sock"
+    with contextlib.closing(MetricsServer(Place(socket=path), {"/x": fail}, SystemClock())):
+        answer = asked(path, b"GET /x HTTP/1.1\r\n\r\n")
+
+    assert b" 500 " in answer
+    assert b"secret" not in answer
+    assert "secret" in caplog.text
+
+
+def test_the_socket_of_a_killed_monitor_is_replaced_but_not_one_that_is_used(tmp_path):
+    path = tmp_path / "sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    first = MetricsServer(Place(socket=path), {}, SystemClock())
+    with contextlib.closing(first):
+        assert path.stat().st_mode & 0o777 == 0o660
+        with pytest.raises(OSError, match="another process listens"):
+            MetricsServer(Place(socket=path), {}, SystemClock())
+    assert not path.exists()
+
+    path.write_text("a file of somebody's")
+    with pytest.raises(OSError, match="is no socket"):
+        MetricsServer(Place(socket=path), {}, SystemClock())
+    assert path.read_text() == "a file of somebody's"
+
+
+def test_an_address_in_use_is_a_fault_of_the_duty_which_later_succeeds():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = Place(tcp=taken.getsockname()[:2])
+        duty = ServesMetrics(place, lambda: b"", Observed(ManualClock()), SystemClock())
+        with pytest.raises(OSError, match="in use"):
+            duty.step(0.0)
+    duty.step(0.0)
+    with socket.create_connection(place.tcp) as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+    duty.close()
+
+
+# --- the file ------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path):
+    path, texts = tmp_path / "psched.prom", iter([b"some 1\n", b"some 2\n"])
+    duty = WritesMetrics(path, lambda: next(texts))
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    (tmp_path / "psched.prom.new").symlink_to(victim)
+
+    assert duty.step(0.0) > 0
+    with path.open() as first:
+        duty.step(15.0)
+        assert first.read() == "some 1\n"
+
+    assert path.read_text() == "some 2\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert victim.read_text() == "untouched"
+    assert [*tmp_path.glob("*.new")] == []
+    duty.close()
+    assert not path.exists()
+
+
+# --- what is shipped for Prometheus and Grafana --------------------------------------
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "etc/prometheus/psched.rules.yml"
+DASHBOARD = ROOT / "etc/grafana/psched.json"
+
+
+def exported():
+    """The names of all samples that can be shown."""
+    everything = HostCollector(observed(), lambda: Backlog(0, 0.0)).collect()
+    names = set()
+    for family in everything:
+        ends = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("_total",)}
+        names |= {family.name + end for end in ends.get(family.type, ("",))}
+    return names
+
+
+def named_in(text):
+    return set(re.findall(r"psched_\w+", text))
+
+
+def test_rules_and_dashboard_name_only_metrics_that_are_exported():
+    rules = [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    wanted = {name for rule in rules for name in named_in(rule["expr"])}
+    shown = {
+        name for panel in panels for each in panel["targets"] for name in named_in(each["expr"])
+    }
+
+    assert wanted <= exported()
+    assert shown <= exported()
+    # The dashboard shows everything.
+    families = {re.sub("_(bucket|count|sum)$", "", name) for name in exported()}
+    assert families == {re.sub("_bucket$", "", name) for name in shown}
+
+
+def test_the_page_of_metrics_names_each_of_them():
+    page = (ROOT / "docs/metrics.md").read_text()
+    families = {re.sub("_(bucket|count|sum)$", "", name) for name in exported()}
+
+    assert families == set(re.findall(r"^\| `(psched_\w+)", page, re.MULTILINE))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_rules_and_the_metrics():
+    tool = shutil.which("promtool")
+    subprocess.run([tool, "check", "rules", RULES], check=True)
+    seen = observed(["runs", "mail", "finished", 1], ["attempts", "mail", "failed", 1])
+    text = text_of(HostCollector(seen, lambda: Backlog(1, 2.0)))
+    subprocess.run([tool, "check", "metrics"], input=text, check=True)
