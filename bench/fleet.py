@@ -129,6 +129,11 @@ class Fleet:
         return self._children("psched collector")
 
     @property
+    def monitor(self) -> list[int]:
+        """The pid of the monitor; empty if there is none."""
+        return [pid for pid in children(self.master.pid) if title(pid) == "psched monitor"]
+
+    @property
     def lasting(self) -> list[int]:
         """The pids of workers, fork servers and collectors: of all that outlasts tasks."""
         return [*self.workers, *self.servers, *self.collectors]

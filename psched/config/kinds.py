@@ -296,10 +296,17 @@ class ModuleNames(Kind):
         return names
 
 
-class TypeNames(Kind):
-    """A list of names of task types."""
+class Names(Kind):
+    """A list of names.
 
-    description = "the name of a type, or a list of such"
+    Args:
+        what: what has the names, for example ``a type``.
+    """
+
+    description = ""  # overrides the abstract property; __init__ sets the real description
+
+    def __init__(self, what: str) -> None:
+        self.description = f"the name of {what}, or a list of such"
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:

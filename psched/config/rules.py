@@ -21,6 +21,9 @@ library Allora."""
 _MOST_AUTOMATIC_PROCESSORS = 4
 """The largest number of workers that ``processors: auto`` can mean."""
 
+_MOST_METRICS_KEYS = 100
+"""The most keys in ``metrics_keys``: each costs a request to the store."""
+
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
 _MISSING = (
@@ -377,6 +380,13 @@ def _check_memory(values: Mapping[str, Any]) -> None:
         )
 
 
+def _check_metrics_keys(values: Mapping[str, Any]) -> None:
+    if values["metrics_keys"] and not values["metrics"]:
+        raise InvalidValueError("are shown with the metrics; set metrics, or remove it")
+    if len(values["metrics_keys"]) > _MOST_METRICS_KEYS:
+        raise InvalidValueError(f"has more than {_MOST_METRICS_KEYS} keys; name fewer schedules")
+
+
 def _check_metrics(values: Mapping[str, Any]) -> None:
     if values["metrics"] and not values["monitor"]:
         raise InvalidValueError("are shown by the monitor; set monitor to on, or remove it")
@@ -401,6 +411,7 @@ _RULES = (
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
     _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
+    _Rule("metrics_keys", {"metrics", "metrics_keys"}, _check_metrics_keys),
     _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
     _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),

@@ -27,6 +27,7 @@ from psched.config.kinds import (
     MatchingText,
     ModuleNames,
     Modules,
+    Names,
     Number,
     Options,
     Programs,
@@ -34,7 +35,6 @@ from psched.config.kinds import (
     SecretText,
     StoreOptions,
     StoreType,
-    TypeNames,
     ZoneName,
 )
 from psched.config.per_type import NO_TYPES, PerType, Types
@@ -320,7 +320,7 @@ class Config:
     """Programs that tasks of type exec are allowed to run: any (on), none (off), or those in a
     list. None means any; but none if exec or script is set."""
 
-    only: Annotated[tuple[str, ...], TypeNames()] = ()
+    only: Annotated[tuple[str, ...], Names("a type")] = ()
     """Types of task that the workers of this host run; an empty list means all types."""
 
     monitor: Annotated[bool, Flag()] = True
@@ -328,6 +328,9 @@ class Config:
 
     metrics: Annotated[str | None, _METRICS] = None
     """Where the monitor shows metrics for Prometheus; None means nowhere."""
+
+    metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
+    """Keys of schedules whose last success the metrics show, with the keys; at most 100."""
 
     log: Annotated[Path | None, File()] = None
     """Log file; None means that the log is written to standard error."""

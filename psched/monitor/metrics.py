@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from psched.core.history import counts
 from psched.monitor.observed import Observation, Observed
-from psched.monitor.store_view import Backlog
+from psched.monitor.store_view import Seen
 
 
 class _Counter(NamedTuple):
@@ -91,12 +91,12 @@ class HostCollector(Collector):
 
     Args:
         observed: what the master has told.
-        backlog: reads the due rows; returns None if they are not known.
+        read_store: returns what the store says.
     """
 
-    def __init__(self, observed: Observed, backlog: Callable[[], Backlog | None]) -> None:
+    def __init__(self, observed: Observed, read_store: Callable[[], Seen]) -> None:
         self._observed = observed
-        self._backlog = backlog
+        self._read_store = read_store
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -110,7 +110,7 @@ class HostCollector(Collector):
             yield _histogram(name, about, counted, seen)
         yield from _of_host(seen)
         # The store is asked last, because it can be slow.
-        yield from _of_store(self._backlog())
+        yield from _of_store(self._read_store())
 
 
 def text_of(collector: Collector) -> bytes:
@@ -151,12 +151,24 @@ def _of_host(seen: Observation) -> Iterator[Metric]:
     )
 
 
-def _of_store(backlog: Backlog | None) -> Iterator[Metric]:
-    if backlog is None:
-        return
-    yield GaugeMetricFamily(
-        "psched_due", "Rows of the table that are due and not leased, at most 1000.", backlog.due
-    )
-    yield GaugeMetricFamily(
-        "psched_oldest_due_seconds", "By how much the oldest of them is late.", backlog.late
-    )
+def _of_store(seen: Seen) -> Iterator[Metric]:
+    if seen.backlog is not None:
+        yield GaugeMetricFamily(
+            "psched_due",
+            "Rows of the table that are due and not leased, at most 1000.",
+            seen.backlog.due,
+        )
+        yield GaugeMetricFamily(
+            "psched_oldest_due_seconds",
+            "By how much the oldest of them is late.",
+            seen.backlog.late,
+        )
+    if seen.successes:
+        family = GaugeMetricFamily(
+            "psched_last_success_timestamp_seconds",
+            "When a schedule has last succeeded.",
+            labels=["key"],
+        )
+        for key, ended in seen.successes.items():
+            family.add_metric([key], ended)
+        yield family

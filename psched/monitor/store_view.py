@@ -1,17 +1,23 @@
-"""What the store says about due rows: asked for only while somebody wants to know it."""
+"""What the store says about rows and runs: asked for only while somebody wants to know it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.base.fault_log import FaultLog
+from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.records import Fate
 from psched.core.operations.overview import DUE, GivesOverview
 from psched.core.store_protocol import Store
 
 _FRESH = 5.0
 """Seconds for which an answer, or the lack of one, is used again, however many ask."""
+
+_FRESH_SUCCESSES = 15.0
+"""The same, for the last successes, which cost more."""
 
 
 class Backlog(NamedTuple):
@@ -27,51 +33,90 @@ class Backlog(NamedTuple):
     late: float
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the store has said.
+
+    Attributes:
+        backlog: the due rows; None if they are not known.
+        successes: when keys have last succeeded, in Unix seconds; without those for which it is
+            not known.
+    """
+
+    backlog: Backlog | None = None
+    successes: Mapping[str, float] = field(default_factory=dict)
+
+
 class StoreView:
-    """Reads the backlog; several threads can ask, and one of them sends the request.
+    """Reads the store; several threads can ask, and one of them sends the requests.
 
     Args:
         make_store: creates the store; called when somebody asks for the first time.
+        keys: the keys whose last success is wanted.
         clock: measures how old an answer is.
         faults: logs when the store does not answer.
     """
 
-    def __init__(self, make_store: Callable[[], Store], *, clock: Clock, faults: FaultLog) -> None:
+    def __init__(
+        self,
+        make_store: Callable[[], Store],
+        keys: Sequence[str],
+        *,
+        clock: Clock,
+        faults: FaultLog,
+    ) -> None:
         self._make_store = make_store
+        self._keys = keys
         self._clock = clock
         self._faults = faults
         self._lock = threading.Lock()
         self._store: Store | None = None
-        self._asked_at = float("-inf")
-        self._backlog: Backlog | None = None
+        self._ask_at = self._ask_successes_at = float("-inf")
+        self._seen = Seen()
 
-    def backlog(self) -> Backlog | None:
-        """The due rows; None if the store does not answer, or has no cheap answer."""
+    def read(self) -> Seen:
+        """What the store says now, or has said a few seconds ago."""
         with self._lock:
-            if self._clock.monotonic() >= self._asked_at + _FRESH:
-                self._backlog = self._ask()
-                self._asked_at = self._clock.monotonic()
-            return self._backlog
+            if self._clock.monotonic() >= self._ask_at:
+                try:
+                    self._seen = self._ask()
+                except StoreError as error:
+                    self._faults.failed(error)
+                    self._seen = Seen()
+                else:
+                    self._faults.passed()
+                self._ask_at = self._clock.monotonic() + _FRESH
+            return self._seen
 
-    def close(self) -> None:
-        """Close the connection, unless a request is being sent."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._store is not None:
-                    self._store.disconnect()
-            finally:
-                self._lock.release()
+    def _ask(self) -> Seen:
+        """Send the requests that are due.
 
-    def _ask(self) -> Backlog | None:
-        try:
-            if self._store is None:
-                self._store = self._make_store()
-            if not isinstance(self._store, GivesOverview):
-                return None
-            seen = self._store.overview(1)
-        except StoreError as error:
-            self._faults.failed(error)
-            return None
-        self._faults.passed()
-        since = seen.late[0].next_run_time if seen.late else None
-        return Backlog(seen.counts[DUE], max(0.0, seen.now - since) if since else 0.0)
+        Raises:
+            StoreError: the store does not answer.
+        """
+        if self._store is None:
+            self._store = self._make_store()
+        return Seen(_backlog(self._store), self._successes(self._store))
+
+    def _successes(self, store: Store) -> Mapping[str, float]:
+        if not self._keys or not isinstance(store, KeepsHistory):
+            return {}
+        if self._seen.backlog is not None and self._clock.monotonic() < self._ask_successes_at:
+            return self._seen.successes
+        if store.history_problem() is not None:
+            return {}
+        found = {}
+        for key in self._keys:
+            wanted = RunSelection(key=key, fates=frozenset({Fate.FINISHED}), limit=1)
+            for record in store.runs(wanted):
+                found[key] = record.ended / 1000
+        self._ask_successes_at = self._clock.monotonic() + _FRESH_SUCCESSES
+        return found
+
+
+def _backlog(store: Store) -> Backlog | None:
+    if not isinstance(store, GivesOverview):
+        return None
+    seen = store.overview(1)
+    since = seen.late[0].next_run_time if seen.late else None
+    return Backlog(seen.counts[DUE], max(0.0, seen.now - since) if since else 0.0)

@@ -107,10 +107,11 @@ def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
 
     view = StoreView(
         partial(make_store, settings),
+        settings.metrics_keys,
         clock=CLOCK,
         faults=FaultLog("the store does not answer the monitor", _log, CLOCK),
     )
-    read = partial(text_of, HostCollector(observed, view.backlog))
+    read = partial(text_of, HostCollector(observed, view.read))
     place = place_of(settings.metrics)
     if place.textfile is None:
         yield ServesMetrics(place, read, observed, CLOCK)

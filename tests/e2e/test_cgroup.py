@@ -416,3 +416,25 @@ def test_a_worker_that_is_frozen_is_killed_by_the_kernel_before_its_lease_ends(w
     never_two_at_once(service.runs.runs())
     assert master.stop() == 0
     assert below(group) == []
+
+
+def test_the_monitor_has_a_leaf_of_its_own_which_goes_with_it(walking, group):
+    service = walking
+    service.configure(cgroup="on")
+    master = started(service, group)
+    [masters_own] = [path for path in group.iterdir() if path.name.startswith("psched.")]
+
+    def leaf_of(monitor):
+        return Path(f"/proc/{monitor}/cgroup").read_text().strip().rpartition("/")[2]
+
+    first = master.wait_for_monitor()
+    wait_until(lambda: leaf_of(first).startswith("monitor-"), what="its cgroup")
+    assert (masters_own / "cgroup.procs").read_text() == ""
+    left = leaf_of(first)
+    kill(first)
+    second = master.wait_for_monitor(other_than=first)
+    wait_until(lambda: leaf_of(second).startswith("monitor-"), what="the next cgroup")
+    assert not (masters_own / left).exists()
+
+    assert master.stop() == 0
+    assert below(group) == []

@@ -141,7 +141,7 @@ def test_metrics_go_on_when_workers_generations_and_monitors_are_replaced(servic
     wait_for_value(path, "psched_start_lateness_seconds_count", 1)
     assert value(path, 'psched_claims_total{result="rows"}') >= 1
     assert value(path, "psched_store_seconds_count") > 0
-    assert "one" not in asked(path, "/metrics")[1]
+    assert 'key="' not in asked(path, "/metrics")[1]
 
     service.add("held", data={"until": "gate"})
     wait_for_value(path, "psched_leases", 1)
@@ -193,3 +193,22 @@ def test_metrics_are_refused_without_the_package_and_without_a_monitor(service):
     refused = service.run(sys.executable, "-c", hides + starts, "-c", service.config.name)
     assert refused.returncode == 78
     assert "pip install psched[metrics]" in refused.stderr
+
+
+def test_the_last_success_is_shown_of_keys_that_are_listed(each_service, tmp_path):
+    service, path = each_service, tmp_path / "metrics.sock"
+    service.configure(metrics=f"unix:{path}", metrics_keys=["one", "fails", "never"])
+    service.add("one")
+    service.add("fails", data={"fail": 1000})
+    service.add("two")
+    master = service.start()
+    for key in "one", "two":
+        service.wait_for_finish(key)
+
+    shown = 'psched_last_success_timestamp_seconds{key="one"}'
+    with service.schedules() as schedules:
+        [run] = schedules.runs("one")
+    wait_for_value(path, shown, run.ended)
+    [line] = [each for each in asked(path, "/metrics")[1].splitlines() if 'key="' in each]
+    assert line.startswith(shown)
+    assert master.stop() == 0

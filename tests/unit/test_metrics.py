@@ -21,7 +21,7 @@ from psched.monitor.observed import Observation, Observed
 from psched.monitor.readiness import why_not_ready
 from psched.monitor.server import Answer, MetricsServer
 from psched.monitor.showing import ServesMetrics, WritesMetrics
-from psched.monitor.store_view import Backlog
+from psched.monitor.store_view import Backlog, Seen
 from psched.testing import ManualClock
 from support.waiting import HANG_TIMEOUT, scaled, wait_until
 
@@ -56,7 +56,7 @@ def test_counts_become_metrics():
         ["lateness", "sum", "", 2_500_000],
     )
 
-    found = samples(text_of(HostCollector(seen, lambda: Backlog(12, 3.5))))
+    found = samples(text_of(HostCollector(seen, lambda: Seen(Backlog(12, 3.5), {"nightly": 17.5}))))
 
     assert found["psched_runs_total", "finished", "mail"] == 5
     assert found["psched_attempts_total", "failed", "mail"] == 2
@@ -69,6 +69,7 @@ def test_counts_become_metrics():
     assert found["psched_worker_deaths_total",] == 1
     assert found["psched_due",] == 12
     assert found["psched_oldest_due_seconds",] == 3.5
+    assert found["psched_last_success_timestamp_seconds", "nightly"] == 17.5
     buckets = [v for k, v in found.items() if k[0] == "psched_start_lateness_seconds_bucket"]
     assert buckets == [3, 3, *[4] * 11, 5]
     assert found["psched_start_lateness_seconds_count",] == 5
@@ -77,7 +78,7 @@ def test_counts_become_metrics():
 
 
 def test_what_is_not_known_is_left_out():
-    found = samples(text_of(HostCollector(Observed(ManualClock()), lambda: None)))
+    found = samples(text_of(HostCollector(Observed(ManualClock()), Seen)))
 
     assert not any(name.startswith(("psched_due", "psched_slots")) for name, *_ in found)
     assert found["psched_store_seconds_count",] == 0
@@ -86,7 +87,7 @@ def test_what_is_not_known_is_left_out():
 def test_a_type_with_any_characters_does_not_break_the_text():
     seen = observed(["runs", 'a"b\\c\nd', "finished", 5])
 
-    found = samples(text_of(HostCollector(seen, lambda: None)))
+    found = samples(text_of(HostCollector(seen, Seen)))
 
     assert found["psched_runs_total", "finished", 'a"b\\c\nd'] == 5
 
@@ -267,7 +268,9 @@ DASHBOARD = ROOT / "etc/grafana/psched.json"
 
 def exported():
     """The names of all samples that can be shown."""
-    everything = HostCollector(observed(), lambda: Backlog(0, 0.0)).collect()
+    everything = HostCollector(
+        observed(), lambda: Seen(Backlog(0, 0.0), {"nightly": 17.5})
+    ).collect()
     names = set()
     for family in everything:
         ends = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("_total",)}
@@ -291,8 +294,9 @@ def test_rules_and_dashboard_name_only_metrics_that_are_exported():
 
     assert wanted <= exported()
     assert shown <= exported()
-    # The dashboard shows everything.
+    # The dashboard shows everything, except what is off unless somebody sets it.
     families = {re.sub("_(bucket|count|sum)$", "", name) for name in exported()}
+    families.remove("psched_last_success_timestamp_seconds")
     assert families == {re.sub("_bucket$", "", name) for name in shown}
 
 
@@ -308,5 +312,5 @@ def test_promtool_accepts_the_rules_and_the_metrics():
     tool = shutil.which("promtool")
     subprocess.run([tool, "check", "rules", RULES], check=True)
     seen = observed(["runs", "mail", "finished", 1], ["attempts", "mail", "failed", 1])
-    text = text_of(HostCollector(seen, lambda: Backlog(1, 2.0)))
+    text = text_of(HostCollector(seen, lambda: Seen(Backlog(1, 2.0), {})))
     subprocess.run([tool, "check", "metrics"], input=text, check=True)
