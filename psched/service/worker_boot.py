@@ -96,6 +96,8 @@ class WorkerBoot:
             _log.error("the master has died")
             return DRAINED
         withhold(settings.withheld)
+        if report and settings.metrics and self.place.number == 0:
+            _log.warning("metrics are not shown: a master of a program keeps no monitor")
         try:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)

@@ -84,6 +84,7 @@ class LeaseLoop:
     ) -> None:
         self._store = store
         self._settings = settings
+        self._counts = recorder.counts
         self._tasks = tasks
         self._unstarted = unstarted
         self._backoff = backoff
@@ -370,8 +371,13 @@ class LeaseLoop:
                 alive_time=self._settings.alive_time,
                 retry_wait=self._settings.retry_wait,
             )
-            for key in self._gateway.request(send):
+            keys = [*self._gateway.request(send)]
+            for key in keys:
                 _log.warning("%s: released, its worker has died", key)
+            if keys and self._settings.metrics:
+                # Read the types, which `Store.recover` does not return.
+                for row in self._gateway.request(partial(self._store.look, keys)).values():
+                    self._counts.lost(row.type)
             self._recovered.append(self._dead.pop(0))
             self._claimer.poll_now()
 

@@ -26,6 +26,7 @@ def test_a_killed_monitor_is_replaced_and_nothing_else_changes(service):
         lambda: status(service)["monitor"] == {"pid": monitor, "state": "ready"},
         what="a ready monitor in the status",
     )
+    assert f"\nmonitor pid {monitor} ready\n" in service.psched("status").stdout
 
     assert master.workers() == workers
     assert status(service)["worker_deaths"] == 0
@@ -151,15 +152,21 @@ def test_metrics_go_on_when_workers_generations_and_monitors_are_replaced(servic
     service.open_gate("gate")
     wait_for_value(path, finished, 3)
 
+    service.add("cut", data={"until": "second gate"})
+    service.runs.wait("cut")
     [worker] = master.workers()
     kill(worker)
     wait_for_value(path, "psched_worker_deaths_total", 1)
+    wait_for_value(path, 'psched_attempts_total{outcome="lost",type="recorder"}', 1)
+    service.open_gate("second gate")
+    service.wait_for_finish("cut")
+    wait_for_value(path, finished, 4)
     kill(master.wait_for_monitor())
-    wait_for_value(path, finished, 3)
+    wait_for_value(path, finished, 4)
     master.send(signal.SIGHUP)
     master.wait_for_generation(2)
     service.add("two")
-    wait_for_value(path, finished, 4)
+    wait_for_value(path, finished, 5)
 
     assert master.stop() == 0
     assert not path.exists()
@@ -193,6 +200,11 @@ def test_metrics_are_refused_without_the_package_and_without_a_monitor(service):
     refused = service.run(sys.executable, "-c", hides + starts, "-c", service.config.name)
     assert refused.returncode == 78
     assert "pip install psched[metrics]" in refused.stderr
+
+    service.configure(metrics="127.0.0.1:99999")
+    refused = service.psched("check")
+    assert refused.returncode == 1
+    assert "metrics: there is no port 99999" in refused.stderr
 
 
 def test_the_last_success_is_shown_of_keys_that_are_listed(each_service, tmp_path):

@@ -36,6 +36,7 @@ from psched.handlers.permissions import (
     find_missing,
     user_name,
 )
+from psched.service.monitor_boot import check_metrics
 from psched.triggers import zone
 from psched.worker.startup_steps import was_moved_away
 
@@ -68,6 +69,8 @@ def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) 
         _check_handlers(settings)
     for line in _permissions(settings):
         click.echo(line)
+    with problems.collected():
+        check_metrics(settings)
     with problems.collected():
         _check_log(settings)
     with problems.collected():

@@ -91,6 +91,8 @@ def _lines(master: Mapping[str, Any]) -> Iterator[str]:
     yield from (master[name] for name in ("programs", "triggers") if name in master)
     for worker in master["workers"]:
         yield from _worker_lines(worker)
+    if (monitor := master.get("monitor")) is not None:
+        yield f"monitor pid {monitor['pid']} {monitor['state']}"
     if master["problem"]:
         yield f"last restart failed: {master['problem']}"
     yield f"{master['worker_deaths']} workers have died"
