@@ -34,7 +34,7 @@ _LONGEST_END = 5.0
 """Seconds after which a monitor that was told to end is killed."""
 
 _GIVE_UP = 5.0
-"""Seconds from the first KILL until the master no longer waits for the monitor's end."""
+"""Seconds from its KILL, at a stop, until the master no longer waits for the monitor's end."""
 
 _KILL_INTERVAL = 1.0
 """Seconds between two KILLs to a monitor that is still alive."""
@@ -42,6 +42,9 @@ _KILL_INTERVAL = 1.0
 _STANDSTILL = 6.0
 """The master calls `MonitorKeeper.step` more often than this. If it does so later, it has stood
 still, and could not read the monitor's messages."""
+
+_FAULT_PAUSE = 1.0
+"""Seconds for which nothing is done about the monitor after a fault in this module."""
 
 _TELL = 1.0
 """The least seconds between two messages to the monitor about what the workers do."""
@@ -84,6 +87,9 @@ class MonitorKeeper:
         self._keep = keep
         self._cgroup = cgroup
         self._fork_outage = FaultLog("cannot fork a monitor", _log, clock)
+        self._faults = FaultLog("a fault about the monitor", _log, clock, traceback=True)
+        self._not_before = 0.0
+        self._over_since: float | None = None
         self._child: Child | None = None
         self._own_cgroup: Cgroup | None = None
         self._spec: MonitorSpec | None = None
@@ -98,25 +104,28 @@ class MonitorKeeper:
     @property
     def links(self) -> list[Link]:
         """The link to wait on."""
-        return [] if self._child is None else [self._child.link]
+        if self._child is None or self._clock.monotonic() < self._not_before:
+            return []
+        return [self._child.link]
 
     @property
     def keeps_from_stopping(self) -> bool:
         """Whether the master must still wait for the end of the monitor."""
-        ladder = None if self._child is None else self._child.ladder
-        if self._child is None or ladder is None:
+        if self._child is None or self._over_since is None:
             return self._child is not None
-        return self._clock.monotonic() < ladder.started + ladder.limit + _GIVE_UP
+        return self._clock.monotonic() < self._over_since + _LONGEST_END + _GIVE_UP
 
     @property
     def wakes(self) -> float:
         """When `step` must be called again, in seconds of the monotonic clock."""
+        now = self._clock.monotonic()
+        if now < self._not_before:
+            return self._not_before
         if (child := self._child) is None:
-            # If there are no settings, this waits for nothing: the time has passed.
-            return self._respawn.wakes(self._clock.monotonic())
+            return self._respawn.wakes(now)
         silent = float("inf") if child.cut_off else child.heard + self._limit
         told = float("inf")
-        if self._tell_at > self._clock.monotonic():
+        if self._tell_at > now:
             told = self._tell_at  # something may have changed right after the last message
         return min(silent, told, float("inf") if child.ladder is None else child.ladder.wakes)
 
@@ -128,8 +137,21 @@ class MonitorKeeper:
             spec: the parameters of the present generation; None if there is none yet.
             stopping: whether the master stops. Then the monitor ends after the workers.
         """
+        if stopping and not self._workers and self._over_since is None:
+            self._over_since = self._clock.monotonic()
+        try:
+            self._step(generation, spec)
+        except Exception as error:  # noqa: BLE001  # a fault here must not slow down the master
+            self._failed(error)
+        else:
+            self._faults.passed()
+        self._stepped = self._clock.monotonic()
+
+    def _step(self, generation: int, spec: GenerationSpec | None) -> None:
         now = self._clock.monotonic()
-        is_over = stopping and not self._workers
+        if now < self._not_before:
+            return
+        is_over = self._over_since is not None
         wanted = None if spec is None or is_over else spec.monitor
         if generation != self._generation:
             self._generation = generation
@@ -143,7 +165,6 @@ class MonitorKeeper:
                 self._tell(child, now)
             if wanted is not self._spec:
                 self._end(child, now)
-        self._stepped = now
 
     def reopen_log(self) -> None:
         """Have the monitor open its log file again."""
@@ -157,6 +178,10 @@ class MonitorKeeper:
         state = "leaving" if self._leaving else "ready" if child.ready else "starting"
         return {"pid": child.pid, "state": state}
 
+    def _failed(self, error: Exception) -> None:
+        self._faults.failed(error)
+        self._not_before = self._clock.monotonic() + _FAULT_PAUSE
+
     @property
     def _limit(self) -> float:
         return float("inf") if self._spec is None else self._spec.limit
@@ -165,7 +190,7 @@ class MonitorKeeper:
         cgroup = self._make_cgroup()
         try:
             pid, link = self._spawner.spawn(lambda link: spec.main(link, cgroup), keep=self._keep())
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             self._fork_outage.failed(error)
             self._respawn.refused(_NUMBER, now)
             if cgroup is not None:
@@ -232,11 +257,14 @@ class MonitorKeeper:
                 child.ladder = KillLadder(now + _LONGEST_END, _KILL_INTERVAL, 0)
 
     def _ended(self, how: Exit) -> None:
-        """Note that the monitor was reaped."""
+        """Note that the monitor was reaped; raise nothing, because workers may have ended, too."""
         child, self._child = self._child, None
         if child is None:
             return
-        child.reaped(how)
+        try:
+            child.reaped(how)
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
         if self._own_cgroup is not None:
             self._own_cgroup.kill()
             self._own_cgroup.remove()

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,11 @@ def test_a_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path):
     assert [*tmp_path.glob("*.new")] == []
     duty.close()
     assert not path.exists()
+
+
+def test_master_and_workers_do_not_load_the_client_of_prometheus():
+    code = "import sys, psched.service.run; sys.exit('prometheus_client' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- what is shipped for Prometheus and Grafana --------------------------------------

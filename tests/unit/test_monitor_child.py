@@ -5,7 +5,7 @@ from signal import SIGHUP, SIGKILL, SIGTERM
 
 import pytest
 
-from psched.testing import MasterDriver
+from psched.testing import ManualSpawner, MasterDriver
 
 LIMIT = 60.0
 
@@ -190,3 +190,51 @@ def test_if_no_monitor_can_be_forked_it_is_tried_again(driver):
     driver.advance(3)
     assert driver.monitor.describe() is not None
     assert driver.worker(0).lives
+
+
+class Faulty(ManualSpawner):
+    """A spawner with a bug, which meets only monitors.
+
+    Attributes:
+        fails: whether it fails now.
+    """
+
+    fails = True
+
+    def spawn(self, main, *, keep):
+        if self.fails and len(self.born) == 1:
+            raise ValueError("a bug")
+        return super().spawn(main, keep=keep)
+
+
+def test_a_fault_in_the_care_for_the_monitor_slows_nothing_down_and_ends_by_itself(caplog):
+    spawner = Faulty()
+    with closing(MasterDriver(monitor_limit=LIMIT, spawner=spawner)) as driver:
+        driver.boot()
+        waits = []
+        for _ in range(20):
+            waits.append(driver.tick())
+            driver.clock.advance(waits[-1])
+
+        assert min(waits) >= 0.9
+        assert not driver.master._fault
+        assert caplog.text.count("a fault about the monitor") == 1
+        assert driver.worker(0).lives
+
+        spawner.fails = False
+        driver.advance(2)
+        assert driver.monitor.describe() is not None
+
+
+def test_a_fault_in_the_care_for_the_monitor_keeps_no_master_from_stopping(driver):
+    beat(driver)
+    [link] = driver.monitor.links
+    link.flush = None  # each step fails
+    driver.send(SIGTERM)
+    driver.worker(0).exits()
+
+    driver.advance(12)
+
+    assert driver.master.has_stopped
+    assert driver.master.close() == 0
+    link.close()
