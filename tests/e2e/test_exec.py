@@ -224,11 +224,11 @@ def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(servic
 
     row = service.wait_for_row("stuck", lambda seen: seen.reason)
 
-    assert before >= 4 + 1 + 3
+    assert before >= 5 + 1 + 3
     assert row.reason == "stopped at its time limit"
     assert (service.folder / "signs").read_text() == "TERM\n"
-    # The master, its worker, the collector, the fork server, and an idle runner.
-    wait_until(lambda: len(master.descendants) <= 5, what="the end of the command's children")
+    # The master, monitor and worker, its collector, its fork server, and an idle runner.
+    wait_until(lambda: len(master.descendants) <= 6, what="the end of the command's children")
     assert master.workers() == [worker]
 
 

@@ -149,7 +149,8 @@ def test_no_task_reads_the_memory_or_the_environment_of_psched(service, without_
     command = [*service.master_command, "-c", service.config.name]
     master = service.start(*without_ptrace, *command)
     [worker] = master.workers()
-    pids = f"{master.pid} {worker} {' '.join(map(str, children(worker)))}"
+    ours = [master.pid, master.wait_for_monitor(), worker, *children(worker)]
+    pids = " ".join(map(str, ours))
     data = {"command": PEEPING.format(pids=pids, to="seen"), "shell": True}
     push(service, "peeps", "exec", data)
     # Which memory is where is told to nobody either.
@@ -157,8 +158,8 @@ def test_no_task_reads_the_memory_or_the_environment_of_psched(service, without_
     # It can still see and kill what a task starts.
     push(service, "stays", "exec", {"command": "sleep 1000 & exit 0", "shell": True})
     service.psched("push", "stays", "{}", "--wait")
-    # The master, its worker, the collector, the fork server, and an idle runner.
-    wait_until(lambda: len(master.descendants) <= 5, what="the end of what a task has left")
+    # The master, monitor and worker, its collector, its fork server, and an idle runner.
+    wait_until(lambda: len(master.descendants) <= 6, what="the end of what a task has left")
     assert master.stop() == 0
 
 
@@ -173,6 +174,6 @@ def test_where_proc_is_hidden_it_is_said_and_psched_works(service, without_ptrac
     assert "Is /proc mounted with hidepid?" in master.text
     push(service, "stays", "exec", {"command": "sleep 1000 & exit 0", "shell": True})
     assert service.psched("push", "stays", "{}", "--wait").stdout == "stays: finished\n"
-    # The master, its worker, the collector, the fork server, and an idle runner.
-    wait_until(lambda: len(master.descendants) <= 5, what="the end of what a task has left")
+    # The master, monitor and worker, its collector, its fork server, and an idle runner.
+    wait_until(lambda: len(master.descendants) <= 6, what="the end of what a task has left")
     assert master.stop() == 0
