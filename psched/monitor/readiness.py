@@ -3,11 +3,11 @@
 from psched.monitor.observed import Observation
 
 LATELY = 30.0
-"""Seconds within which a search for due rows must have been answered. A worker searches at least
-once a minute, usually once a second, and tells the master what it has counted every 10 s."""
+"""Seconds, besides ``poll_interval``, within which a search for due rows must have been answered. A
+worker searches once in ``poll_interval``, and tells the master what it has counted every 10 s."""
 
 
-def why_not_ready(seen: Observation, within: float = LATELY) -> str | None:
+def why_not_ready(seen: Observation, within: float) -> str | None:
     """Why nothing could be claimed lately, in one line; None if something could be.
 
     Args:

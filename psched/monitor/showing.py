@@ -27,14 +27,23 @@ class ServesMetrics:
         place: where.
         read: returns the metrics as text; several threads can call it at once.
         observed: what the master has told.
+        lately: the most seconds since a worker's last answered search for due rows, for
+            ``/readyz``.
         clock: measures how long requests take.
     """
 
     name = "the server of metrics"
 
     def __init__(
-        self, place: Place, read: Callable[[], bytes], observed: Observed, clock: Clock
+        self,
+        place: Place,
+        read: Callable[[], bytes],
+        observed: Observed,
+        *,
+        lately: float,
+        clock: Clock,
     ) -> None:
+        self._lately = lately
         self._place = place
         self._read = read
         self._observed = observed
@@ -64,7 +73,7 @@ class ServesMetrics:
             self._server.close()
 
     def _ready(self) -> Answer:
-        why = why_not_ready(self._observed.now)
+        why = why_not_ready(self._observed.now, self._lately)
         return Answer(200, b"ready\n") if why is None else Answer(503, f"{why}\n".encode())
 
 

@@ -18,6 +18,7 @@ from psched.memory import MEMORY
 from psched.monitor.address import place_of
 from psched.monitor.monitor import Duty, Monitor
 from psched.monitor.observed import Observed
+from psched.monitor.readiness import LATELY
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView
 from psched.process import kernel
@@ -114,6 +115,7 @@ def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
     read = partial(text_of, HostCollector(observed, view.read))
     place = place_of(settings.metrics)
     if place.textfile is None:
-        yield ServesMetrics(place, read, observed, CLOCK)
+        lately = settings.poll_interval + LATELY
+        yield ServesMetrics(place, read, observed, lately=lately, clock=CLOCK)
     else:
         yield WritesMetrics(place.textfile, read)

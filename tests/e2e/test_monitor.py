@@ -223,4 +223,26 @@ def test_the_last_success_is_shown_of_keys_that_are_listed(each_service, tmp_pat
     wait_for_value(path, shown, run.ended)
     [line] = [each for each in asked(path, "/metrics")[1].splitlines() if 'key="' in each]
     assert line.startswith(shown)
+    # Each answer is read in a thread of its own, over one connection.
+    assert "the store does not answer the monitor" not in master.text
+    assert master.stop() == 0
+
+
+def test_a_program_has_no_monitor_and_says_that_metrics_are_not_shown(service):
+    service.configure(metrics="127.0.0.1:9464", dispatch=None)
+    service.write(
+        "program.py",
+        """
+        import psched, recorder
+
+        if __name__ == "__main__":
+            psched.Worker.run(recorder.Dispatch, "psched.yml")
+        """,
+    )
+    master = service.start(sys.executable, "program.py")
+
+    assert master.text.count("metrics are not shown") == 1
+    assert status(service)["monitor"] is None
+    service.add("one")
+    service.wait_for_finish("one")
     assert master.stop() == 0

@@ -106,7 +106,7 @@ def test_a_type_with_any_characters_does_not_break_the_text():
     ],
 )
 def test_a_host_is_ready_if_something_could_be_claimed_lately(host, claimed_ago, why):
-    said = why_not_ready(Observation(host=host, claimed_ago=claimed_ago))
+    said = why_not_ready(Observation(host=host, claimed_ago=claimed_ago), within=30.0)
 
     assert said == why or (why is not None and said is not None and said.endswith(why))
 
@@ -227,7 +227,9 @@ def test_the_socket_of_a_killed_monitor_is_replaced_but_not_one_that_is_used(tmp
 def test_an_address_in_use_is_a_fault_of_the_duty_which_later_succeeds():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Place(tcp=taken.getsockname()[:2])
-        duty = ServesMetrics(place, lambda: b"", Observed(ManualClock()), SystemClock())
+        duty = ServesMetrics(
+            place, lambda: b"", Observed(ManualClock()), lately=30.0, clock=SystemClock()
+        )
         with pytest.raises(OSError, match="in use"):
             duty.step(0.0)
     duty.step(0.0)
