@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import re
 import shutil
 import socket
@@ -13,7 +14,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+import psched
 from psched.base.clock import SystemClock
+from psched.base.errors import StoreUnavailableError
+from psched.base.fault_log import FaultLog
 from psched.core.history import counts as counting
 from psched.master.totals import Host
 from psched.monitor.address import Place, place_of
@@ -22,8 +26,9 @@ from psched.monitor.observed import Observation, Observed
 from psched.monitor.readiness import why_not_ready
 from psched.monitor.server import Answer, MetricsServer
 from psched.monitor.showing import ServesMetrics, WritesMetrics
-from psched.monitor.store_view import Backlog, Seen
+from psched.monitor.store_view import Backlog, Seen, StoreView
 from psched.testing import ManualClock
+from support.stores import make_store
 from support.waiting import HANG_TIMEOUT, scaled, wait_until
 
 HOST = Host(workers=2, ready=2, away=0, slots=10, free=7, tasks=3, deaths=1)
@@ -322,3 +327,49 @@ def test_promtool_accepts_the_rules_and_the_metrics():
     seen = observed(["runs", "mail", "finished", 1], ["attempts", "mail", "failed", 1])
     text = text_of(HostCollector(seen, lambda: Seen(Backlog(1, 2.0), {})))
     subprocess.run([tool, "check", "metrics"], input=text, check=True)
+
+
+# --- what the store says -------------------------------------------------------------
+
+
+def test_the_store_is_asked_only_by_those_who_want_to_know_and_not_too_often(tmp_path):
+    url, clock, made = f"sqlite:///{tmp_path}/psched.db", ManualClock(), []
+
+    def open_store():
+        made.append(make_store(url))
+        return made[-1]
+
+    faults = FaultLog("the store does not answer", logging.getLogger("psched"), clock)
+    view = StoreView(open_store, ["one"], clock=clock, faults=faults)
+    assert made == []
+
+    make_store(url).init()
+    assert view.read() == Seen(Backlog(0, 0.0), {})
+    with psched.open({"url": url}) as schedules:
+        schedules.add("one", "mail", next_time=1_000_000_000)
+    assert view.read().backlog.due == 0
+
+    clock.advance(5)
+    assert view.read().backlog.due == 1
+    assert view.read().backlog.late > 1e8
+    made[0].disconnect()
+    assert len(made) == 1
+
+
+def test_a_store_that_does_not_answer_is_logged_and_asked_again_later(caplog):
+    answers = []
+
+    def open_store():
+        answers.append("asked")
+        raise StoreUnavailableError("gone")
+
+    clock = ManualClock()
+    faults = FaultLog("the store does not answer", logging.getLogger("psched"), clock)
+    view = StoreView(open_store, [], clock=clock, faults=faults)
+
+    assert view.read() == view.read() == Seen()
+    clock.advance(5)
+    view.read()
+
+    assert len(answers) == 2
+    assert caplog.text.count("gone") == 1
