@@ -179,7 +179,7 @@ def test_a_host_whose_database_is_away_is_alive_but_not_ready(service, tmp_path)
 
     def says_why():
         status, why = asked(path, "/readyz")
-        return status == 503 and "the database does not answer" in why
+        return status == 503 and "the table 'missing' does not exist" in why
 
     wait_until(says_why, what="why the host is not ready")
     assert asked(path, "/livez")[0] == 200

@@ -164,30 +164,25 @@ def counted(worker, number):
 def test_the_sums_go_on_over_dead_workers_generations_and_monitors(driver):
     counted(driver.worker(0), 2)
     counted(driver.worker(1), 3)
-    driver.clock.advance(2)
-    driver.tick()
+    driver.advance(2)
     assert told(driver) == {("mail", "finished"): 5}
 
     counted(driver.worker(0), 10)  # its last words
     driver.worker(0).dies()
-    driver.clock.advance(2)
-    driver.tick()
+    driver.advance(2)
     assert told(driver) == {("mail", "finished"): 15}
 
     driver.monitors[-1].dies()
-    driver.clock.advance(2)
-    driver.tick()
+    driver.advance(2)
     assert told(driver) == {("mail", "finished"): 15}
 
     driver.send(SIGHUP)
     driver.boot()
     driver.tick()
     driver.monitors[-1].exits()
-    driver.clock.advance(2)
-    driver.tick()
+    driver.advance(2)
     counted(driver.worker(0), 1)
-    driver.clock.advance(2)
-    driver.tick()
+    driver.advance(2)
     assert told(driver) == {("mail", "finished"): 16}
 
 
