@@ -58,6 +58,8 @@ class Remote:
 
     def __getattr__(self, name: str) -> Any:
         request = getattr(self._store, name)
+        if not callable(request):
+            return request  # such as a count, which costs no request
 
         def send(*args: object, **kwargs: object) -> Any:
             self.requests[name] += 1
