@@ -95,9 +95,10 @@ _FOLLOWED = {
 """Messages about the output of a running task, which the master passes on unchanged. The field by
 which a message is recognized is the number of its reader."""
 
-_name = text(40)
+MOST_COUNTS = 20_000
+"""The most counts in one message, and the most that a master keeps. Workers send far fewer."""
 
-COUNTED = listed(each(_name, line, line, whole()), 20_000)
+COUNTED = listed(each(text(40), line, line, whole()), MOST_COUNTS)
 """Counts with their labels; see `psched.core.history.counts`."""
 
 FROM_WORKER = Shapes(
@@ -164,7 +165,7 @@ TO_MONITOR = Shapes(
                 free=whole(),
                 tasks=whole(),
                 deaths=whole(),
-                problem=maybe(text(1000)),
+                problem=maybe(brief_text),
             ),
         },
     },

@@ -7,14 +7,13 @@ them as metrics.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from psched.base.texts import brief
+from psched.master.messages import MOST_COUNTS
 from psched.master.reports.load import total
 from psched.master.workers import Workers
 
-MOST_COUNTS = 20_000
-"""The most totals; all further counts are dropped. Workers send far fewer."""
-
 _MOST_LABELS = 100
-"""The most first labels of one name; all further ones are counted as `_OTHER`."""
+"""The most names, and the most first labels of one name; further labels count as `_OTHER`."""
 
 _OTHER = "other"
 
@@ -51,7 +50,7 @@ class Totals:
         self._host = Host()
 
     def add(self, counted: Counted) -> None:
-        """Add what a worker has counted since its last message."""
+        """Add what a worker has counted since its last message; drop it if there are too many."""
         for name, label, value, number in counted:
             key = name, self._known(name, label), value
             if key in self._totals or len(self._totals) < MOST_COUNTS:
@@ -77,7 +76,9 @@ class Totals:
         return {"totals": totals, "host": host._asdict()}
 
     def _known(self, name: str, label: str) -> str:
-        labels = self._labels.setdefault(name, set()) if len(self._labels) < _MOST_LABELS else set()
+        if name not in self._labels and len(self._labels) >= _MOST_LABELS:
+            return _OTHER
+        labels = self._labels.setdefault(name, set())
         if label not in labels and len(labels) >= _MOST_LABELS:
             return _OTHER
         labels.add(label)
@@ -98,5 +99,5 @@ def host_of(workers: Workers, problem: str | None) -> Host:
         free=load.free,
         tasks=sum(worker.tasks for worker in living),
         deaths=workers.deaths,
-        problem=problem,
+        problem=None if problem is None else brief(problem),
     )

@@ -17,8 +17,7 @@ _FRESH = 5.0
 """Seconds for which an answer, or the lack of one, is used again, however many ask."""
 
 _FRESH_SUCCESSES = 15.0
-"""The same, for the last successes, which cost more."""
-
+"""Seconds for which the last successes are used again. They cost a request for each key."""
 
 _LONGEST = 5.0
 """Seconds after which no more requests for last successes are sent."""

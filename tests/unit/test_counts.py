@@ -5,6 +5,7 @@ from signal import SIGHUP
 
 import pytest
 
+from psched.base.texts import brief
 from psched.core.history import counts as counting
 from psched.core.history.counts import Counts
 from psched.core.history.records import Attempt, Fate, Outcome, Skipped
@@ -220,6 +221,16 @@ def test_the_master_too_bounds_the_types():
     assert totals._totals["runs", "other", "finished"] == 400
 
 
+def test_the_names_of_counts_do_not_unbind_the_types():
+    totals = Totals()
+    for number in range(200):
+        totals.add([[f"name{number}", "mail", "", 1]])
+    for number in range(500):
+        totals.add([["name0", f"type{number}", "", 1]])
+
+    assert len([key for key in totals._totals if key[0] == "name0"]) == 101
+
+
 def test_a_monitor_sends_nothing_but_beats():
     assert FROM_MONITOR.fault({"beat": True}) is None
     assert FROM_MONITOR.fault({"counted": []}) is not None
@@ -238,3 +249,16 @@ def test_the_monitor_is_told_whether_a_worker_could_claim_lately(driver):
     driver.clock.advance(2)
     driver.tick()
     assert "the database cannot be used: refused" in host(driver)["problem"]
+
+
+def test_the_monitor_accepts_the_longest_reason_why_nothing_could_be_claimed(driver):
+    away = brief("\U000e0001" * 5000)  # each character is shown as ten
+    news = {"tasks": 0, "enough": "", "slots": 1, "free": 1, "due": 0, "late": 0}
+    for worker in (driver.worker(0), driver.worker(1)):
+        worker.say(**news, away=away, waited=0, claim_age=0)
+    driver.clock.advance(2)
+    driver.tick()
+
+    last = driver.monitors[-1].received[-1]
+    assert last["host"]["problem"].startswith("the database cannot be used: ")
+    assert TO_MONITOR.fault(last) is None

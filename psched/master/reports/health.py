@@ -11,13 +11,16 @@ from typing import Any, NamedTuple, Self
 
 from psched.base.quantities import format_duration
 from psched.master.reports.load import Load, load_in
+from psched.master.reports.master_state import MasterState
 
 _NOT_CLAIMING: Mapping[str, str] = {
-    "starting": "the master is starting: no worker has searched for due tasks yet",
-    "paused": "the master is paused by the signal WINCH: it starts no task until its next restart",
-    "stopping": "the master is stopping",
+    MasterState.STARTING.value: "the master is starting: no worker has searched for due tasks yet",
+    MasterState.PAUSED.value: (
+        "the master is paused by the signal WINCH: it starts no task until its next restart"
+    ),
+    MasterState.STOPPING.value: "the master is stopping",
 }
-"""The values of `psched.master.reports.master_state.MasterState` in which no rows are claimed."""
+"""The values of `MasterState` in which no rows are claimed."""
 
 
 class Limits(NamedTuple):
@@ -67,7 +70,7 @@ class Facts:
     """What a master knows about itself; see `facts_in`.
 
     Attributes:
-        phase: the value of its `psched.master.reports.master_state.MasterState`.
+        phase: the value of its `MasterState`.
         workers: its workers.
     """
 
@@ -108,7 +111,9 @@ def why_not_ready(facts: Facts, limits: Limits) -> str | None:
     """
     if (reason := _NOT_CLAIMING.get(facts.phase)) is not None:
         away = [worker.store_away for worker in facts.workers if worker.store_away]
-        return f"{reason}; {away[0]}" if away and facts.phase == "starting" else reason
+        return (
+            f"{reason}; {away[0]}" if away and facts.phase == MasterState.STARTING.value else reason
+        )
     claiming = [worker for worker in facts.workers if worker.claims]
     if not claiming:
         return "no worker is ready to claim tasks"
