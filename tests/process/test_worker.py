@@ -179,8 +179,12 @@ def test_handlers_that_start_a_thread_when_imported_are_refused_with_the_mend(se
 
 
 @pytest.fixture
-def limited_to():
-    """A function that puts before a command what limits it to so many processes."""
+def limited_to(service):
+    """A function that puts before a command what limits it to so many processes.
+
+    There is no monitor: it would be one of them whenever a place is free, also the last one.
+    """
+    service.configure(monitor=False)
     prlimit, setpriv = map(shutil.which, ["prlimit", "setpriv"])
     if not (prlimit and setpriv and os.geteuid() == 0):
         pytest.skip("only root can become a user of its own, by util-linux's setpriv and prlimit")
