@@ -37,6 +37,7 @@ from psched.config.kinds import (
     StoreType,
     ZoneName,
 )
+from psched.config.monitoring.settings import MonitorSettings
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Context
@@ -54,14 +55,10 @@ _IMPORT_PATH = MatchingText(
     "module:attribute, such as myapp.schedules:Dispatch, or a name in what is required",
     re.compile(r"(?:(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*)?[^\W\d]\w*"),
 )
-_METRICS = MatchingText(
-    "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
-    re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d{1,5}|(unix:/|textfile:/.*[^/]\.prom$).*"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Config:
+class Config(MonitorSettings):
     """The checked values of all settings. Created by `load`, `from_mapping` and `with_settings`.
 
     Times are in seconds. Paths are absolute. The url can contain a password.
@@ -322,15 +319,6 @@ class Config:
 
     only: Annotated[tuple[str, ...], Names("a type")] = ()
     """Types of task that the workers of this host run; an empty list means all types."""
-
-    monitor: Annotated[bool, Flag()] = True
-    """Whether the master keeps a monitor: a process that observes, and runs no task."""
-
-    metrics: Annotated[str | None, _METRICS] = None
-    """Where the monitor shows metrics for Prometheus; None means nowhere."""
-
-    metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
-    """Keys of schedules whose last success the metrics show, with the keys; at most 100."""
 
     log: Annotated[Path | None, File()] = None
     """Log file; None means that the log is written to standard error."""

@@ -1,0 +1,1 @@
+"""The settings of what the monitor does, and the kinds of their values."""

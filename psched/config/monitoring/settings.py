@@ -1,0 +1,26 @@
+"""The declarations of the settings of what the monitor does."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from psched.config.kinds import Flag, MatchingText, Names
+
+_METRICS = MatchingText(
+    "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
+    re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d{1,5}|(unix:/|textfile:/.*[^/]\.prom$).*"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MonitorSettings:
+    """The part of `psched.config.settings.Config` that is about the monitor."""
+
+    monitor: Annotated[bool, Flag()] = True
+    """Whether the master keeps a monitor: a process that observes, and runs no task."""
+
+    metrics: Annotated[str | None, _METRICS] = None
+    """Where the monitor shows metrics for Prometheus; None means nowhere."""
+
+    metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
+    """Keys of schedules whose last success the metrics show, with the keys; at most 100."""

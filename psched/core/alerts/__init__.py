@@ -1,0 +1,1 @@
+"""Alerts: what somebody must be told about schedules and hosts, and when it was over."""

@@ -1,0 +1,104 @@
+"""Alerts, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Rule(StrEnum):
+    """What an alert is about."""
+
+    LATE = "late"
+    """An occurrence has not started in time (``expect: {late: …}``)."""
+    LONGEST = "longest"
+    """A run takes longer than it may (``expect: {longest: …}``)."""
+    SILENT = "silent"
+    """A schedule has not succeeded for too long (``expect: {silent: …}``)."""
+    UNUSUAL = "unusual"
+    """A run takes, or took, much longer than the schedule's runs usually do (``expect: {unusual:
+    …}``)."""
+    FAILED = "failed"
+    """An attempt has failed."""
+    GAVE_UP = "gave_up"
+    """The last allowed attempt has failed, or a one-off task has expired."""
+    QUARANTINED = "quarantined"
+    """The row cannot be understood, so it does not run."""
+    LOST = "lost"
+    """The worker or the host has died while the task ran."""
+    NO_SLOT = "no_slot"
+    """Rows are due, but the workers of a host have no free slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What has become of the delivery of one event of an alert by one hook.
+
+    Attributes:
+        tries: how often it was tried.
+        next_try: when it is tried again, in milliseconds of the store's clock; None if it is not.
+        done: whether it has succeeded.
+        problem: why the last try has failed, in one line; None if it did not.
+    """
+
+    tries: int = 0
+    next_try: int | None = None
+    done: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One alert; its fields are the columns of ``<table>_alerts``.
+
+    ``key``, ``host``, ``rule`` and ``since`` identify an alert. ``since`` is computed from what the
+    store says, and not from the time at which a monitor notices it. So all monitors compute the
+    same, and only one of them can raise the alert. Of the alerts with the same key, host and rule,
+    at most one is open.
+
+    Attributes:
+        key: the key of the schedule; empty if the alert is about a host.
+        host: the name of the host; empty if the alert is about a schedule.
+        rule: what the alert is about, see `Rule`.
+        since: the instant at which the incident began, in milliseconds of the store's clock. For
+            example, the scheduled time of the occurrence that is late.
+        type: the type of the schedule; None if the alert is about a host.
+        label: the label of the schedule; None if it has none.
+        scheduled_time: the scheduled time of the occurrence, in Unix seconds; None if the alert is
+            not about an occurrence.
+        text: what is wrong, in one line, for people.
+        raised: when the alert was raised, in milliseconds of the store's clock; 0 before it is
+            stored.
+        closed: when it was over, in milliseconds; None if the alert is open.
+        closed_text: why it was over, in one line; None if the alert is open.
+        on_raise: the names of the hooks that are told that the alert was raised.
+        on_close: the names of the hooks that are told that it was closed.
+        deliveries: what has become of the deliveries, by ``raised/`` or ``closed/`` and the name of
+            the hook. A delivery that was not tried yet is missing.
+        next_try: when the next delivery is due, in milliseconds; None if there is none.
+        owner: the monitor that delivers now; None if none does.
+        fence: how often a monitor has taken the alert to deliver it.
+    """
+
+    key: str
+    rule: str
+    since: int
+    host: str = ""
+    type: str | None = None
+    label: str | None = None
+    scheduled_time: int | None = None
+    text: str
+    raised: int = 0
+    closed: int | None = None
+    closed_text: str | None = None
+    on_raise: tuple[str, ...] = ()
+    on_close: tuple[str, ...] = ()
+    deliveries: Mapping[str, Delivery] = field(default_factory=lambda: MappingProxyType({}))
+    next_try: int | None = None
+    owner: str | None = None
+    fence: int = 0
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Key, host and rule: of the alerts with the same ones, at most one is open."""
+        return self.key, self.host, self.rule
