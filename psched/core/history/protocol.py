@@ -176,3 +176,42 @@ class FindsLastRuns(Protocol):
             The records by key. Keys that no such record has are left out.
         """
         ...
+
+
+FIRST_FAILURES = 1000
+"""Among so many of the newest records, failures are new to somebody who has seen none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFailures:
+    """The answer to `FollowsFailures.new_failures`.
+
+    Attributes:
+        place: where the next call continues; a text whose meaning only the store knows.
+        records: the records, the newest first. ``error`` and ``result`` are None.
+    """
+
+    place: str
+    records: Sequence[RunRecord]
+
+
+@runtime_checkable
+class FollowsFailures(Protocol):
+    """A capability of a store that keeps the run history: it tells which failures are new.
+
+    The monitors need it to raise alerts about failed runs.
+    """
+
+    def new_failures(self, after: str | None, limit: int) -> NewFailures:
+        """The records of failures that were written since an earlier call.
+
+        A record counts that `psched.core.operations.overview.SummarizesRuns.failures` counts. A
+        record can be returned by several calls, because a transaction can take long. The cost grows
+        with the number of records that are new, not with the size of the history.
+
+        Args:
+            after: `NewFailures.place` of the earlier call; None means that the failures among the
+                newest `FIRST_FAILURES` records are wanted.
+            limit: the largest number of records; the oldest ones are left out.
+        """
+        ...

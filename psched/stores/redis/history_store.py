@@ -9,7 +9,13 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
-from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
+from psched.core.history.protocol import (
+    EVERY_RUN,
+    FIRST_FAILURES,
+    AuditSelection,
+    NewFailures,
+    RunSelection,
+)
 from psched.core.history.records import (
     FAILED_FATES,
     FAILURES,
@@ -183,13 +189,30 @@ class HistoryStore(Store):
 
     def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
         """The newest failures, as `SummarizesRuns.failures` describes."""
+        found, _ = self._failures(since=since, among=among, limit=limit)
+        return found
+
+    def new_failures(self, after: str | None, limit: int) -> NewFailures:
+        """The failures since an earlier call, as `FollowsFailures.new_failures` describes.
+
+        The place is the id of an entry in the stream.
+        """
+        among = FIRST_FAILURES if after is None else MOST_RUNS
+        found, newest = self._failures(among=among, limit=limit, after=after or "")
+        return NewFailures(place=newest or after or "", records=found)
+
+    def _failures(
+        self, *, since: int = 0, among: int, limit: int, after: str = ""
+    ) -> tuple[Sequence[RunRecord], str]:
+        """The failures of a part of the stream, and the id of the newest entry in this part."""
         found: list[RunRecord] = []
-        place = b""
+        place, newest = b"", b""
         while among > 0 and len(found) < limit:
             most = min(among, _SEARCHED)
-            place, looked, answers = self._connector.run(
-                scripts.FAILURES, place, most, limit - len(found), _FAILED, writing=False
+            place, looked, answers, first = self._connector.run(
+                scripts.FAILURES, place, most, limit - len(found), _FAILED, after, writing=False
             )
+            newest = newest or first
             records = (history_encoding.decode_run(each, entry) for entry, each in answers)
             found += [
                 changed(record, error=None, result=None)
@@ -201,7 +224,7 @@ class HistoryStore(Store):
                 break
             if history_encoding.entry_time(place) < since:
                 break
-        return found
+        return found, newest.decode()
 
     def trim(self, *, before: int, limit: int) -> int:
         """Delete old records, changes and workers, as `KeepsHistory.trim` describes.

@@ -11,7 +11,13 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, SchemaError, StoreError, StoreSlowError
-from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
+from psched.core.history.protocol import (
+    EVERY_RUN,
+    FIRST_FAILURES,
+    AuditSelection,
+    NewFailures,
+    RunSelection,
+)
 from psched.core.history.records import (
     FAILED_FATES,
     FAILURES,
@@ -49,6 +55,9 @@ without being read."""
 _LATE = 3_600_000
 """The longest time in milliseconds from an attempt's end until its record is written, for which
 `HistoryStore.runs` allows."""
+
+_MARGIN = 100
+"""How many records before the newest known one may be written later than it."""
 
 _KEYS = 100
 """The most keys whose last runs one query finds. SQLite refuses a query of more than 500 parts."""
@@ -178,8 +187,25 @@ class HistoryStore(TableStore[S]):
         newest = self._query(self._history.bounds, {})[0][1]
         if newest is None:
             return []
+        return self._failures_from(max(0, int(newest) - among + 1), since, limit)
+
+    def new_failures(self, after: str | None, limit: int) -> NewFailures:
+        """The failures since an earlier call, as `FollowsFailures.new_failures` describes.
+
+        The place is the largest id. The records just before it are read again, because a slower
+        transaction may have written one of them after the earlier call.
+        """
+        self._require_history()
+        newest = int(self._query(self._history.bounds, {})[0][1] or 0)
+        # If the table was emptied, its ids may begin again.
+        last = None if after is None else min(int(after), newest)
+        first = newest - FIRST_FAILURES if last is None else last - _MARGIN
+        return NewFailures(
+            place=str(newest), records=self._failures_from(max(0, first + 1), None, limit)
+        )
+
+    def _failures_from(self, first: int, since: int | None, limit: int) -> list[RunRecord]:
         failed = RunSelection(outcomes=FAILURES, fates=FAILED_FATES, since=since)
-        first = max(0, int(newest) - among + 1)
         request = self._history.select_runs(failed, first=first, before=None, limit=limit)
         records = [run_record(columns) for columns in self._query(*request)]
         return [changed(record, error=None, result=None) for record in records]

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from psched.core.attempts import borrowed
+from psched.core.history.protocol import FollowsFailures
 from psched.core.history.records import (
     FAILED_FATES,
     FAILURES,
@@ -160,6 +161,44 @@ class RunSummaryContract:
         assert [each.key for each in _failures(store, among=MANY - 400)] == expected[:5]
         assert [each.key for each in _failures(store, since=ENDED + 430)] == expected[:2]
         assert _failures(store, since=ENDED + MANY) == []
+
+    def test_new_failures_are_those_that_were_written_later(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        assert isinstance(store, FollowsFailures)
+        nothing = store.new_failures(None, 1000)
+        assert nothing.records == []
+        first, second, third = (
+            made(f"k{n}", outcome=Outcome.FAILED, error="Traceback") for n in range(3)
+        )
+        history_of(store).record([first, made("fine", outcome=Outcome.FINISHED)])
+        for after in None, nothing.place:
+            seen = store.new_failures(after, 1000)
+            assert [plain(each) for each in seen.records] == [changed(first, error=None)]
+        history_of(store).record([second, third])
+        news = store.new_failures(seen.place, 1000)
+        # The first one can be among them, because a transaction could have been slow.
+        assert [plain(each).key for each in news.records][:2] == ["k2", "k1"]
+        assert store.new_failures(news.place, 1000).place == news.place
+        assert [plain(each).key for each in store.new_failures(seen.place, 1).records] == ["k2"]
+
+    def test_new_failures_are_not_searched_in_old_records(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        assert isinstance(store, FollowsFailures)
+        history_of(store).record(
+            [
+                made(f"k{n}", outcome=Outcome.FAILED if n < MANY else Outcome.FINISHED)
+                for n in range(MANY + 1100)
+            ]
+        )
+        before = store.new_failures(None, MANY)
+        assert before.records == []
+        history_of(store).record([made("new", outcome=Outcome.LOST)])
+        [new] = store.new_failures(before.place, MANY).records
+        assert new.key == "new"
 
     def test_a_store_without_records_has_no_failures(self, backend_factory: BackendFactory) -> None:
         assert _failures(backend_factory()) == []
