@@ -115,20 +115,22 @@ def parse_row(row: Row, settings: Config) -> Definition:
     )
 
 
+def settings_of(row: Row, settings: Config) -> Config:
+    """The settings that apply to a row; those of the installation if its options are invalid."""
+    try:
+        return _with_overrides(parse_options(row.options), row.type, settings)
+    except InvalidError:
+        return settings
+
+
 def output_setting(row: Row, settings: Config) -> str:
     """The setting ``output`` that applies to a row, even if the row is invalid."""
-    try:
-        return _with_overrides(parse_options(row.options), row.type, settings).output
-    except InvalidError:
-        return settings.output
+    return settings_of(row, settings).output
 
 
 def history_setting(row: Row, settings: Config) -> str:
     """The setting ``history`` that applies to a row, even if the row is invalid."""
-    try:
-        return _with_overrides(parse_options(row.options), row.type, settings).history
-    except InvalidError:
-        return settings.history
+    return settings_of(row, settings).history
 
 
 def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:

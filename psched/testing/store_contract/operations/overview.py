@@ -173,9 +173,9 @@ class RunSummaryContract:
             made(f"k{n}", outcome=Outcome.FAILED, error="Traceback") for n in range(3)
         )
         history_of(store).record([first, made("fine", outcome=Outcome.FINISHED)])
-        for after in None, nothing.place:
-            seen = store.new_failures(after, 1000)
-            assert [plain(each) for each in seen.records] == [changed(first, error=None)]
+        seen = store.new_failures(nothing.place, 1000)
+        for news in seen, store.new_failures(None, 1000):
+            assert [plain(each) for each in news.records] == [changed(first, error=None)]
         history_of(store).record([second, third])
         news = store.new_failures(seen.place, 1000)
         # The first one can be among them, because a transaction could have been slow.

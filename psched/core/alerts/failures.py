@@ -1,0 +1,234 @@
+"""Alerts about failed runs: found in the run history, over when the schedule has succeeded again.
+
+Failures of a schedule that follow each other without a success between them are one incident, which
+begins with the first of them. All monitors find the same beginning, because they read the same
+records; so only one of them raises the alert.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import dropwhile
+from typing import NamedTuple, Protocol
+
+from psched.base.texts import counted, cut, visible
+from psched.config import Config
+from psched.core.alerts.alert import Alert, Rule
+from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
+from psched.core.columns import annotation
+from psched.core.definition import settings_of
+from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
+from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.core.history.redaction import Redaction
+from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, Row
+from psched.core.store_protocol import Store
+
+RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
+"""The rules of the alerts that `Failures` raises and closes."""
+
+_MOST_NEW = 1000
+"""The most records of failures that one step reads."""
+
+_MOST_OPEN = 1000
+"""The most open alerts that one step compares with the store: those that were raised last."""
+
+_MOST_TRIED = 30
+"""Among so many of the newest records of a key, the first failure of an incident is searched."""
+
+_LONGEST_TEXT = 400
+"""The most characters of a reason in an alert's text."""
+
+HooksOf = Callable[[Rule, Config], tuple[tuple[str, ...], tuple[str, ...]]]
+"""Returns the names of the hooks that are told that an alert was raised, and of those that are told
+that it was closed. The arguments are the rule, and the settings that apply to the schedule."""
+
+
+class FailureStore(Store, KeepsHistory, FollowsFailures, FindsLastRuns, KeepsAlerts, Protocol):
+    """What `Failures` needs of a store."""
+
+
+class Step(NamedTuple):
+    """What one step has done.
+
+    Attributes:
+        raised: the alerts that it has raised.
+        closed: the alerts that it has closed.
+    """
+
+    raised: Sequence[Alert] = ()
+    closed: Sequence[Alert] = ()
+
+
+class Failures:
+    """Raises and closes alerts about failed runs.
+
+    Args:
+        store: contains the history and the alerts.
+        settings: the settings of the installation.
+        hooks_of: tells which hooks are told.
+    """
+
+    def __init__(self, store: FailureStore, settings: Config, hooks_of: HooksOf) -> None:
+        self._store = store
+        self._settings = settings
+        self._hooks_of = hooks_of
+        self._redaction = Redaction(settings.redact)
+        self._place: str | None = None
+
+    def step(self) -> Step:
+        """Raise alerts about failures that are new, and close those that are over.
+
+        An incident that is over already is raised and closed at once, so that it is told. Only when
+        the first step finds such an incident, it is left out: it may be long ago.
+
+        Raises:
+            StoreError: the store does not answer. The next step continues where this one began.
+        """
+        news = self._store.new_failures(self._place, _MOST_NEW)
+        raised: Sequence[Alert] = ()
+        if news.records:
+            raised = self._raise(news.records, is_first=self._place is None)
+        self._place = news.place
+        return Step(raised, self._close())
+
+    def _raise(self, records: Sequence[RunRecord], *, is_first: bool) -> Sequence[Alert]:
+        latest: dict[tuple[str, Rule], RunRecord] = {}
+        for record in records:  # the newest first
+            if rule := rule_of(record):
+                latest.setdefault((record.key, rule), record)
+        selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_OPEN)
+        open_now = {alert.subject for alert in self._store.alerts(selection)}
+        wanted = [
+            (rule, record)
+            for (key, rule), record in latest.items()
+            if (key, "", rule) not in open_now
+        ]
+        rows = self._store.look([record.key for _, record in wanted]) if wanted else {}
+        alerts = [
+            self._alert(rule, record, rows.get(record.key)) for rule, record in reversed(wanted)
+        ]
+        if is_first:
+            over = {alert.subject for alert, _ in self._over(alerts)}
+            alerts = [alert for alert in alerts if alert.subject not in over]
+        return self._store.raise_alerts(alerts) if alerts else ()
+
+    def _alert(self, rule: Rule, record: RunRecord, row: Row | None) -> Alert:
+        settings = self._settings if row is None else settings_of(row, self._settings)
+        of_key = self._store.runs(RunSelection(key=record.key, limit=_MOST_TRIED))
+        earlier = dropwhile(lambda other: other.lease != record.lease, of_key)
+        on_raise, on_close = self._hooks_of(rule, settings)
+        return Alert(
+            key=record.key,
+            rule=rule,
+            since=_began(rule, record, earlier, whole=settings.history == "all"),
+            type=record.type,
+            label=record.label if row is None else annotation(row, "label"),
+            scheduled_time=record.scheduled_time,
+            text=_text(record, self._redaction),
+            on_raise=on_raise,
+            on_close=on_close,
+        )
+
+    def _close(self) -> Sequence[Alert]:
+        selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_OPEN)
+        over: dict[str, list[Alert]] = {}
+        for alert, why in self._over([*self._store.alerts(selection)]):
+            over.setdefault(why, []).append(alert)
+        return [
+            alert for why, alerts in over.items() for alert in self._store.close_alerts(alerts, why)
+        ]
+
+    def _over(self, alerts: Sequence[Alert]) -> Iterator[tuple[Alert, str]]:
+        """Those of some alerts that are over, and why."""
+        keys = sorted({alert.key for alert in alerts})
+        rows = self._store.look(keys) if keys else {}
+        last = self._store.last_runs(keys) if keys else {}
+        for alert in alerts:
+            row = rows.get(alert.key)
+            if row is None:
+                yield alert, "the schedule was deleted"
+            elif why := _why_over(alert, row, last.get(alert.key), self._settings):
+                yield alert, why
+
+
+def rule_of(record: RunRecord) -> Rule | None:
+    """The rule of the alert about a record of the history; None if it raises no alert."""
+    match record.fate, record.outcome:
+        case (Fate.QUARANTINED, _):
+            return Rule.QUARANTINED
+        case (Fate.GAVE_UP | Fate.EXPIRED, _):
+            return Rule.GAVE_UP
+        case (_, Outcome.FAILED | Outcome.TIMED_OUT):
+            return Rule.FAILED
+        case (_, Outcome.LOST | Outcome.PREEMPTED):
+            return Rule.LOST
+        case _:
+            return None
+
+
+def _why_over(alert: Alert, row: Row, last: RunRecord | None, settings: Config) -> str | None:
+    """Why an alert is over; None if it is not.
+
+    Args:
+        alert: the alert, which is open.
+        row: the row of its schedule.
+        last: the newest record of the schedule that is the end of a run.
+        settings: the settings of the installation.
+    """
+    if alert.rule == Rule.QUARANTINED:
+        return None if row.status == QUARANTINED else "it is not quarantined any more"
+    if last is not None and last.ended >= alert.since and _is_success(last):
+        return f"it has succeeded, attempt {last.attempt}"
+    if row.status in ENDED - {FAILED, EXPIRED}:
+        return f"it is {row.status}"
+    # Without records of successes, a later settle that has left no record of a failure is one.
+    if (
+        last is not None
+        and settings_of(row, settings).history == "failures"
+        and row.settled_by != last.lease
+        and (row.next_time or 0) > last.scheduled_time
+        and row.attempt == 0
+    ):
+        return "a later run has succeeded"
+    return None
+
+
+def _is_success(record: RunRecord) -> bool:
+    return record.fate == Fate.FINISHED or record.outcome == Outcome.FINISHED
+
+
+def _began(rule: Rule, record: RunRecord, earlier: Iterable[RunRecord], *, whole: bool) -> int:
+    """When the incident began to which a failure belongs, in milliseconds.
+
+    Args:
+        rule: the rule of the failure.
+        record: the failure.
+        earlier: the records of its key from this one on, the newest first.
+        whole: whether the history contains successes. If it does not, each occurrence is an
+            incident of its own, because it cannot be seen which ones belong together.
+    """
+    began = record.ended
+    for other in earlier:
+        if _is_success(other) or (not whole and other.scheduled_time != record.scheduled_time):
+            break
+        if rule_of(other) is rule:
+            began = other.ended
+    return began
+
+
+def _text(record: RunRecord, redaction: Redaction) -> str:
+    match record.fate, record.outcome:
+        case (Fate.QUARANTINED, _):
+            what = "it was quarantined"
+        case (Fate.EXPIRED, _):
+            what = "it has expired"
+        case (Fate.GAVE_UP, _):
+            what = f"it was given up after {counted(record.attempt, 'attempt')}"
+        case (_, Outcome.TIMED_OUT):
+            what = f"attempt {record.attempt} was stopped at its time limit"
+        case (_, Outcome.LOST):
+            what = f"attempt {record.attempt} was lost"
+        case (_, Outcome.PREEMPTED):
+            what = f"attempt {record.attempt} has lost its lease"
+        case _:
+            what = f"attempt {record.attempt} has failed"
+    reason = cut(visible(redaction.text(record.reason or "")), _LONGEST_TEXT)
+    return f"{what}: {reason}" if reason else what
