@@ -80,12 +80,12 @@ class MonitorSpec:
             of the process.
         limit: the most seconds between two messages of the monitor, and from its fork to the first.
         limits: when this master is still ready. The monitor is told whether it is, and what the
-            workers have counted; None if it needs neither.
+            workers have counted.
     """
 
     main: Callable[[Link, Cgroup | None], int]
     limit: float
-    limits: Limits | None = None
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

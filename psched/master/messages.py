@@ -164,6 +164,8 @@ TO_MONITOR = Shapes(
                 slots=whole(),
                 free=whole(),
                 tasks=whole(),
+                due=whole(),
+                late=whole(),
                 deaths=whole(),
                 problem=maybe(brief_text),
             ),

@@ -236,13 +236,12 @@ class MonitorKeeper:
             self._spawner.send(child.pid, number)
 
     def _tell(self, child: Child, now: float) -> None:
-        """Tell the monitor what the workers do, at most every `_TELL` seconds, if it wants that."""
-        limits = None if self._spec is None else self._spec.limits
+        """Tell the monitor what the workers do, at most every `_TELL` seconds."""
         # A monitor that reads slowly is told nothing more, so that nothing accumulates here.
-        if limits is None or now < self._tell_at or child.link.unsent or child.cut_off:
+        if self._spec is None or now < self._tell_at or child.link.unsent or child.cut_off:
             return
         facts = Facts(phase=self._state.value, workers=[each.facts(now) for each in self._workers])
-        host = host_of(self._workers, why_not_ready(facts, limits))
+        host = host_of(self._workers, why_not_ready(facts, self._spec.limits))
         changes = self.totals.changes(host, everything=not self._is_told)
         if changes is not None:
             self._is_told, self._tell_at = True, now + _TELL

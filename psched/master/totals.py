@@ -5,6 +5,7 @@ them as metrics.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import floor
 from typing import Any, NamedTuple
 
 from psched.base.texts import brief
@@ -28,6 +29,8 @@ class Host(NamedTuple):
         slots: the number of tasks that can run at the same time.
         free: how many more tasks can be started now.
         tasks: how many tasks run, each under its lease.
+        due: how many due rows wait because no slot is free, see `psched.master.reports.load.Load`.
+        late: the whole seconds by which the oldest of these rows is late.
         deaths: how many workers have died since the master's start.
         problem: why no task could be claimed lately, see `psched.master.reports.health`; None if
             one could be.
@@ -36,6 +39,8 @@ class Host(NamedTuple):
     slots: int = 0
     free: int = 0
     tasks: int = 0
+    due: int = 0
+    late: int = 0
     deaths: int = 0
     problem: str | None = None
 
@@ -98,6 +103,8 @@ def host_of(workers: Workers, problem: str | None) -> Host:
         slots=load.slots,
         free=load.free,
         tasks=sum(worker.tasks for worker in living),
+        due=load.due,
+        late=floor(load.late),
         deaths=workers.deaths,
         problem=None if problem is None else brief(problem),
     )

@@ -87,7 +87,7 @@ class ConfigSource:
         if not settings.monitor:
             return None
         main = partial(run_monitor, settings, self.log, os.getpid())
-        limits = Limits.for_polls(settings.poll_interval) if settings.metrics else None
+        limits = Limits.for_polls(settings.poll_interval)
         return MonitorSpec(main, settings.child_heartbeat_limit, limits)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:

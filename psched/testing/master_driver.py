@@ -73,8 +73,6 @@ class MasterDriver:
             before a restart.
         monitor_limit: the most seconds of silence of the monitor; None if there is no monitor. A
             test can set the attribute of this name before a restart.
-        wants_totals: whether the monitor is told what the workers have counted, and whether they
-            are ready.
         spawner: creates the workers; None for a new `ManualSpawner`.
         limits: values in seconds for attributes of `GenerationSpec`: ``start_timeout``,
             ``heartbeat_limit``, ``graceful_timeout``, ``kill_limit``.
@@ -95,7 +93,6 @@ class MasterDriver:
         *,
         processors: int = 1,
         monitor_limit: float | None = None,
-        wants_totals: bool = False,
         spawner: ManualSpawner | None = None,
         **limits: float,
     ) -> None:
@@ -103,7 +100,6 @@ class MasterDriver:
         self.spawner = ManualSpawner() if spawner is None else spawner
         self.processors = processors
         self.monitor_limit = monitor_limit
-        self._wants_totals = wants_totals
         self.spec_error: Exception | None = None
         self.reopened = 0
         self.title = ""
@@ -290,8 +286,7 @@ class MasterDriver:
     def _monitor_spec(self) -> MonitorSpec | None:
         if self.monitor_limit is None:
             return None
-        limits = Limits() if self._wants_totals else None
-        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit, limits)
+        return MonitorSpec(lambda _link, _cgroup: 0, self.monitor_limit, Limits())
 
     def set_title(self, text: str) -> None:
         """Store the master's new process title in `title`."""

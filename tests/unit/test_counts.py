@@ -135,7 +135,7 @@ def test_what_is_counted_can_be_sent():
 
 @pytest.fixture
 def driver():
-    made = MasterDriver(processors=2, monitor_limit=60, wants_totals=True)
+    made = MasterDriver(processors=2, monitor_limit=60)
     made.boot()
     made.tick()
     made.monitors[-1].say(beat=True)

@@ -25,9 +25,13 @@ class Rule(StrEnum):
     QUARANTINED = "quarantined"
     """The row cannot be understood, so it does not run."""
     LOST = "lost"
-    """The worker or the host has died while the task ran."""
+    """The worker or the host has died while the task ran; or, if the alert is about a host, workers
+    of the host have died."""
     NO_SLOT = "no_slot"
     """Rows are due, but the workers of a host have no free slot."""
+    UNREACHABLE = "unreachable"
+    """The monitor of a host cannot reach the store. No store contains such an alert: the hooks are
+    told at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple, Protocol
 
+from psched.base.clock import Clock
 from psched.base.texts import counted, cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
@@ -29,6 +30,9 @@ _MOST_NEW = 1000
 
 _MOST_OPEN = 1000
 """The most open alerts that one step compares with the store: those that were raised last."""
+
+_OTHERS = 60.0
+"""Seconds between two looks for alerts that other monitors have raised, while none is open."""
 
 _MOST_TRIED = 30
 """Among so many of the newest records of a key, the first failure of an incident is searched."""
@@ -64,14 +68,20 @@ class Failures:
         store: contains the history and the alerts.
         settings: the settings of the installation.
         hooks_of: tells which hooks are told.
+        clock: decides when the open alerts are read although none is known.
     """
 
-    def __init__(self, store: FailureStore, settings: Config, hooks_of: HooksOf) -> None:
+    def __init__(
+        self, store: FailureStore, settings: Config, *, hooks_of: HooksOf, clock: Clock
+    ) -> None:
         self._store = store
         self._settings = settings
         self._hooks_of = hooks_of
         self._redaction = Redaction(settings.redact)
+        self._clock = clock
         self._place: str | None = None
+        self._open: Sequence[Alert] = ()
+        self._read_open_at = clock.monotonic()
 
     def step(self) -> Step:
         """Raise alerts about failures that are new, and close those that are over.
@@ -83,9 +93,15 @@ class Failures:
             StoreError: the store does not answer. The next step continues where this one began.
         """
         news = self._store.new_failures(self._place, _MOST_NEW)
+        now = self._clock.monotonic()
+        if news.records or self._open or now >= self._read_open_at:
+            selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_OPEN)
+            self._open = [*self._store.alerts(selection)]
+            self._read_open_at = now + _OTHERS
         raised: Sequence[Alert] = ()
         if news.records:
             raised = self._raise(news.records, is_first=self._place is None)
+            self._open = [*self._open, *raised]
         self._place = news.place
         return Step(raised, self._close())
 
@@ -94,8 +110,7 @@ class Failures:
         for record in records:  # the newest first
             if rule := rule_of(record):
                 latest.setdefault((record.key, rule), record)
-        selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_OPEN)
-        open_now = {alert.subject for alert in self._store.alerts(selection)}
+        open_now = {alert.subject for alert in self._open}
         wanted = [
             (rule, record)
             for (key, rule), record in latest.items()
@@ -128,9 +143,8 @@ class Failures:
         )
 
     def _close(self) -> Sequence[Alert]:
-        selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_OPEN)
         over: dict[str, list[Alert]] = {}
-        for alert, why in self._over([*self._store.alerts(selection)]):
+        for alert, why in self._over(self._open):
             over.setdefault(why, []).append(alert)
         return [
             alert for why, alerts in over.items() for alert in self._store.close_alerts(alerts, why)

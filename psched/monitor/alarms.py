@@ -1,0 +1,214 @@
+"""The duty that raises and closes alerts, and tells hooks about them.
+
+It works in a thread of its own, because the store can take long to answer. That thread owns the
+connection to the store.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from psched.base.clock import Clock
+from psched.base.errors import SchemaError, StoreError
+from psched.base.fault_log import FaultLog
+from psched.core.alerts.alert import Alert
+from psched.core.alerts.failures import Step
+from psched.core.alerts.protocol import KeepsAlerts
+from psched.core.store_protocol import Store
+from psched.monitor.delivering import Deliveries
+from psched.monitor.outage import Outage
+
+_log = logging.getLogger("psched.monitor")
+
+LONGEST_PAUSE = 10.0
+"""The longest time between two looks at the store, in seconds."""
+
+_PER_POLL = 10
+"""The workers search for due rows so many times as often as the monitor judges."""
+
+_BUSY = 1.0
+"""Seconds between two looks while something is being delivered."""
+
+_REPAIRS = 60.0
+"""Seconds until the store is asked again whether it keeps alerts."""
+
+_TRIMS = 3600.0
+"""Seconds between two deletions of old alerts."""
+
+_TRIMMED = 1000
+"""The most alerts that one deletion deletes."""
+
+_LAST_WAIT = 5.0
+"""Seconds for which the end of the monitor waits for deliveries."""
+
+
+class AlertStore(Store, KeepsAlerts, Protocol):
+    """What the loop needs of a store."""
+
+
+class Source(Protocol):
+    """Judges something, and raises and closes alerts."""
+
+    def step(self) -> Step:
+        """Judge, and say what was raised and closed."""
+        ...
+
+
+class AlarmLoop:
+    """One look after the other at the store.
+
+    Args:
+        store: contains the alerts.
+        sources: raise and close alerts.
+        deliveries: tells hooks about alerts in the store.
+        outage: tells hooks that the store does not answer.
+        keep: seconds for which closed alerts are kept; 0 means for ever.
+        pause: seconds between two looks.
+        clock: measures the pauses.
+    """
+
+    def __init__(
+        self,
+        store: AlertStore,
+        sources: Sequence[Source],
+        deliveries: Deliveries,
+        outage: Outage,
+        *,
+        keep: int,
+        pause: float,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._deliveries = deliveries
+        self._outage = outage
+        self._keep = keep
+        self._pause = pause
+        self._clock = clock
+        self._problems = FaultLog("no alerts are raised", _log, clock)
+        self._faults = FaultLog("the store does not answer the monitor", _log, clock)
+        self._usable_until = float("-inf")
+        self._judge_at = self._trim_at = float("-inf")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being delivered."""
+        return self._deliveries.is_idle and self._outage.is_idle
+
+    def step(self) -> float:
+        """Judge and deliver what is due; return the seconds until the next step."""
+        pause = self._pause
+        try:
+            if not self._is_usable():
+                pause = _REPAIRS
+            else:
+                self._judge()
+                self._deliveries.step(self._store.now)
+                self._trim()
+        except SchemaError as error:
+            self._problems.failed(error)
+            self._usable_until = float("-inf")
+            pause = _REPAIRS
+        except StoreError as error:
+            self._faults.failed(error)
+            self._outage.failed(error)
+            self._usable_until = float("-inf")
+        else:
+            self._faults.passed()
+            self._outage.passed()
+        self._outage.step()
+        return pause if self.is_idle else min(pause, _BUSY)
+
+    def _is_usable(self) -> bool:
+        now = self._clock.monotonic()
+        if now < self._usable_until:
+            return True
+        if (problem := self._store.alerts_problem()) is not None:
+            self._problems.failed(problem)
+            return False
+        self._problems.passed()
+        self._usable_until = now + _REPAIRS
+        return True
+
+    def _judge(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._judge_at:
+            return
+        for source in self._sources:
+            raised, closed = source.step()
+            for alert in raised:
+                _log.warning("alert, %s: %s", _name(alert), alert.text)
+            for alert in closed:
+                _log.info("alert closed, %s: %s", _name(alert), alert.closed_text)
+        self._judge_at = now + self._pause
+
+    def _trim(self) -> None:
+        now = self._clock.monotonic()
+        if not self._keep or now < self._trim_at:
+            return
+        before = round((self._store.now() - self._keep) * 1000)
+        deleted = self._store.trim_alerts(before=before, limit=_TRIMMED)
+        self._trim_at = now if deleted >= _TRIMMED else now + _TRIMS
+
+
+def _name(alert: Alert) -> str:
+    return f"{alert.rule}, {alert.key or f'host {alert.host}'}"
+
+
+def pause_of(poll_interval: float) -> float:
+    """Seconds between two looks at the store of an installation with a ``poll_interval``."""
+    return min(LONGEST_PAUSE, max(_BUSY, _PER_POLL * poll_interval))
+
+
+class Alarms:
+    """The duty; see the module.
+
+    Args:
+        make_loop: creates the loop; called in the thread that runs it, which is its only user.
+        wake: set when the loop has something to do.
+    """
+
+    name = "the alarms"
+
+    def __init__(self, make_loop: Callable[[], AlarmLoop], wake: threading.Event) -> None:
+        self._make_loop = make_loop
+        self._wake = wake
+        self._is_closing = False
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def step(self, now: float) -> float:
+        """Start the thread, if it does not run.
+
+        Raises:
+            Exception: what has ended the thread.
+        """
+        del now
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+            error, self._error = self._error, None
+            raise error or RuntimeError("the thread of the alarms has ended")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
+            self._thread.start()
+        return 1.0
+
+    def close(self) -> None:
+        """End the thread; what is being delivered is waited for, for a short time."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_LAST_WAIT)
+
+    def _run(self) -> None:
+        try:
+            loop = self._make_loop()
+            while True:
+                pause = loop.step()
+                if self._is_closing and loop.is_idle:
+                    break
+                self._wake.wait(pause)
+                self._wake.clear()
+        except Exception as error:  # noqa: BLE001  # reported by the next step
+            self._error = error

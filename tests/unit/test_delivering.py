@@ -1,0 +1,275 @@
+"""Tests of the delivery of alerts to hooks; an outage's alert stands for those in a store."""
+
+import queue
+import threading
+from dataclasses import replace as changed
+
+import pytest
+
+from psched.base.clock import SystemClock
+from psched.config import from_mapping
+from psched.core.alerts.alert import Alert, Delivery
+from psched.errors import StoreUnavailableError
+from psched.monitor.delivering import Deliveries, DeliveryFailedError, due_deliveries, next_try
+from psched.monitor.outage import PATIENCE, Outage
+from psched.testing import ManualClock
+from support.waiting import HANG_TIMEOUT, wait_until
+
+ALERT = Alert(key="key", rule="late", since=1, raised=5_000, text="late", on_raise=("a", "b"))
+
+
+def delivered(**deliveries):
+    named = {name.replace("_", "/"): each for name, each in deliveries.items()}
+    return changed(ALERT, deliveries=named)
+
+
+def test_what_was_not_tried_is_due_at_once():
+    assert due_deliveries(ALERT, 0) == ["raised/a", "raised/b"]
+    assert next_try(ALERT) == 5_000
+
+
+def test_what_was_delivered_or_given_up_is_not_due_again():
+    alert = delivered(raised_a=Delivery(tries=1, done=True), raised_b=Delivery(tries=9))
+    assert due_deliveries(alert, 1e9) == []
+    assert next_try(alert) is None
+
+
+def test_a_failed_delivery_is_due_at_its_next_try():
+    alert = delivered(
+        raised_a=Delivery(tries=1, next_try=20_000), raised_b=Delivery(tries=2, next_try=10_000)
+    )
+    assert due_deliveries(alert, 9.9) == []
+    assert due_deliveries(alert, 10) == ["raised/b"]
+    assert next_try(alert) == 10_000
+
+
+def test_the_end_of_an_alert_is_told_after_its_beginning():
+    alert = changed(ALERT, on_raise=("a",), on_close=("a", "c"), closed=7_000, closed_text="over")
+    assert due_deliveries(alert, 0) == ["raised/a", "closed/a", "closed/c"]
+    alert = changed(alert, deliveries={"raised/a": Delivery(tries=1, done=True)})
+    assert due_deliveries(alert, 0) == ["closed/a", "closed/c"]
+
+
+# --- with threads --------------------------------------------------------------------
+
+
+class Shelf:
+    """Keeps alerts as a store does, for one user."""
+
+    def __init__(self, *alerts):
+        self.alerts = {alert.key: changed(alert, next_try=0) for alert in alerts}
+        self.time = 100.0
+
+    def now(self):
+        return self.time
+
+    def take_alerts(self, owner, *, lease, limit):
+        ms = self.time * 1000
+        due = [a for a in self.alerts.values() if a.next_try is not None and a.next_try <= ms]
+        for alert in due[:limit]:
+            held = changed(
+                alert, owner=owner, fence=alert.fence + 1, next_try=round(ms + lease * 1000)
+            )
+            self.alerts[alert.key] = held
+        return [self.alerts[alert.key] for alert in due[:limit]]
+
+    def note_deliveries(self, alert):
+        if self.alerts[alert.key].fence != alert.fence:
+            return False
+        self.alerts[alert.key] = changed(alert, owner=None)
+        return True
+
+
+class Hooks:
+    """Notes what is delivered; can fail, or not return before it is told to."""
+
+    def __init__(self):
+        self.told = queue.Queue()
+        self.errors = {}
+        self.gates = {}
+
+    def deliver(self, hook, event, alert, tries):
+        if hook in self.gates:
+            assert self.gates[hook].wait(HANG_TIMEOUT)
+        self.told.put((hook, event, alert.key, tries))
+        if hook in self.errors:
+            raise self.errors[hook]
+
+    def next(self):
+        return self.told.get(timeout=HANG_TIMEOUT)
+
+
+@pytest.fixture
+def hooks():
+    return Hooks()
+
+
+def run(deliveries, shelf, done):
+    def step():
+        deliveries.step(shelf.now)
+        return done()
+
+    wait_until(step, what="the deliveries")
+
+
+def started(shelf, hooks):
+    clock = SystemClock()
+    return Deliveries(shelf, "me", hooks.deliver, clock=clock, wake=threading.Event())
+
+
+def test_each_hook_is_told_and_the_store_says_so(hooks):
+    shelf = Shelf(ALERT)
+    deliveries = started(shelf, hooks)
+    run(deliveries, shelf, lambda: deliveries.is_idle and shelf.alerts["key"].deliveries)
+
+    assert {hooks.next(), hooks.next()} == {("a", "raised", "key", 0), ("b", "raised", "key", 0)}
+    kept = shelf.alerts["key"]
+    assert kept.next_try is None
+    assert kept.deliveries == dict.fromkeys(["raised/a", "raised/b"], Delivery(tries=1, done=True))
+
+
+def test_a_failure_is_tried_again_when_the_hook_says_so_and_only_there(hooks):
+    hooks.errors["b"] = DeliveryFailedError("status 500", 30)
+    shelf = Shelf(ALERT)
+    deliveries = started(shelf, hooks)
+    run(deliveries, shelf, lambda: deliveries.is_idle and shelf.alerts["key"].deliveries)
+    assert shelf.alerts["key"].deliveries["raised/b"] == Delivery(
+        tries=1, next_try=130_000, problem="status 500"
+    )
+    assert shelf.alerts["key"].next_try == 130_000
+
+    shelf.time = 131.0
+    hooks.errors["b"] = DeliveryFailedError("status 404", None)
+    run(deliveries, shelf, lambda: shelf.alerts["key"].next_try is None)
+    assert shelf.alerts["key"].deliveries["raised/b"] == Delivery(tries=2, problem="status 404")
+    assert {hooks.next() for _ in range(3)} == {
+        ("a", "raised", "key", 0),
+        ("b", "raised", "key", 0),
+        ("b", "raised", "key", 1),
+    }
+
+
+def test_a_slow_hook_delays_no_other(hooks):
+    hooks.gates["a"] = threading.Event()
+    keys = [f"k{n}" for n in range(30)]
+    shelf = Shelf(*(changed(ALERT, key=key) for key in keys))
+    deliveries = started(shelf, hooks)
+    told = []
+
+    def all_told():
+        while not hooks.told.empty():
+            told.append(hooks.told.get())
+        return sum(hook == "b" for hook, *_ in told) == len(keys)
+
+    def b_is_told():
+        shelf.time += 1
+        return all_told()
+
+    run(deliveries, shelf, b_is_told)
+    assert not any(hook == "a" for hook, *_ in told)
+
+    hooks.gates["a"].set()
+    del hooks.gates["a"]
+
+    def everything():
+        shelf.time += 10
+        return deliveries.is_idle and all(alert.next_try is None for alert in shelf.alerts.values())
+
+    run(deliveries, shelf, everything)
+    all_told()
+    assert sorted(key for hook, _, key, _ in told if hook == "a") == sorted(keys)
+    assert all(
+        alert.deliveries["raised/a"] == Delivery(tries=1, done=True)
+        for alert in shelf.alerts.values()
+    )
+
+
+def test_a_fault_of_a_hook_is_noted_and_ends_nothing(hooks, caplog):
+    hooks.errors["a"] = ZeroDivisionError("division by zero")
+    shelf = Shelf(ALERT)
+    deliveries = started(shelf, hooks)
+    run(deliveries, shelf, lambda: deliveries.is_idle and shelf.alerts["key"].deliveries)
+    assert shelf.alerts["key"].deliveries["raised/a"].problem == "a fault: division by zero"
+    assert shelf.alerts["key"].deliveries["raised/b"].done
+    assert "a fault in hook a" in caplog.text
+
+
+def test_what_another_monitor_has_taken_meanwhile_is_left_to_it(hooks):
+    hooks.gates["a"] = threading.Event()
+    shelf = Shelf(changed(ALERT, on_raise=("a",)))
+    deliveries = started(shelf, hooks)
+    deliveries.step(shelf.now)
+    shelf.alerts["key"] = other = changed(shelf.alerts["key"], owner="other", fence=7)
+    hooks.gates["a"].set()
+    run(deliveries, shelf, lambda: deliveries.is_idle)
+    assert shelf.alerts["key"] == other
+
+
+# --- an outage of the store ----------------------------------------------------------
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def outage(clock, hooks):
+    return Outage(
+        from_mapping({"url": "sqlite:///x.db"}),
+        host="web1",
+        hooks_of=lambda rule, _: (("a",), ("b",)) if rule == "unreachable" else ((), ()),
+        deliver=hooks.deliver,
+        clock=clock,
+        wake=threading.Event(),
+    )
+
+
+def settled(outage):
+    def step():
+        outage.step()
+        return outage.is_idle
+
+    wait_until(step, what="the deliveries")
+
+
+def test_a_short_outage_is_not_told(outage, clock, hooks):
+    error = StoreUnavailableError("connection refused")
+    outage.failed(error)
+    clock.advance(PATIENCE - 1)
+    outage.failed(error)
+    outage.passed()
+    clock.advance(PATIENCE)
+    outage.failed(error)
+    settled(outage)
+    assert hooks.told.empty()
+
+
+def test_an_outage_and_its_end_are_told_once(outage, clock, hooks):
+    error = StoreUnavailableError("connection refused")
+    for _ in range(2):
+        for _ in range(3):
+            outage.failed(error)
+            clock.advance(PATIENCE)
+            settled(outage)
+        assert hooks.next() == ("a", "raised", "", 0)
+        outage.passed()
+        outage.passed()
+        settled(outage)
+        assert hooks.next() == ("b", "closed", "", 0)
+        assert hooks.told.empty()
+
+
+def test_a_hook_that_fails_during_an_outage_is_tried_again(outage, clock, hooks):
+    hooks.errors["a"] = DeliveryFailedError("status 500", 20)
+    outage.failed(StoreUnavailableError("connection refused"))
+    clock.advance(PATIENCE)
+    outage.failed(StoreUnavailableError("connection refused"))
+    settled(outage)
+    clock.advance(19)
+    settled(outage)
+    assert hooks.next() == ("a", "raised", "", 0)
+    assert hooks.told.empty()
+    clock.advance(1)
+    settled(outage)
+    assert hooks.next() == ("a", "raised", "", 1)
