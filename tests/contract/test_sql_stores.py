@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from psched.testing import (
+    AlertsContract,
     BackendContract,
     BacklogContract,
     HistoryContract,
@@ -93,6 +94,7 @@ class TestSqlHistory(
     LastRunsContract,
     RunSummaryContract,
     OutputContract,
+    AlertsContract,
 ):
     @pytest.fixture
     def backend_factory(self, database):
