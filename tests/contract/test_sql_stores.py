@@ -18,6 +18,7 @@ from psched.testing import (
     StatusContract,
     TableContract,
     TransactionContract,
+    WatchingContract,
 )
 from support.stores import SOME, Sql, store_factory, takes_some_types
 
@@ -56,6 +57,7 @@ class TestSqlStore(
     LeasesByKeyContract,
     PausesContract,
     OverviewContract,
+    WatchingContract,
     TableContract,
     StatusContract,
 ):
