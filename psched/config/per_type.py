@@ -36,9 +36,10 @@ OVERRIDES = (
     "output",
     "output_limit",
     "result",
+    "expect",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
-single schedule in its ``options``."""
+single schedule in its ``options``. Of ``expect``, each part is overridden by itself."""
 
 OF_A_TYPE = (*OVERRIDES, "alive_time")
 """The names of the settings that can be overridden for a type of task in ``types``. ``alive_time``

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from psched.base import lease_times
 from psched.config import input_files, tls, urls
+from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
@@ -37,6 +38,7 @@ _NOT_IN_COMPAT = {
     "pause_after_failures": "PerfectSched's table keeps no status; remove it",
     "retry_backoff": _UNCOUNTED,
     "only": "cannot be used with type: rdb_compat, which keeps the type in the data",
+    "expect": "PerfectSched's table has no table of alerts beside it; remove it",
 }
 """For each setting that cannot be used with ``type: rdb_compat``: an error text that says why."""
 
@@ -340,7 +342,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
 
 
 def _check_in_compat(setting: str, values: Mapping[str, Any]) -> None:
-    chosen = values.get(setting) not in {None, 0, "fixed", ()}
+    chosen = values.get(setting) not in {None, 0, "fixed", (), NO_EXPECTATIONS}
     if chosen and values["type"] == "rdb_compat":
         raise InvalidValueError(_NOT_IN_COMPAT[setting])
 

@@ -12,6 +12,7 @@ from psched.base.exec_data import EXEC_TYPE, check_declared_exec
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.base.quantities import DURATIONS, as_seconds
 from psched.config import OVERRIDES, Config
+from psched.config.monitoring.expect import Expectations
 from psched.core import shorthands
 from psched.core.attempts import decided_until
 from psched.core.catchup import iso
@@ -307,11 +308,13 @@ def _changed_options(
             try:
                 checked = settings.with_settings(**{name: value})
             except ConfigError as error:
-                raise InvalidError(name, str(error).removeprefix(f"{name}: ")) from None
+                # The error of a part of ``expect`` names the part after a dot.
+                text = str(error).removeprefix(name).removeprefix(".").removeprefix(": ")
+                raise InvalidError(name, text) from None
             # A number is stored as it was given. A duration with a unit is stored as seconds, so
             # that equal durations are stored equally.
             is_number = isinstance(value, int | float)
-            options[name] = value if is_number else _whole(getattr(checked, name))
+            options[name] = value if is_number else _stored(getattr(checked, name))
     return encode("options", options) if options else None
 
 
@@ -348,8 +351,10 @@ def _seconds(name: str, value: object) -> object:
     return seconds
 
 
-def _whole(value: object) -> object:
-    """Convert a float without a fraction to an int; return other values unchanged."""
+def _stored(value: object) -> object:
+    """The value of a setting as options store it; a float without a fraction becomes an int."""
+    if isinstance(value, Expectations):
+        return value.to_json()
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -13,6 +13,7 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
+from psched.config.monitoring.expect import NO_EXPECTATIONS, Expectations, read_expectations
 from psched.core.columns import (
     check_length,
     check_name,
@@ -115,14 +116,6 @@ def parse_row(row: Row, settings: Config) -> Definition:
     )
 
 
-def settings_of(row: Row, settings: Config) -> Config:
-    """The settings that apply to a row; those of the installation if its options are invalid."""
-    try:
-        return _with_overrides(parse_options(row.options), row.type, settings)
-    except InvalidError:
-        return settings
-
-
 def output_setting(row: Row, settings: Config) -> str:
     """The setting ``output`` that applies to a row, even if the row is invalid."""
     return settings_of(row, settings).output
@@ -131,6 +124,17 @@ def output_setting(row: Row, settings: Config) -> str:
 def history_setting(row: Row, settings: Config) -> str:
     """The setting ``history`` that applies to a row, even if the row is invalid."""
     return settings_of(row, settings).history
+
+
+def settings_of(row: Row, settings: Config) -> Config:
+    """The settings that apply to a row; those of the installation if its options are invalid.
+
+    Unlike `parse_row`, this does not parse the trigger, so it loads no code of the user.
+    """
+    try:
+        return _with_overrides(parse_options(row.options), row.type, settings)
+    except InvalidError:
+        return settings
 
 
 def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:
@@ -148,14 +152,26 @@ def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | Non
 
 def _with_overrides(options: Mapping[str, Any], of_type: str, settings: Config) -> Config:
     # An unknown option is ignored, because a newer psched may have written it.
-    own = {**settings.types.get(of_type, {}), **options}
+    by_type = settings.types.get(of_type, {})
+    own = {**by_type, **options}
     known = {name: own[name] for name in OVERRIDES if name in own}
     if not known:
         return settings
     try:
+        if "expect" in known:
+            known["expect"] = _expectations(options, by_type, settings)
         return _merged(tuple(known.items()), settings)
     except (ConfigError, TypeError) as error:
         raise InvalidError("options", str(error)) from None
+
+
+def _expectations(
+    options: Mapping[str, Any], by_type: Mapping[str, Any], settings: Config
+) -> Expectations:
+    """What is expected of a schedule: its own parts, then those of its type, then the rest."""
+    own = read_expectations(options.get("expect"))
+    of_type: Expectations = by_type.get("expect", NO_EXPECTATIONS)
+    return own.over(of_type).over(settings.expect)
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.alerts.failures import HooksOf
+from psched.core.alerts.raising import HooksOf
 from psched.monitor.delivering import Deliver, Deliveries
 
 PATIENCE = 60.0

@@ -35,8 +35,8 @@ the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKe
 Add `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert
 rows in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one
 transaction, `LeasesByKeyContract` if it can lease rows by their keys, `PausesContract` if it obeys
-pauses of types, `OverviewContract` if it says what runs and what is next, `HistoryContract` if it
-keeps the run history, `ReplaceAndRecordContract` if it can replace a row and write records in one
+pauses of types, `OverviewContract` if it says what runs and what is next, `WatchingContract` if it
+cheaply reads the rows whose expectations are judged, `HistoryContract` if it keeps the run history, `ReplaceAndRecordContract` if it can replace a row and write records in one
 transaction, `LastRunsContract` if it finds the last runs of many keys, `RunSummaryContract` if it
 sums up runs, `OutputContract` if it keeps what attempts have printed, `AlertsContract` if it keeps
 alerts, `TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any
@@ -71,6 +71,7 @@ from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyCo
 from psched.testing.store_contract.operations.overview import OverviewContract, RunSummaryContract
 from psched.testing.store_contract.operations.pauses import PausesContract
 from psched.testing.store_contract.operations.replacing import ReplaceAndRecordContract
+from psched.testing.store_contract.operations.watching import WatchingContract
 from psched.testing.store_contract.output import OutputContract
 from psched.testing.store_contract.overrides import ExactKeys, Overrides
 from psched.testing.store_contract.records import Records
@@ -114,6 +115,7 @@ __all__ = [
     "StatusContract",
     "TableContract",
     "TransactionContract",
+    "WatchingContract",
     "WorkerDriver",
 ]
 

@@ -21,6 +21,7 @@ from psched.testing import (
     OverviewContract,
     PausesContract,
     StatusContract,
+    WatchingContract,
 )
 from psched.testing.store_contract.bench import LEASE, claim, ending, leased
 from psched.testing.store_contract.history.bench import claimed, ending_with, recorded
@@ -39,7 +40,12 @@ def example():
 
 
 class TestFileStore(
-    BackendContract, BacklogContract, LeasesByKeyContract, OverviewContract, StatusContract
+    BackendContract,
+    BacklogContract,
+    LeasesByKeyContract,
+    OverviewContract,
+    StatusContract,
+    WatchingContract,
 ):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):

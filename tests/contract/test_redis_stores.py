@@ -16,6 +16,7 @@ from psched.testing import (
     ReplaceAndRecordContract,
     RunSummaryContract,
     StatusContract,
+    WatchingContract,
 )
 from support.stores import SOME, store_factory, takes_some_types
 
@@ -35,6 +36,7 @@ class TestRedisStore(
     OutputContract,
     PausesContract,
     OverviewContract,
+    WatchingContract,
     RunSummaryContract,
     StatusContract,
 ):

@@ -19,6 +19,7 @@ from psched.testing import (
     StatusContract,
     TableContract,
     TransactionContract,
+    WatchingContract,
 )
 from support.stores import SOME, Sql, store_factory, takes_some_types
 
@@ -57,6 +58,7 @@ class TestSqlStore(
     LeasesByKeyContract,
     PausesContract,
     OverviewContract,
+    WatchingContract,
     TableContract,
     StatusContract,
 ):

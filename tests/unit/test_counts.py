@@ -202,16 +202,6 @@ def test_a_monitor_that_reads_nothing_is_not_sent_more_and_more(driver):
     assert len(driver.monitors[-1].received) == before
 
 
-def test_without_metrics_the_monitor_is_told_nothing():
-    driver = MasterDriver(processors=1, monitor_limit=60)
-    driver.boot()
-    counted(driver.worker(0), 2)
-    driver.advance(5)
-
-    assert driver.monitors[-1].received == []
-    driver.close()
-
-
 def test_the_master_too_bounds_the_types():
     totals = Totals()
     for number in range(500):

@@ -1,19 +1,19 @@
 """The methods of a collection of schedules that say what runs now, and how busy the workers are."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import islice
 
 from psched.client.arguments import keeping_history
 from psched.client.collection_changes import CollectionChanges
 from psched.core.history.protocol import RunSelection
-from psched.core.history.records import FAILED_FATES, FAILURES, WHOLE, RunRecord, WorkerRecord
+from psched.core.history.records import FAILED_FATES, FAILURES, RunRecord, WorkerRecord
 from psched.core.history.run import Run
 from psched.core.history.why.availability import TOLERANCE
 from psched.core.operations.overview import (
     DURATIONS,
     Overview,
     SummarizesRuns,
+    durations_of,
     overview_of,
 )
 
@@ -46,15 +46,7 @@ class CollectionOfPresent(CollectionChanges):
             SchemaError: the tables of the run history do not exist.
         """
         history = keeping_history(self._store)
-        if isinstance(history, SummarizesRuns):
-            return self._send(lambda: history.durations(keys, most))
-
-        def durations_of(key: str) -> Sequence[int]:
-            runs = history.runs(RunSelection(key=key, outcomes=WHOLE, limit=most))
-            return [each.ended - each.started for each in runs if each.started is not None]
-
-        found = {key: self._send(partial(durations_of, key)) for key in keys}
-        return {key: took for key, took in found.items() if took}
+        return self._send(lambda: durations_of(history, keys, most))
 
     def failures(self, since: int, *, among: int = 10_000, limit: int = 100) -> Sequence[Run]:
         """Read the newest failures, the newest first; `psched history --failed` shows the same.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from psched.config.kinds import Flag, MatchingText, Names
+from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
 
 _METRICS = MatchingText(
     "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
@@ -24,3 +25,8 @@ class MonitorSettings:
 
     metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
     """Keys of schedules whose last success the metrics show, with the keys; at most 100."""
+
+    expect: Annotated[Expectations, Expect()] = NO_EXPECTATIONS
+    """What is expected of schedules: how late an occurrence may start (late), how long a run may
+    take (longest), for how long a schedule may be without a success (silent), and how many times
+    its usual duration a run may take (unusual). If it fails, the monitor raises an alert."""

@@ -5,7 +5,7 @@ begins with the first of them. All monitors find the same beginning, because the
 records; so only one of them raises the alert.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from psched.base.texts import counted, cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
+from psched.core.alerts.raising import HooksOf, Raising
 from psched.core.columns import annotation
 from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
@@ -39,10 +40,6 @@ _MOST_TRIED = 30
 
 _LONGEST_TEXT = 400
 """The most characters of a reason in an alert's text."""
-
-HooksOf = Callable[[Rule, Config], tuple[tuple[str, ...], tuple[str, ...]]]
-"""Returns the names of the hooks that are told that an alert was raised, and of those that are told
-that it was closed. The arguments are the rule, and the settings that apply to the schedule."""
 
 
 class FailureStore(Store, KeepsHistory, FollowsFailures, FindsLastRuns, KeepsAlerts, Protocol):
@@ -76,7 +73,7 @@ class Failures:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._hooks_of = hooks_of
+        self._raising = Raising(store, hooks_of)
         self._redaction = Redaction(settings.redact)
         self._clock = clock
         self._place: str | None = None
@@ -117,20 +114,20 @@ class Failures:
             if (key, "", rule) not in open_now
         ]
         rows = self._store.look([record.key for _, record in wanted]) if wanted else {}
-        alerts = [
+        found = [
             self._alert(rule, record, rows.get(record.key)) for rule, record in reversed(wanted)
         ]
         if is_first:
-            over = {alert.subject for alert, _ in self._over(alerts)}
-            alerts = [alert for alert in alerts if alert.subject not in over]
-        return self._store.raise_alerts(alerts) if alerts else ()
+            over = {alert.subject for alert, _ in self._over([alert for alert, _ in found])}
+            found = [each for each in found if each[0].subject not in over]
+        return self._raising.raise_alerts(found)
 
-    def _alert(self, rule: Rule, record: RunRecord, row: Row | None) -> Alert:
+    def _alert(self, rule: Rule, record: RunRecord, row: Row | None) -> tuple[Alert, Config]:
+        """The alert about a failure, and the settings of its schedule."""
         settings = self._settings if row is None else settings_of(row, self._settings)
         of_key = self._store.runs(RunSelection(key=record.key, limit=_MOST_TRIED))
         earlier = dropwhile(lambda other: other.lease != record.lease, of_key)
-        on_raise, on_close = self._hooks_of(rule, settings)
-        return Alert(
+        alert = Alert(
             key=record.key,
             rule=rule,
             since=_began(rule, record, earlier, whole=settings.history == "all"),
@@ -138,17 +135,11 @@ class Failures:
             label=record.label if row is None else annotation(row, "label"),
             scheduled_time=record.scheduled_time,
             text=_text(record, self._redaction),
-            on_raise=on_raise,
-            on_close=on_close,
         )
+        return alert, settings
 
     def _close(self) -> Sequence[Alert]:
-        over: dict[str, list[Alert]] = {}
-        for alert, why in self._over(self._open):
-            over.setdefault(why, []).append(alert)
-        return [
-            alert for why, alerts in over.items() for alert in self._store.close_alerts(alerts, why)
-        ]
+        return self._raising.close_alerts(self._over(self._open))
 
     def _over(self, alerts: Sequence[Alert]) -> Iterator[tuple[Alert, str]]:
         """Those of some alerts that are over, and why."""

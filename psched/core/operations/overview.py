@@ -8,7 +8,8 @@ from math import floor
 from typing import Protocol, runtime_checkable
 
 from psched.core.attempts import returned
-from psched.core.history.records import RunRecord
+from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.records import WHOLE, RunRecord
 from psched.core.model import PAUSED, QUARANTINED, RUNNING, Row
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
@@ -99,6 +100,21 @@ class SummarizesRuns(Protocol):
             limit: the largest number of records.
         """
         ...
+
+
+def durations_of(
+    history: KeepsHistory, keys: Sequence[str], most: int
+) -> Mapping[str, Sequence[int]]:
+    """How long the newest runs of each key took; see `SummarizesRuns.durations`."""
+    if isinstance(history, SummarizesRuns):
+        return history.durations(keys, most)
+    found = dict[str, Sequence[int]]()
+    for key in keys:
+        runs = history.runs(RunSelection(key=key, outcomes=WHOLE, limit=most))
+        took = [each.ended - each.started for each in runs if each.started is not None]
+        if took:
+            found[key] = took
+    return found
 
 
 def overview_of(store: Store, limit: int) -> Overview:

@@ -20,6 +20,7 @@ from psched.stores.sql.by_key.conditions import Request, by_keys, conditional_te
 from psched.stores.sql.by_key.statements import KeyStatements
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.overview.statements import OverviewStatements
+from psched.stores.sql.overview.watching import WatchingStatements
 from psched.stores.sql.pauses.statements import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
@@ -101,6 +102,8 @@ class Statements:
         columns += f", {self._claimed_before}"
         light = ", ".join("NULL" if c in _PAYLOADS else c for c in COLUMNS if c != "claimed_at")
         self.overview = OverviewStatements(table, f"{light}, {self._claimed_before}", dialect)
+        without_data = columns.replace(dialect.payload.format("data"), "NULL", 1)
+        self.watching = WatchingStatements(table, without_data, dialect)
         # SQL for the end of a lease that a statement grants or extends. One second is added,
         # because ``now`` is rounded down.
         lease_end = f"{now} + {_LEASE} + 1"

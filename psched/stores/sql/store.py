@@ -24,6 +24,7 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.attempts import wait_after_death
+from psched.core.alerts.watching import ActiveRows, Place, RowPage
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
@@ -143,6 +144,18 @@ class SqlStore(AlertStore[Statements]):
     def overview(self, limit: int) -> Overview:
         """Read what runs and what is next, as `GivesOverview.overview` describes."""
         return self._sql.overview.read(self._query, limit)
+
+    def active_rows(self, after: Place | None, limit: int) -> ActiveRows:
+        """Read what runs or is due, as `WatchesRows.active_rows` describes."""
+        return self._sql.watching.active(self._query, after, limit)
+
+    def row_page(self, begin: object, limit: int, mentioning: str | None) -> RowPage:
+        """Read a page of all rows, as `WatchesRows.row_page` describes."""
+        return self._sql.watching.page(self._query, begin, limit, mentioning)
+
+    def light_rows(self, keys: Sequence[str]) -> Mapping[str, Row]:
+        """Read rows without their data, as `WatchesRows.light_rows` describes."""
+        return self._sql.watching.of_keys(self._query, keys)
 
     def count(self) -> int:
         """Count the rows, as `CountsRows.count` describes."""

@@ -1,4 +1,4 @@
 """Tests of the capabilities that extra runs, pauses and skips need.
 
-Reading order: `leases_by_key`, `replacing`, `pauses`, `overview`.
+Reading order: `leases_by_key`, `replacing`, `pauses`, `overview`, `watching`.
 """

@@ -1,0 +1,387 @@
+"""The judge of expectations: raises alerts if they fail, and closes the alerts that are over.
+
+Each monitor has a judge, and all of them judge the same store. They need not agree: an alert is
+identified by what the store says, so the store lets one judge raise it, and one close it.
+
+**The fast pass** reads the rows that run or are due, and the open alerts, every few seconds. It
+judges ``late``, ``longest`` and ``unusual``, and closes alerts. Its cost does not grow with the
+number of rows. It is left out while nothing of that is expected, and no alert is open.
+
+**The sweep** reads all rows, page by page, and begins again some time after it has ended. It judges
+``silent``, and finds the rows that have expectations of their own.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from psched.base.clock import Clock
+from psched.config import Config
+from psched.config.monitoring.expect import Expectations
+from psched.core.alerts.alert import Alert, Rule
+from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
+from psched.core.alerts.raising import HooksOf, Raising, no_hooks
+from psched.core.alerts.rules import (
+    EXPECTED,
+    SHORTEST_UNUSUAL,
+    Watched,
+    after_success,
+    late,
+    longest,
+    runs_since,
+    should_succeed,
+    silent,
+    silent_since,
+    unusual,
+    why_over,
+)
+from psched.core.alerts.successes import last_resumption, last_successes
+from psched.core.alerts.watching import ActiveRows, Place, active_rows, light_rows, row_page
+from psched.core.definition import settings_of
+from psched.core.history.protocol import KeepsHistory
+from psched.core.model import Row
+from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.overview import DURATIONS, durations_of
+from psched.core.operations.pauses import PauseRule, PausesTypes
+from psched.core.store_protocol import Store
+
+PASS_INTERVAL = 5.0
+"""Seconds from one fast pass to the next."""
+
+PAGE_INTERVAL = 1.0
+"""Seconds from one page of a sweep to the next, and between fast passes over many due rows."""
+
+SWEEP_INTERVAL = 60.0
+"""Seconds from the end of a sweep to the next sweep; so long a new expectation can be unknown."""
+
+PAGE = 500
+"""About how many rows a page of a sweep covers."""
+
+MENTIONING_PAGE = 5000
+"""The same, if the store returns only rows with expectations of their own."""
+
+MOST_DUE = 1000
+"""The most due rows that one fast pass reads; the next pass continues after them."""
+
+MOST_OPEN = 1000
+"""While so many alerts of expectations are open, no further ones are raised."""
+
+MOST_CHECKED = 200
+"""Of how many open alerts one fast pass finds out whether they are over."""
+
+_JITTER = 0.1
+
+_OF_PASS = (Rule.LATE, Rule.LONGEST, Rule.UNUSUAL)
+"""The rules that the fast pass judges."""
+
+_MENTIONED = "expect"
+"""What the options of a row with expectations of its own contain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What one step of a judge has done.
+
+    Attributes:
+        raised: the alerts that this step has raised.
+        closed: the alerts that this step has closed.
+        notes: what is not judged, and why, in words for the log; each judge says it once.
+        wait: seconds until the next step.
+    """
+
+    raised: Sequence[Alert] = ()
+    closed: Sequence[Alert] = ()
+    notes: Sequence[str] = ()
+    wait: float
+
+
+class Judge:
+    """Judges the expectations of all schedules in a store.
+
+    Args:
+        store: the store; the judge is the only one that uses this object.
+        settings: the settings of the installation.
+        clock: decides when a pass is due; the store's clock decides everything else.
+        rng: random generator, so that several judges do not ask the store at the same time.
+        hooks_of: returns the hooks of the alerts that are raised.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Config,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        hooks_of: HooksOf = no_hooks,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._raising = Raising(store, hooks_of) if isinstance(store, KeepsAlerts) else None
+        self._pass_at = self._page_at = clock.monotonic()
+        self._after: Place | None = None
+        self._checked = 0
+        self._durations = dict[tuple[str, int], Sequence[int]]()
+        self._sweep = _Sweep()
+        self._owns = False
+        self._open: Sequence[Alert] = ()
+        self._said = set[str]()
+        self._notes = list[str]()
+        declared = [settings.expect, *(own.get("expect") for own in settings.types.values())]
+        by_setting = [each for each in declared if isinstance(each, Expectations)]
+        self._expects = any(_judged_in_pass(each) for each in by_setting)
+        self._expects_silent = any(each.silent is not None for each in by_setting)
+
+    def step(self) -> Judged:
+        """Do what is due: a fast pass, a page of a sweep, or both.
+
+        Returns:
+            What was raised and closed, and when the next step is due.
+
+        Raises:
+            StoreError: the store does not answer. The next step continues.
+        """
+        keeping = self._keeping()
+        if keeping is None:
+            return Judged(notes=self._told(), wait=SWEEP_INTERVAL)
+        raised, closed = list[Alert](), list[Alert]()
+        now = self._clock.monotonic()
+        if now >= self._pass_at:
+            # It is set first, so that a fault does not make the next step begin with this again.
+            self._pass_at = now + self._soon(PASS_INTERVAL)
+            self._read_open(keeping)
+            if self._expects or self._owns or self._open:
+                self._pass(raised, closed)
+            else:
+                self._pass_at = now + self._soon(SWEEP_INTERVAL)
+        if now >= self._page_at:
+            self._page_at = now + self._soon(PAGE_INTERVAL)
+            self._page(raised)
+        wait = min(self._pass_at, self._page_at) - self._clock.monotonic()
+        return Judged(raised=raised, closed=closed, notes=self._told(), wait=max(0.0, wait))
+
+    def _keeping(self) -> KeepsAlerts | None:
+        """The store, if it keeps alerts."""
+        if not isinstance(self._store, KeepsAlerts):
+            if self._expects or self._expects_silent:
+                self._say("expect: this store keeps no alerts, so nothing is judged")
+            return None
+        problem = self._store.alerts_problem()
+        if problem is not None:
+            self._say(f"expect: no alerts are kept: {problem}")
+            return None
+        return self._store
+
+    # --- the fast pass ---
+
+    def _read_open(self, keeping: KeepsAlerts) -> None:
+        selection = AlertSelection(rules=frozenset(EXPECTED), only_open=True, limit=MOST_OPEN)
+        self._open = [*keeping.alerts(selection)]
+
+    def _pass(self, raised: list[Alert], closed: list[Alert]) -> None:
+        active = active_rows(self._store, self._after, MOST_DUE)
+        rules = self._pause_rules() if active.due or self._open else ()
+        over = [*self._over(rules, active.now)]
+        if over:
+            closed += self._raise_or_close().close_alerts(over)
+            ended = {(alert.subject, alert.since) for alert, _ in over}
+            self._open = [a for a in self._open if (a.subject, a.since) not in ended]
+        found = self._wrong(active, rules)
+        self._raise(found, raised)
+        self._after = None
+        if len(active.due) == MOST_DUE:
+            last = active.due[-1]
+            self._after = last.next_run_time or 0, last.key
+            self._pass_at = self._clock.monotonic() + PAGE_INTERVAL
+
+    def _wrong(
+        self, active: ActiveRows, rules: Sequence[PauseRule]
+    ) -> Iterator[tuple[Alert, Config]]:
+        """What is wrong with rows that run or are due."""
+        now = active.now
+        for row in active.due:
+            watched = self._watched(row)
+            alert = late(watched, rules, now)
+            if alert is not None:
+                yield alert, watched.settings
+        running = [self._watched(row) for row in active.leased if runs_since(row, now) is not None]
+        durations = self._usual(running, now)
+        for watched in running:
+            for alert in (
+                longest(watched, now),
+                unusual(watched, durations.get(_run(watched.row), ()), now),
+            ):
+                if alert is not None:
+                    yield alert, watched.settings
+
+    def _usual(
+        self, running: Sequence[Watched], now: float
+    ) -> Mapping[tuple[str, int], Sequence[int]]:
+        """How long the last runs took of each schedule whose run may be unusual, by run.
+
+        The history is asked once for each run, when the run is long enough to be unusual.
+        """
+        runs = {_run(watched.row) for watched in running}
+        known = {run: took for run, took in self._durations.items() if run in runs}
+        asked = {
+            _run(watched.row): schedule_of(watched.row.key) or watched.row.key
+            for watched in running
+            if watched.settings.expect.unusual is not None
+            and now - (watched.row.claimed_at or now) > SHORTEST_UNUSUAL
+            and _run(watched.row) not in known
+        }
+        history = self._history("unusual") if asked else None
+        if history is not None:
+            found = durations_of(history, [*dict.fromkeys(asked.values())], DURATIONS)
+            known |= {run: found.get(key, ()) for run, key in asked.items()}
+        self._durations = known
+        return known
+
+    def _over(self, rules: Sequence[PauseRule], now: float) -> Iterator[tuple[Alert, str]]:
+        """The open alerts that are over; of many, only of some, and of others at the next pass."""
+        if self._checked >= len(self._open):
+            self._checked = 0
+        checked = self._open[self._checked : self._checked + MOST_CHECKED]
+        self._checked += MOST_CHECKED
+        rows = light_rows(self._store, [*dict.fromkeys(alert.key for alert in checked)])
+        silent_ones = list[Alert]()
+        for alert in checked:
+            row = rows.get(alert.key)
+            text = why_over(alert, None if row is None else self._watched(row), rules, now)
+            if text is not None:
+                yield alert, text
+            elif alert.rule == Rule.SILENT:
+                silent_ones.append(alert)
+        history = self._history("silent") if silent_ones else None
+        if history is not None:
+            found = last_successes(history, [alert.key for alert in silent_ones])
+            for alert in silent_ones:
+                last = found.get(alert.key)
+                if last is not None and last > alert.since:
+                    yield alert, after_success(last)
+
+    # --- the sweep ---
+
+    def _page(self, raised: list[Alert]) -> None:
+        sweep = self._sweep
+        # If whole types are expected to succeed, every row can matter.
+        limit, mentioning = PAGE, None
+        if not self._expects_silent:
+            limit, mentioning = MENTIONING_PAGE, _MENTIONED
+        page = row_page(self._store, sweep.begin, limit, mentioning)
+        candidates = list[Watched]()
+        for row in page.rows:
+            watched = self._watched(row)
+            expect = watched.settings.expect
+            sweep.owns = sweep.owns or (bool(row.options) and _judged_in_pass(expect))
+            if expect.silent is not None:
+                candidates.append(watched)
+        if sweep.owns and not self._owns:
+            self._owns, self._pass_at = True, self._clock.monotonic()
+        sweep.begin = page.following
+        if page.following is None:
+            self._owns = sweep.owns
+            self._sweep = _Sweep()
+            self._page_at = self._clock.monotonic() + self._soon(SWEEP_INTERVAL)
+        if candidates:
+            self._raise(self._silent(candidates), raised)
+
+    def _silent(self, candidates: Sequence[Watched]) -> Iterator[tuple[Alert, Config]]:
+        """The schedules that have not succeeded for too long."""
+        if any(watched.settings.history != "all" for watched in candidates):
+            self._say("expect.silent is not judged where history is not all")
+        history, now, rules = self._history("silent"), self._store.now(), self._pause_rules()
+        told = {alert.key for alert in self._open if alert.rule == Rule.SILENT}
+        judged = [
+            watched
+            for watched in candidates
+            if watched.row.key not in told and should_succeed(watched, rules, now)
+        ]
+        if history is None or not judged:
+            return
+        found = last_successes(history, [watched.row.key for watched in judged])
+        for watched in judged:
+            row, last = watched.row, found.get(watched.row.key)
+            since = silent_since(row, rules, now, last)
+            if silent(watched, since, now, last) is None:
+                continue
+            # Only now, because it costs a request.
+            since = silent_since(row, rules, now, last, last_resumption(history, row.key))
+            alert = silent(watched, since, now, last)
+            if alert is not None:
+                yield alert, watched.settings
+
+    # --- what both need ---
+
+    def _raise(self, found: Iterator[tuple[Alert, Config]], raised: list[Alert]) -> None:
+        is_open = {alert.subject for alert in self._open}
+        new = ((alert, own) for alert, own in found if alert.subject not in is_open)
+        first = next(new, None)
+        if first is None:
+            return
+        if len(self._open) >= MOST_OPEN:
+            self._say(
+                f"expect: {MOST_OPEN} alerts are open, so no more are raised until some are over"
+            )
+            return
+        done = self._raise_or_close().raise_alerts(chain([first], new))
+        raised += done
+        self._open = [*self._open, *done]
+        self._pass_at = min(self._pass_at, self._clock.monotonic() + PASS_INTERVAL)
+
+    def _raise_or_close(self) -> Raising:
+        assert self._raising is not None  # noqa: S101  # `step` has checked the store
+        return self._raising
+
+    def _watched(self, row: Row) -> Watched:
+        return Watched(row, settings_of(row, self._settings))
+
+    def _pause_rules(self) -> Sequence[PauseRule]:
+        return self._store.pause_rules() if isinstance(self._store, PausesTypes) else ()
+
+    def _history(self, part: str) -> KeepsHistory | None:
+        """The store, if it keeps the run history, which a part of the setting needs."""
+        if not isinstance(self._store, KeepsHistory):
+            self._say(f"expect.{part} is not judged: this store keeps no run history")
+            return None
+        if problem := self._store.history_problem():
+            self._say(f"expect.{part} is not judged: {problem}")
+            return None
+        return self._store
+
+    def _soon(self, seconds: float) -> float:
+        return seconds * (1 + self._rng.uniform(-_JITTER, _JITTER))
+
+    def _say(self, note: str) -> None:
+        if note not in self._said:
+            self._said.add(note)
+            self._notes.append(note)
+
+    def _told(self) -> Sequence[str]:
+        notes, self._notes = self._notes, []
+        return notes
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """How far a sweep has come.
+
+    Attributes:
+        begin: where its next page begins.
+        owns: whether it has found a row with expectations of its own that the fast pass judges.
+    """
+
+    begin: object = None
+    owns: bool = False
+
+
+def _judged_in_pass(expect: Expectations) -> bool:
+    return any(expect.get(rule) is not None for rule in _OF_PASS)
+
+
+def _run(row: Row) -> tuple[str, int]:
+    """What tells a run from every other run."""
+    return row.key, row.claimed_at or 0
