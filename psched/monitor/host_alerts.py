@@ -8,8 +8,8 @@ from psched.base.texts import counted
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.failures import Step
-from psched.core.alerts.raising import HooksOf
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
+from psched.core.alerts.raising import HooksOf
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Store
 from psched.master.totals import Host

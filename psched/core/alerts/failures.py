@@ -14,7 +14,7 @@ from psched.base.texts import counted, cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import HooksOf, Raising
+from psched.core.alerts.raising import MOST_RAISED, HooksOf, Raising
 from psched.core.columns import annotation
 from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
@@ -120,7 +120,11 @@ class Failures:
         if is_first:
             over = {alert.subject for alert, _ in self._over([alert for alert, _ in found])}
             found = [each for each in found if each[0].subject not in over]
-        return self._raising.raise_alerts(found)
+        return [
+            alert
+            for start in range(0, len(found), MOST_RAISED)
+            for alert in self._raising.raise_alerts(found[start : start + MOST_RAISED])
+        ]
 
     def _alert(self, rule: Rule, record: RunRecord, row: Row | None) -> tuple[Alert, Config]:
         """The alert about a failure, and the settings of its schedule."""

@@ -1,0 +1,251 @@
+"""Tests of the alerts about failed runs, on a real store."""
+
+import random
+from dataclasses import replace as changed
+
+import pytest
+
+from psched import stores
+from psched.config import from_mapping
+from psched.core.alerts.failures import Failures
+from psched.core.alerts.protocol import AlertSelection
+from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.core.model import CANCELLED, QUARANTINED, WAITING, Row
+from psched.testing import ManualClock
+
+HOUR = 3_600_000
+
+
+class Bench:
+    """A store with some schedules, and what judges their failures."""
+
+    def __init__(self, url, **settings):
+        self.settings = from_mapping({"url": url, **settings})
+        self.clock = ManualClock()
+        self.store = self.new_store()
+        self.store.init()
+        self.written = 0
+
+    def new_store(self):
+        return stores.create(self.settings, clock=self.clock, rng=random.Random(1))
+
+    def monitor(self):
+        return Failures(self.new_store(), self.settings, hooks_of=hooks_of, clock=self.clock)
+
+    def add(self, *keys, **fields):
+        self.store.add([Row(key=key, next_time=1, **fields) for key in keys], nonce="n")
+
+    def set_status(self, key, status):
+        row = self.store.get(key)
+        assert self.store.replace(row, changed(row, status=status))
+
+    def run(self, key, outcome, fate=None, *, at=None, scheduled_time=1, attempt=1, reason=None):
+        """Write the record of an attempt; each one ends a second after the one before."""
+        self.written += 1
+        record = RunRecord(
+            key=key,
+            type="default",
+            scheduled_time=scheduled_time,
+            owner=f"worker.{self.written}",
+            fence=self.written,
+            attempt=attempt,
+            ended=HOUR + 1000 * self.written if at is None else at,
+            outcome=outcome,
+            fate=fate,
+            reason=reason,
+        )
+        self.store.record([record])
+        return record
+
+    def open(self):
+        return [(alert.key, alert.rule) for alert in self.alerts(only_open=True)]
+
+    def alerts(self, **selection):
+        return [*self.store.alerts(AlertSelection(**selection))]
+
+
+def hooks_of(rule, settings):
+    return (f"on-{rule}",), (f"after-{settings.max_attempts}",)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(f"sqlite:///{tmp_path}/psched.db")
+
+
+def test_a_failure_raises_an_alert_and_the_next_success_closes_it(bench):
+    bench.add("k", options='{"max_attempts": 3, "label": "nightly"}')
+    monitor = bench.monitor()
+    assert not monitor.step().raised
+    failed = bench.run("k", Outcome.FAILED, reason="no \x1b space")
+
+    [raised], closed = monitor.step()
+    assert not closed
+    assert (raised.key, raised.rule, raised.since) == ("k", "failed", failed.ended)
+    assert (raised.label, raised.scheduled_time) == ("nightly", 1)
+    assert raised.text == "attempt 1 has failed: no \\x1b space"
+    assert (raised.on_raise, raised.on_close) == (("on-failed",), ("after-3",))
+    assert not any(monitor.step())
+
+    bench.run("k", Outcome.FINISHED, Fate.FINISHED, attempt=2)
+    raised, [closed] = monitor.step()
+    assert not raised
+    assert closed.closed_text == "it has succeeded, attempt 2"
+    assert bench.open() == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fate", "rule", "text"),
+    [
+        (Outcome.TIMED_OUT, None, "failed", "attempt 2 was stopped at its time limit: why"),
+        (Outcome.FAILED, Fate.GAVE_UP, "gave_up", "it was given up after 2 attempts: why"),
+        (None, Fate.EXPIRED, "gave_up", "it has expired: why"),
+        (Outcome.LOST, None, "lost", "attempt 2 was lost: why"),
+        (Outcome.PREEMPTED, None, "lost", "attempt 2 has lost its lease: why"),
+        (None, Fate.QUARANTINED, "quarantined", "it was quarantined: why"),
+    ],
+)
+def test_each_kind_of_failure_has_its_rule(bench, outcome, fate, rule, text):
+    bench.add("k")
+    if fate == Fate.QUARANTINED:
+        bench.set_status("k", QUARANTINED)
+    bench.run("k", outcome, fate, attempt=2, reason="why")
+    [raised], _ = bench.monitor().step()
+    assert (raised.rule, raised.text) == (rule, text)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fate"),
+    [
+        (Outcome.FINISHED, Fate.FINISHED),
+        (Outcome.RELEASED, None),
+        (Outcome.CANCELLED, Fate.CANCELLED),
+        (None, Fate.SKIPPED_PAUSED),
+    ],
+)
+def test_what_is_no_failure_raises_nothing(bench, outcome, fate):
+    bench.add("k")
+    bench.run("k", outcome, fate)
+    assert not bench.monitor().step().raised
+
+
+def test_failures_in_a_row_are_one_alert_and_those_after_a_success_another(bench):
+    bench.add("k")
+    monitor = bench.monitor()
+    first = bench.run("k", Outcome.FAILED)
+    for attempt in range(2, 5):
+        monitor.step()
+        bench.run("k", Outcome.FAILED, attempt=attempt)
+    monitor.step()
+    assert [alert.since for alert in bench.alerts()] == [first.ended]
+
+    bench.run("k", Outcome.FINISHED, Fate.FINISHED)
+    again = bench.run("k", Outcome.FAILED, scheduled_time=2)
+    monitor.step()
+    # The success is not the last run, so the alert stays open: the schedule fails.
+    assert bench.open() == [("k", "failed")]
+    bench.run("k", Outcome.FINISHED, Fate.FINISHED, scheduled_time=2, attempt=2)
+    monitor.step()
+    assert bench.open() == []
+    assert again.ended > first.ended
+
+
+def test_two_monitors_raise_and_close_each_alert_once(bench):
+    bench.add("k")
+    one, other = bench.monitor(), bench.monitor()
+    one.step()
+    other.step()
+    for scheduled_time in range(5):
+        bench.run("k", Outcome.FAILED, scheduled_time=scheduled_time)
+        bench.run("k", Outcome.FAILED, scheduled_time=scheduled_time, attempt=2)
+        raised = [*one.step().raised, *other.step().raised]
+        assert len(raised) == 1
+        bench.run("k", Outcome.FINISHED, Fate.FINISHED, scheduled_time=scheduled_time, attempt=3)
+        assert len([*other.step().closed, *one.step().closed]) == 1
+    assert len(bench.alerts()) == 5
+
+
+def test_a_monitor_that_was_away_raises_nothing_that_another_one_has_closed(bench):
+    bench.add("k")
+    one, slow = bench.monitor(), bench.monitor()
+    one.step()
+    slow.step()
+    bench.run("k", Outcome.FAILED)
+    one.step()
+    bench.run("k", Outcome.FAILED, attempt=2)
+    bench.run("k", Outcome.FINISHED, Fate.FINISHED, attempt=3)
+    assert one.step().closed
+    assert not slow.step().raised
+
+
+def test_a_failure_that_is_over_before_anybody_looks_is_told_nevertheless(bench):
+    bench.add("k")
+    monitor = bench.monitor()
+    monitor.step()
+    bench.run("k", Outcome.FAILED, Fate.GAVE_UP)
+    bench.run("k", Outcome.FINISHED, Fate.FINISHED, scheduled_time=2)
+    raised, closed = monitor.step()
+    assert [alert.rule for alert in raised] == [alert.rule for alert in closed] == ["gave_up"]
+
+
+def test_a_new_monitor_tells_what_is_wrong_now_but_nothing_that_is_over(bench):
+    bench.add("over", "wrong")
+    bench.run("over", Outcome.FAILED)
+    bench.run("gone", Outcome.FAILED)
+    bench.run("over", Outcome.FINISHED, Fate.FINISHED)
+    bench.run("wrong", Outcome.FAILED)
+    assert [alert.key for alert in bench.monitor().step().raised] == ["wrong"]
+
+
+def test_an_alert_is_over_when_its_schedule_is_deleted_cancelled_or_requeued(bench):
+    bench.add("deleted", "cancelled", "requeued")
+    bench.set_status("requeued", QUARANTINED)
+    for key in "deleted", "cancelled":
+        bench.run(key, Outcome.FAILED)
+    bench.run("requeued", None, Fate.QUARANTINED)
+    monitor = bench.monitor()
+    assert len(monitor.step().raised) == 3
+
+    bench.store.delete("deleted")
+    bench.set_status("cancelled", CANCELLED)
+    bench.set_status("requeued", WAITING)
+    assert {alert.key: alert.closed_text for alert in monitor.step().closed} == {
+        "deleted": "the schedule was deleted",
+        "cancelled": "it is cancelled",
+        "requeued": "it is not quarantined any more",
+    }
+
+
+def test_where_only_failures_are_recorded_a_settle_without_a_record_is_a_success(bench):
+    bench.add("k", options='{"history": "failures"}', cron="@every 1h", next_run_time=1)
+    failed = bench.run("k", Outcome.FAILED)
+    monitor = bench.monitor()
+    assert [alert.since for alert in monitor.step().raised] == [failed.ended]
+    assert not monitor.step().closed
+
+    row = bench.store.get("k")
+    assert bench.store.replace(row, changed(row, next_time=3601))
+    [closed] = monitor.step().closed
+    assert closed.closed_text == "a later run has succeeded"
+    # Each occurrence is an incident of its own.
+    later = bench.run("k", Outcome.FAILED, scheduled_time=3601)
+    assert [alert.since for alert in monitor.step().raised] == [later.ended]
+
+
+def test_a_flood_of_failures_raises_all_alerts(bench):
+    keys = [f"k{n}" for n in range(450)]
+    bench.add(*keys)
+    monitor = bench.monitor()
+    monitor.step()
+    for key in keys:
+        bench.run(key, Outcome.FAILED)
+    assert {alert.key for alert in monitor.step().raised} == {*keys}
+
+
+def test_values_of_fields_that_are_redacted_are_not_in_the_text(tmp_path):
+    bench = Bench(f"sqlite:///{tmp_path}/psched.db", redact=["password"])
+    bench.add("k")
+    bench.run("k", Outcome.FAILED, reason='cannot log in: {"password": "secret"}')
+    [alert], _ = bench.monitor().step()
+    assert "secret" not in alert.text
+    assert "password" in alert.text
