@@ -27,7 +27,7 @@ class Bench:
         self.written = 0
 
     def new_store(self):
-        return stores.create(self.settings, clock=self.clock, rng=random.Random(1))
+        return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311  # jitter
 
     def monitor(self):
         return Failures(self.new_store(), self.settings, hooks_of=hooks_of, clock=self.clock)
