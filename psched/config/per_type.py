@@ -36,6 +36,10 @@ OVERRIDES = (
     "output",
     "output_limit",
     "result",
+    "on_failed",
+    "on_late",
+    "on_lost",
+    "on_recovered",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
 single schedule in its ``options``."""
