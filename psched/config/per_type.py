@@ -37,6 +37,10 @@ OVERRIDES = (
     "output_limit",
     "result",
     "expect",
+    "on_failed",
+    "on_late",
+    "on_lost",
+    "on_recovered",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
 single schedule in its ``options``. Of ``expect``, each part is overridden by itself."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from psched.base import lease_times
 from psched.config import input_files, tls, urls
 from psched.config.monitoring.expect import NO_EXPECTATIONS
+from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
@@ -98,6 +99,9 @@ def apply_rules(
                 check(values)
             except InvalidValueError as error:
                 yield key, str(error)
+    # A row that names an unknown hook must run nevertheless, so its own settings are not checked.
+    if (before is None or "hooks" in given) and not {"hooks", "types", *ON_SETTINGS} & {*invalid}:
+        yield from undefined_hooks(values)
     login = {"url", "password_file", *_URL_PARTS}
     if login & {*given} and not login & {*invalid}:
         try:

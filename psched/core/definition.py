@@ -154,7 +154,7 @@ def _with_overrides(options: Mapping[str, Any], of_type: str, settings: Config) 
     # An unknown option is ignored, because a newer psched may have written it.
     by_type = settings.types.get(of_type, {})
     own = {**by_type, **options}
-    known = {name: own[name] for name in OVERRIDES if name in own}
+    known = {name: _hashable(own[name]) for name in OVERRIDES if name in own}
     if not known:
         return settings
     try:
@@ -172,6 +172,11 @@ def _expectations(
     own = read_expectations(options.get("expect"))
     of_type: Expectations = by_type.get("expect", NO_EXPECTATIONS)
     return own.over(of_type).over(settings.expect)
+
+
+def _hashable(value: object) -> object:
+    """A list as a tuple, so that it can be an argument of a function with a cache."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from psched.config.kinds import Flag, MatchingText, Names
 from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
+from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
+from psched.config.monitoring.networks import Network, Networks
 
 _METRICS = MatchingText(
     "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
@@ -30,3 +32,23 @@ class MonitorSettings:
     """What is expected of schedules: how late an occurrence may start (late), how long a run may
     take (longest), for how long a schedule may be without a success (silent), and how many times
     its usual duration a run may take (unusual). If it fails, the monitor raises an alert."""
+
+    hooks: Annotated[Hooks, HooksKind()] = NO_HOOKS
+    """Who or what can be told about alerts, and how: definitions, by their names."""
+
+    on_failed: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when a task has failed, was given up, or is quarantined."""
+
+    on_late: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when a task does not start in time, runs for too long, or
+    has not succeeded for too long, and when no slot is free for it."""
+
+    on_lost: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when a worker or a host has died while it ran a task."""
+
+    on_recovered: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when something is over that a hook was told about."""
+
+    allow_private_addresses: Annotated[tuple[Network, ...], Networks()] = ()
+    """Networks to which requests are sent although their addresses are not public. In a
+    configuration, on means all networks, and off means none."""
