@@ -13,7 +13,6 @@ from psched.base.clock import Clock
 from psched.base.errors import SchemaError, StoreError
 from psched.base.fault_log import FaultLog
 from psched.core.alerts.alert import Alert
-from psched.core.alerts.failures import Step
 from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.store_protocol import Store
 from psched.monitor.delivering import Deliveries
@@ -47,12 +46,45 @@ class AlertStore(Store, KeepsAlerts, Protocol):
     """What the loop needs of a store."""
 
 
+class Done(Protocol):
+    """What a source has done; see `psched.core.alerts.failures.Step`."""
+
+    @property
+    def raised(self) -> Sequence[Alert]:
+        """The alerts that were raised."""
+        ...
+
+    @property
+    def closed(self) -> Sequence[Alert]:
+        """The alerts that were closed."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is not judged, and why."""
+        ...
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until the next step; None means the usual time."""
+        ...
+
+
 class Source(Protocol):
     """Judges something, and raises and closes alerts."""
 
-    def step(self) -> Step:
+    def step(self) -> Done:
         """Judge, and say what was raised and closed."""
         ...
+
+
+class _Timed:
+    """A source, when it is due, and why it cannot judge."""
+
+    def __init__(self, source: Source, clock: Clock) -> None:
+        self.source = source
+        self.due = float("-inf")
+        self.problems = FaultLog("some alerts are not raised", _log, clock)
 
 
 class AlarmLoop:
@@ -80,7 +112,7 @@ class AlarmLoop:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._sources = sources
+        self._sources = [_Timed(source, clock) for source in sources]
         self._deliveries = deliveries
         self._outage = outage
         self._keep = keep
@@ -89,7 +121,7 @@ class AlarmLoop:
         self._problems = FaultLog("no alerts are raised", _log, clock)
         self._faults = FaultLog("the store does not answer the monitor", _log, clock)
         self._usable_until = float("-inf")
-        self._judge_at = self._trim_at = float("-inf")
+        self._trim_at = float("-inf")
 
     @property
     def is_idle(self) -> bool:
@@ -106,6 +138,7 @@ class AlarmLoop:
                 self._judge()
                 self._deliveries.step(self._store.now)
                 self._trim()
+                pause = self._until_due()
         except SchemaError as error:
             self._problems.failed(error)
             self._usable_until = float("-inf")
@@ -120,6 +153,11 @@ class AlarmLoop:
         self._outage.step()
         return pause if self.is_idle else min(pause, _BUSY)
 
+    def _until_due(self) -> float:
+        now = self._clock.monotonic()
+        dues = (each.due - now for each in self._sources)
+        return max(0.0, min([self._pause, *dues]))
+
     def _is_usable(self) -> bool:
         now = self._clock.monotonic()
         if now < self._usable_until:
@@ -132,16 +170,23 @@ class AlarmLoop:
         return True
 
     def _judge(self) -> None:
-        now = self._clock.monotonic()
-        if now < self._judge_at:
-            return
-        for source in self._sources:
-            raised, closed = source.step()
-            for alert in raised:
+        for each in self._sources:
+            if self._clock.monotonic() < each.due:
+                continue
+            try:
+                done = each.source.step()
+            except SchemaError as error:  # for example, because the run history is not kept
+                each.problems.failed(error)
+                each.due = self._clock.monotonic() + _REPAIRS
+                continue
+            each.problems.passed()
+            each.due = self._clock.monotonic() + (self._pause if done.wait is None else done.wait)
+            for note in done.notes:
+                _log.warning("%s", note)
+            for alert in done.raised:
                 _log.warning("alert, %s: %s", _name(alert), alert.text)
-            for alert in closed:
+            for alert in done.closed:
                 _log.info("alert closed, %s: %s", _name(alert), alert.closed_text)
-        self._judge_at = now + self._pause
 
     def _trim(self) -> None:
         now = self._clock.monotonic()
@@ -166,12 +211,13 @@ class Alarms:
 
     Args:
         make_loop: creates the loop; called in the thread that runs it, which is its only user.
+            Returns None if there is nothing to do.
         wake: set when the loop has something to do.
     """
 
     name = "the alarms"
 
-    def __init__(self, make_loop: Callable[[], AlarmLoop], wake: threading.Event) -> None:
+    def __init__(self, make_loop: Callable[[], AlarmLoop | None], wake: threading.Event) -> None:
         self._make_loop = make_loop
         self._wake = wake
         self._is_closing = False
@@ -185,10 +231,10 @@ class Alarms:
             Exception: what has ended the thread.
         """
         del now
-        if self._thread is not None and not self._thread.is_alive():
+        if self._error is not None:
             self._thread = None
             error, self._error = self._error, None
-            raise error or RuntimeError("the thread of the alarms has ended")
+            raise error
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
             self._thread.start()
@@ -204,7 +250,7 @@ class Alarms:
     def _run(self) -> None:
         try:
             loop = self._make_loop()
-            while True:
+            while loop is not None:
                 pause = loop.step()
                 if self._is_closing and loop.is_idle:
                     break

@@ -22,18 +22,18 @@ RAISED = "raised"
 CLOSED = "closed"
 """The two events of an alert."""
 
-_LEASE = 600.0
-"""Seconds for which an alert is leased. One delivery takes at most a minute, and no more than
-`_MOST_QUEUED` others are before it in the queue of its hook."""
+_LEASE = 150.0
+"""Seconds for which an alert is leased. A webhook takes at most a minute, and waits for at most
+`_MOST_QUEUED` others. A program may run longer: then another monitor can run it, too."""
 
 _MOST_TAKEN = 50
 """The most alerts that are leased at the same time."""
 
-_MOST_QUEUED = 5
-"""The most deliveries that wait for one hook. Further ones are put off, so that a slow receiver
-does not keep the alerts from the other hooks."""
+_MOST_QUEUED = 1
+"""The most deliveries that wait for one hook, besides the one that is going on. Further ones are
+put off, so that a slow receiver does not keep the alerts from the other hooks."""
 
-_PUT_OFF = 1.0
+_PUT_OFF = 0.2
 """Seconds for which a delivery is put off."""
 
 _SLOW = 2.0

@@ -52,10 +52,14 @@ class Step(NamedTuple):
     Attributes:
         raised: the alerts that it has raised.
         closed: the alerts that it has closed.
+        notes: what is not judged, and why, in words for the log.
+        wait: seconds until the next step; None means the usual time.
     """
 
     raised: Sequence[Alert] = ()
     closed: Sequence[Alert] = ()
+    notes: Sequence[str] = ()
+    wait: float | None = None
 
 
 class Failures:
