@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from psched.testing import (
+    AlertsContract,
     BackendContract,
     BacklogContract,
     HistoryContract,
@@ -33,6 +34,7 @@ class TestRedisStore(
     ReplaceAndRecordContract,
     LastRunsContract,
     OutputContract,
+    AlertsContract,
     PausesContract,
     OverviewContract,
     RunSummaryContract,
@@ -68,6 +70,7 @@ class TestRedisStoreBehindSentinels(
     HistoryContract,
     ReplaceAndRecordContract,
     OutputContract,
+    AlertsContract,
 ):
     @pytest.fixture
     def backend_factory(self, watched):
