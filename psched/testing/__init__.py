@@ -38,20 +38,21 @@ transaction, `LeasesByKeyContract` if it can lease rows by their keys, `PausesCo
 pauses of types, `OverviewContract` if it says what runs and what is next, `WatchingContract` if it
 cheaply reads the rows whose expectations are judged, `HistoryContract` if it keeps the run history, `ReplaceAndRecordContract` if it can replace a row and write records in one
 transaction, `LastRunsContract` if it finds the last runs of many keys, `RunSummaryContract` if it
-sums up runs, `OutputContract` if it keeps what attempts have printed, `TableContract` if clients
-are allowed to write rows by SQL, and `StatusContract` if any client is allowed to set the status of
-a row.
+sums up runs, `OutputContract` if it keeps what attempts have printed, `AlertsContract` if it keeps
+alerts, `TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any
+client is allowed to set the status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
 `settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
-`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `operations`,
-`table`.
+`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `alerts`,
+`operations`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
 from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
 from psched.testing.manual_spawner import ManualChild, ManualSpawner
 from psched.testing.master_driver import MasterDriver
+from psched.testing.store_contract.alerts import AlertsContract
 from psched.testing.store_contract.bench import BackendFactory
 from psched.testing.store_contract.capabilities import (
     BacklogContract,
@@ -82,6 +83,7 @@ from psched.testing.store_contract.table import StatusContract, TableContract
 from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
 
 __all__ = [
+    "AlertsContract",
     "BackendContract",
     "BackendFactory",
     "BacklogContract",

@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from psched.testing import (
+    AlertsContract,
     BackendContract,
     BacklogContract,
     HistoryContract,
@@ -95,6 +96,7 @@ class TestSqlHistory(
     LastRunsContract,
     RunSummaryContract,
     OutputContract,
+    AlertsContract,
 ):
     @pytest.fixture
     def backend_factory(self, database):

@@ -50,7 +50,8 @@ class KeepsAlerts(Protocol):
         """Insert alerts, except those that exist, and those whose subject has an open alert.
 
         The store sets ``raised`` to its present time. If ``on_raise`` names a hook, it sets
-        ``next_try`` to that time, too; else to None.
+        ``next_try`` to that time, too; else to None. It ignores the fields of what happens later:
+        ``closed``, ``closed_text``, ``deliveries``, ``owner`` and ``fence``.
 
         Returns:
             The alerts that were inserted, as they are stored.

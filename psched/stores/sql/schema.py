@@ -38,6 +38,9 @@ version of psched writes records that this one does not know, so this one writes
 OUTPUT_VERSION = 1
 """The same of the table of what attempts have printed."""
 
+ALERTS_VERSION = 1
+"""The same of the table of alerts."""
+
 _UNFINISHED = -1
 """Stands for the version of a table whose version is not stored: `Schema.init` did not finish."""
 
@@ -48,10 +51,12 @@ class Problems(NamedTuple):
     Attributes:
         history: why there is no run history.
         output: why there is no output of attempts.
+        alerts: why there are no alerts.
     """
 
     history: str | None
     output: str | None
+    alerts: str | None
 
 
 @lru_cache
@@ -102,6 +107,13 @@ class Schema:
             self._problem(versions, "history_version", HISTORY_VERSION, "the run history", history),
             self._problem(
                 versions, "output_version", OUTPUT_VERSION, "output", f"the table {name}_output is"
+            ),
+            self._problem(
+                versions,
+                "alerts_version",
+                ALERTS_VERSION,
+                "the table of alerts",
+                f"the table {name}_alerts is",
             ),
         )
 
@@ -181,6 +193,7 @@ class Schema:
         versions = self._versions(connection)
         self._refuse_newer(self._schema_version(versions) or 0)
         # Imported here, so that workers do not load the module `tables`, which takes memory.
+        from psched.stores.sql.alerts.tables import alerts_table  # noqa: PLC0415
         from psched.stores.sql.history.tables import history_tables  # noqa: PLC0415
         from psched.stores.sql.output.tables import output_table  # noqa: PLC0415
         from psched.stores.sql.tables import (  # noqa: PLC0415
@@ -191,13 +204,18 @@ class Schema:
         )
 
         info = info_table(self._name)
-        beside = (*history_tables(self._name), output_table(self._name))
+        beside = (
+            *history_tables(self._name),
+            output_table(self._name),
+            alerts_table(self._name),
+        )
         for table in (schedules_table(self._name), *beside, info):
             yield from missing(connection, table)
         for name, version in (
             ("schema_version", VERSION),
             ("history_version", HISTORY_VERSION),
             ("output_version", OUTPUT_VERSION),
+            ("alerts_version", ALERTS_VERSION),
         ):
             # A larger version was stored by a newer psched, which has made tables that this one has
             # left alone.

@@ -33,6 +33,7 @@ from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
+from psched.stores.sql.alerts.store import AlertStore
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.by_key.claims import KeyClaims
 from psched.stores.sql.by_key.conditions import Request
@@ -42,7 +43,6 @@ from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.pauses.backlog import PassingOver
-from psched.stores.sql.pauses.store import PauseStore
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, replace_values
@@ -84,7 +84,7 @@ class _CallersTransaction(CallersTransaction):
         self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
-class SqlStore(PauseStore[Statements]):
+class SqlStore(AlertStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -405,7 +405,7 @@ class SqlStore(PauseStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         before = self._problem
-        self._problem, self._output_problem = self._schema.check(connection)
+        self._problem, self._output_problem, self._alerts_problem = self._schema.check(connection)
         if (before is None) is not (self._problem is None):
             self._known_strategies.clear()  # they contain the statements
         self._known_sql = self._statements(history=self._problem is None)

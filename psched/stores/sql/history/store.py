@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
@@ -20,7 +20,6 @@ from psched.core.history.records import (
     RunRecord,
     WorkerRecord,
 )
-from psched.core.output.records import OutputRecord
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.errors import InvalidValueError
@@ -56,7 +55,13 @@ _KEYS = 100
 _PAGE = 200
 """The most records that one query returns."""
 
-T = TypeVar("T", RunRecord, AuditRecord, OutputRecord)
+
+class _Numbered(Protocol):
+    @property
+    def id(self) -> int | None: ...
+
+
+T = TypeVar("T", bound=_Numbered)
 R = TypeVar("R")
 InsertRecords = Callable[[Connection, Sequence[RunRecord]], None]
 

@@ -40,7 +40,8 @@ def number() -> Column[int]:
     return Column("id", kind, Identity(), primary_key=True)
 
 
-def _long() -> TypeEngine[str]:
+def long_text() -> TypeEngine[str]:
+    """A text of any length."""
     return Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 
@@ -77,8 +78,8 @@ def _runs(name: str) -> Table:
         Column("cpu_ms", seconds()),
         Column("peak_kb", seconds()),
         Column("out_of_memory", seconds(), nullable=False, server_default=text("0")),
-        Column("error", _long()),
-        Column("result", _long()),
+        Column("error", long_text()),
+        Column("result", long_text()),
         # The owner is in this index, because the fences of a schedule restart when it is deleted
         # and added again. A request that is repeated finds its first record here.
         Index(f"{name}_lease", *LEASE_COLUMNS, unique=True),
@@ -98,7 +99,7 @@ def _workers(name: str) -> Table:
         Column("generation", seconds(), nullable=False),
         Column("slots", seconds(), nullable=False),
         Column("busy", seconds(), nullable=False),
-        Column("types", _long()),
+        Column("types", long_text()),
         Column("started", seconds(), nullable=False),
         Column("seen", seconds(), nullable=False),
         Column("ended", seconds()),
@@ -119,8 +120,8 @@ def _audit(name: str) -> Table:
         Column("host", plain_text(HOST_LENGTH), nullable=False),
         Column("program", plain_text(HOST_LENGTH), nullable=False),
         Column("note", plain_text(REASON_LENGTH)),
-        Column("before", _long()),
-        Column("after", _long()),
+        Column("before", long_text()),
+        Column("after", long_text()),
         Column("time", seconds(), nullable=False),
         Index(f"{name}_key", "key", "id"),
         **OPTIONS,

@@ -1,0 +1,1 @@
+"""The table of alerts, beside the table of schedules."""
