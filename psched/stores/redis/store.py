@@ -38,6 +38,7 @@ from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
 from psched.stores.redis.history_store import batches, record_arguments, size_of_record
 from psched.stores.redis.scripts import Script
+from psched.stores.redis.watching.store import WatchStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,7 +67,7 @@ _MOST_READ = 500
 """The most leased rows, and the most resting rows, that `RedisStore.overview` reads."""
 
 
-class RedisStore(AlertStore):
+class RedisStore(AlertStore, WatchStore):
     """Schedules in one database of a Redis server.
 
     Args:

@@ -2,39 +2,11 @@
 -- Returns a page of rows; 1 if it is the last page, otherwise 0; and the score and the key of the
 -- last row that was looked at. ARGV: the set ('due' or 'rest'), the most rows to look at, the score
 -- and the key of the last row of the previous page, both empty for the first page, and the filter.
--- The script searches for the position of this row, because the row may have been moved or deleted
--- since. The filter is empty, or JSON with the fields of psched.core.selection.Selection; rows that
+-- The filter is empty, or JSON with the fields of psched.core.selection.Selection; rows that
 -- do not match are omitted. A row that cannot be read is returned, because psched tells its status.
 local part, limit, score, last, filter = unpack(ARGV)
 filter = filter ~= '' and cjson.decode(filter)
 local is_first, keys = score == '', nil
-
--- Whether a key sorts after another one. Keys are compared by their bytes, as in a sorted set,
--- because Lua's own comparison uses the locale.
-local function is_after(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = one:byte(i), other:byte(i)
-    if a ~= b then return a > b end
-  end
-  return #one > #other
-end
-
--- Returns the rank of the first row of this page. Among the rows with the same score, a binary
--- search finds the first key after the last key of the previous page.
-local function first_rank()
-  if is_first then return 0 end
-  local low = redis.call('ZCOUNT', DUE, '-inf', '('..score)
-  local high = redis.call('ZCOUNT', DUE, '-inf', score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_after(redis.call('ZRANGE', DUE, middle, middle)[1], last) then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
 
 local function includes(list, value)
   if #list == 0 then return true end
@@ -58,7 +30,7 @@ local function matches(key)
 end
 
 if part == 'due' then
-  local rank = first_rank()
+  local rank = is_first and 0 or rank_after(score, last)
   if filter and filter.due then
     local due = redis.call('ZCOUNT', DUE, '-inf', integer(now))
     limit = math.min(limit, math.max(due - rank, 0))

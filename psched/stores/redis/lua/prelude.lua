@@ -363,6 +363,33 @@ local function claimed_at(field, fence)
   return of == (fence or '0') and time or nil
 end
 
+-- Whether a key sorts after another one. Keys are compared by their bytes, as in a sorted set,
+-- because Lua's own comparison uses the locale.
+local function is_after(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = one:byte(i), other:byte(i)
+    if a ~= b then return a > b end
+  end
+  return #one > #other
+end
+
+-- Returns the rank in the set of times of the first row after a place: the score and the key of a row,
+-- which may have been moved or deleted since. Among the rows with the same score, a binary search finds
+-- the first key after this key.
+local function rank_after(score, last)
+  local low = redis.call('ZCOUNT', DUE, '-inf', '('..score)
+  local high = redis.call('ZCOUNT', DUE, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_after(redis.call('ZRANGE', DUE, middle, middle)[1], last) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
 -- Returns the label in the options of a row; nil if there is none.
 local function label_of(options)
   if not options or not options:find('label', 1, true) then return nil end

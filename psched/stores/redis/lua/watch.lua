@@ -1,0 +1,63 @@
+#!lua flags=no-writes,allow-oom
+-- Returns rows without data, in one of three ways. ARGV: the way, then what it needs.
+--
+-- active: the present time, the leased rows, and the due rows after a place. ARGV: the most leased and
+--   the most due rows; the score and the key of the place, both empty for the first rows.
+-- page: the place of the next page, and the rows of a page. ARGV: the set ('due' or 'rest'), the cursor
+--   of its scan, about how many rows, and a text that the options must contain; empty for all rows.
+-- keys: the rows with the given keys. ARGV: the keys.
+
+-- The columns of a row; the field '' in place of data does not exist.
+local LIGHT, OPTIONS = {}, nil
+for i, name in ipairs(COLUMNS) do
+  LIGHT[i] = name ~= 'data' and name or ''
+  if name == 'options' then OPTIONS = i end
+end
+
+local function light(key)
+  local due, values = redis.call('ZSCORE', DUE, key), redis.pcall('HMGET', row_key(key), unpack(LIGHT))
+  if values.err then return {key, due, 'is no hash'} end
+  return {key, due, unpack(values, 1, #LIGHT)}
+end
+
+local function rows_of(keys)
+  local rows = {}
+  for i, key in ipairs(keys) do rows[i] = light(key) end
+  return rows
+end
+
+if ARGV[1] == 'keys' then
+  local rows = {}
+  for i = 2, #ARGV do
+    if redis.call('EXISTS', row_key(ARGV[i])) == 1 then rows[#rows + 1] = light(ARGV[i]) end
+  end
+  return rows
+end
+
+if ARGV[1] == 'page' then
+  local part, text = ARGV[2], ARGV[5]
+  local found = redis.call('ZSCAN', part == 'due' and DUE or REST, ARGV[3], 'COUNT', ARGV[4])
+  local rows = {}
+  for i = 1, #found[2], 2 do
+    local key = found[2][i]
+    local options = text ~= '' and redis.pcall('HGET', row_key(key), 'options')
+    if text == '' or type(options) == 'string' and options:find(text, 1, true) then
+      rows[#rows + 1] = light(key)
+    end
+  end
+  if found[1] ~= '0' then return {part, found[1], rows} end
+  return {part == 'due' and 'rest' or '', '0', rows}
+end
+
+local most_leased, most_due, score, last = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local leased = {}
+for i, member in ipairs(redis.call('ZRANGE', HELD, 0, most_leased - 1)) do
+  leased[i] = light(member:match('%z(.*)$') or member)
+end
+
+local rank = score == '' and 0 or rank_after(score, last)
+local due = math.min(redis.call('ZCOUNT', DUE, '-inf', integer(now)) - rank, most_due)
+local time = redis.call('TIME')
+return {
+  time[1], time[2], leased, rows_of(due > 0 and redis.call('ZRANGE', DUE, rank, rank + due - 1) or {}),
+}

@@ -1,0 +1,1 @@
+"""Reads rows without their data, for the judge of expectations."""
