@@ -94,7 +94,7 @@ class HostAlerts:
                 f" none of {counted(host.slots, 'slot')} is free; raise concurrency or processors"
             )
             raised += self._raise(Rule.NO_SLOT, text)
-        elif not host.due:
+        elif host.slots and not host.due:
             closed += self._close(Rule.NO_SLOT, "no due row waits for a slot any more")
 
     def _judge_deaths(self, host: Host, raised: list[Alert], closed: list[Alert]) -> None:
@@ -105,12 +105,12 @@ class HostAlerts:
             died = counted(host.deaths - before, "worker")
             text = f"{died} died unexpectedly; the log of psched-master says how"
             try:
-                raised += self._raise(Rule.LOST, text)
+                raised += self._raise(Rule.WORKER_DIED, text)
             except Exception:
                 self._deaths = before  # tried again by the next step
                 raise
         elif now >= self._last_death + QUIET:
-            closed += self._close(Rule.LOST, f"no worker has died for {QUIET / 60:.0f} minutes")
+            closed += self._close(Rule.WORKER_DIED, f"no worker has died for {QUIET / 60:.0f} minutes")
 
     def _raise(self, rule: Rule, text: str) -> Sequence[Alert]:
         if self._open is None or rule in self._open:

@@ -201,6 +201,11 @@ class Service:
         self.configure(**settings)
         open_services.append(self)
 
+    @property
+    def url(self) -> str:
+        """The database's url."""
+        return str(self._settings["url"])
+
     # --- files -----------------------------------------------------------------------
 
     def configure(self, **settings: object) -> None:
@@ -269,7 +274,7 @@ class Service:
     @contextlib.contextmanager
     def sql(self) -> Iterator[sqlite3.Connection]:
         """A connection to the SQLite database, for statements of a client other than psched."""
-        connection = sqlite3.connect(str(self._settings["url"]).removeprefix("sqlite:///"))
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
         with contextlib.closing(connection), connection:
             yield connection
 

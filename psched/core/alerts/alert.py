@@ -25,8 +25,9 @@ class Rule(StrEnum):
     QUARANTINED = "quarantined"
     """The row cannot be understood, so it does not run."""
     LOST = "lost"
-    """The worker or the host has died while the task ran; or, if the alert is about a host, workers
-    of the host have died."""
+    """The worker or the host has died while the task ran."""
+    WORKER_DIED = "worker_died"
+    """Workers of a host have died."""
     NO_SLOT = "no_slot"
     """Rows are due, but the workers of a host have no free slot."""
     UNREACHABLE = "unreachable"

@@ -15,6 +15,7 @@ _SETTINGS: Mapping[str, str] = {
     Rule.UNUSUAL: "on_late",
     Rule.NO_SLOT: "on_late",
     Rule.LOST: "on_lost",
+    Rule.WORKER_DIED: "on_lost",
     Rule.UNREACHABLE: "on_lost",
 }
 """For each rule: the setting that names the hooks."""

@@ -1,0 +1,143 @@
+"""Tests of the alerts about hosts, on a real store."""
+
+import random
+
+import pytest
+
+from psched import stores
+from psched.config import from_mapping
+from psched.core.alerts.protocol import AlertSelection
+from psched.core.history.records import WorkerRecord
+from psched.master.totals import Host
+from psched.monitor.host_alerts import QUIET, WAITED, HostAlerts
+from psched.testing import ManualClock
+
+BUSY = Host(slots=4, free=0, due=7, late=WAITED)
+
+
+class Bench:
+    """A store, and monitors of hosts whose state a test sets."""
+
+    def __init__(self, url):
+        self.settings = from_mapping({"url": url})
+        self.clock = ManualClock()
+        self.store = self.new_store()
+        self.store.init()
+
+    def new_store(self):
+        return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311
+
+    def monitor(self, host="web1"):
+        made = HostAlerts(
+            self.new_store(),
+            self.settings,
+            host=host,
+            observe=lambda: made.seen,
+            hooks_of=lambda rule, _: ((f"on-{rule}",), ("over",)),
+            clock=self.clock,
+        )
+        made.seen = Host(slots=4, free=4)
+        made.step()
+        return made
+
+    def beat(self, host):
+        self.store.beat(
+            WorkerRecord(
+                nonce=host,
+                host=host,
+                pid=1,
+                number=0,
+                generation=1,
+                slots=1,
+                busy=0,
+                types=None,
+                started=0,
+                seen=0,
+            )
+        )
+
+    def open(self):
+        return [(a.host, a.rule) for a in self.store.alerts(AlertSelection(only_open=True))]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(f"sqlite:///{tmp_path}/psched.db")
+
+
+def step(monitor, seen=None):
+    if seen is not None:
+        monitor.seen = seen
+    raised, closed, _, _ = monitor.step()
+    return [alert.text for alert in raised], [alert.closed_text for alert in closed]
+
+
+def test_rows_that_wait_too_long_for_a_slot_raise_an_alert_until_none_waits(bench):
+    monitor = bench.monitor()
+    assert step(monitor, BUSY._replace(late=WAITED - 1)) == ([], [])
+    [text], _ = step(monitor, BUSY)
+    assert text == (
+        "7 due rows cannot start, the oldest is 60 s late: none of 4 slots is free; raise"
+        " concurrency or processors"
+    )
+    assert bench.open() == [("web1", "no_slot")]
+    [kept] = bench.store.alerts()
+    assert (kept.key, kept.on_raise, kept.on_close) == ("", ("on-no_slot",), ("over",))
+    # A slot that is free for a moment changes nothing.
+    assert step(monitor, BUSY._replace(free=1)) == ([], [])
+    assert step(monitor, BUSY) == ([], [])
+    assert step(monitor, BUSY._replace(due=0)) == ([], ["no due row waits for a slot any more"])
+    assert bench.open() == []
+    assert len(step(monitor, BUSY)[0]) == 1
+
+
+def test_a_host_that_stops_or_is_not_known_changes_nothing(bench):
+    monitor = bench.monitor()
+    step(monitor, BUSY)
+    assert step(monitor, Host()) == ([], [])
+    monitor.seen = None
+    assert not any(monitor.step()[:2])
+    assert bench.open() == [("web1", "no_slot")]
+
+
+def test_a_new_monitor_goes_on_with_the_alerts_of_its_host(bench):
+    step(bench.monitor(), BUSY)
+    monitor = bench.monitor("web1")  # its first step has seen that no row waits
+    assert bench.open() == []
+    step(monitor, BUSY)
+    bench.beat("web1")
+    other = bench.monitor("web2")
+    assert step(other, BUSY) != ([], [])
+    assert sorted(bench.open()) == [("web1", "no_slot"), ("web2", "no_slot")]
+
+
+def test_deaths_of_workers_raise_an_alert_until_none_has_died_for_a_while(bench):
+    monitor = bench.monitor()
+    assert step(monitor, Host(slots=4, deaths=0)) == ([], [])
+    [text], _ = step(monitor, Host(slots=4, deaths=2))
+    assert text == "2 workers died unexpectedly; the log of psched-master says how"
+    bench.clock.advance(QUIET - 1)
+    assert step(monitor, Host(slots=4, deaths=3)) == ([], [])
+    bench.clock.advance(QUIET - 1)
+    assert step(monitor) == ([], [])
+    bench.clock.advance(1)
+    assert step(monitor) == ([], ["no worker has died for 10 minutes"])
+
+
+def test_deaths_before_the_monitor_began_are_not_told(bench):
+    monitor = bench.monitor()
+    monitor.seen = Host(slots=4, deaths=5)
+    monitor._deaths = None
+    assert step(monitor) == ([], [])
+
+
+def test_the_alerts_of_a_host_that_is_gone_are_closed_by_another_one(bench):
+    step(bench.monitor("gone"), BUSY)
+    step(bench.monitor("alive"), BUSY)
+    bench.beat("alive")
+    third = bench.monitor("third")
+    assert bench.open() == [("alive", "no_slot")]
+    step(bench.monitor("gone"), BUSY)
+    assert step(third) == ([], [])
+    bench.clock.advance(60)
+    assert step(third) == ([], ["no worker of the host is alive any more"])
