@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from psched.testing import (
+    AlertsContract,
     BackendContract,
     BacklogContract,
     HistoryContract,
@@ -34,6 +35,7 @@ class TestRedisStore(
     ReplaceAndRecordContract,
     LastRunsContract,
     OutputContract,
+    AlertsContract,
     PausesContract,
     OverviewContract,
     WatchingContract,
@@ -70,6 +72,7 @@ class TestRedisStoreBehindSentinels(
     HistoryContract,
     ReplaceAndRecordContract,
     OutputContract,
+    AlertsContract,
 ):
     @pytest.fixture
     def backend_factory(self, watched):

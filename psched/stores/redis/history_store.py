@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from math import inf
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from typing_extensions import override
 
@@ -17,7 +17,6 @@ from psched.core.history.records import (
     RunRecord,
     WorkerRecord,
 )
-from psched.core.output.records import OutputRecord
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import history_encoding, scripts
@@ -62,7 +61,13 @@ _CLOCKS_DIFFER = 3_600_000
 It is large, because the server's clock may have been set.
 """
 
-T = TypeVar("T", RunRecord, AuditRecord, OutputRecord)
+
+class _Numbered(Protocol):
+    @property
+    def id(self) -> int | None: ...
+
+
+T = TypeVar("T", bound=_Numbered)
 R = TypeVar("R")
 Request = tuple[Script, Iterable[Argument]]
 

@@ -33,6 +33,20 @@
 --   {table}:asked:SCHEDULED_TIME OWNER KEY   the time in milliseconds until which somebody reads the
 --                          output of this attempt, which is running; it expires then
 --
+-- Alerts; data without them are complete, too:
+--
+--   {table}:alert:NUMBER  a hash: key; identity, the key, the host, the rule and `since` with zero bytes
+--                         between them; record, a JSON object of what never changes; raised; tells_end,
+--                         which is 1 if a hook is told of the end; and, unless absent: closed,
+--                         closed_text, deliveries, next_try, owner, fence
+--   {table}:alert_ids     a hash: the number of each identity; and of each identity without `since`, the
+--                         number of the one alert that is open; and `last`, the last number
+--   {table}:alerts        a sorted set of the numbers of all alerts, the score is the number
+--   {table}:alerts:KEY    the same of the alerts of a key; of those about hosts if the key is empty
+--   {table}:alerts_open   the same of the open alerts
+--   {table}:alerts_due    a sorted set of numbers by next_try
+--   {table}:alerts_over   a sorted set of numbers by closed: closed alerts without next_try
+--
 -- The field `record` in a stream is a number, a space and a JSON object. The number is the time `ended`
 -- in milliseconds; it is 0 for a change, whose time is the first part of its id. An element of a key's
 -- list is the id of the same record in the stream, a space and that text. In a list of extra runs, '!'
@@ -46,6 +60,8 @@ local DUE, REST, HELD = PREFIX..'due', PREFIX..'rest', PREFIX..'held'
 local RETAIN, INFO = PREFIX..'retain', PREFIX..'info'
 local RUNS, WORKERS, AUDIT = PREFIX..'runs', PREFIX..'workers', PREFIX..'audit'
 local OUTPUT, OUTPUT_INFO = PREFIX..'output', PREFIX..'output_info'
+local ALERTS, ALERT_IDS = PREFIX..'alerts', PREFIX..'alert_ids'
+local ALERTS_OPEN, ALERTS_DUE, ALERTS_OVER = PREFIX..'alerts_open', PREFIX..'alerts_due', PREFIX..'alerts_over'
 
 -- The fields of a row's hash, in the order in which rows are returned.
 local COLUMNS = {
@@ -60,7 +76,9 @@ local LARGEST_ANSWER = 4000000
 -- The longest lease in seconds, as in psched.base.lease_times.
 local LONGEST_LEASE = 366 * 86400
 
-local now = tonumber(redis.call('TIME')[1])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1])
+local now_ms = now * 1000 + math.floor(clock[2] / 1000)
 
 local function row_key(key) return PREFIX..'row:'..key end
 
@@ -79,6 +97,10 @@ local function output_key(key) return PREFIX..'output:'..key end
 local function printed_key(number) return PREFIX..'printed:'..number end
 
 local function asked_key(key, attempt) return PREFIX..'asked:'..attempt..' '..key end
+
+local function alert_key(number) return PREFIX..'alert:'..number end
+
+local function alerts_key(key) return PREFIX..'alerts:'..key end
 
 local function worker_key(nonce) return PREFIX..'worker:'..nonce end
 
@@ -451,3 +473,23 @@ local function trim_output(before, budget, most)
   end
   return deleted
 end
+
+-- The identity of an alert without the last part: of those with the same one, at most one is open.
+local function alert_subject(identity) return identity:match('^.*%z') end
+
+-- Sets or deletes when the next delivery of an alert is due. `closed` is when it was closed; false: it
+-- is open.
+local function set_next_try(number, next_try, closed)
+  if next_try then
+    redis.call('HSET', alert_key(number), 'next_try', integer(next_try))
+    redis.call('ZADD', ALERTS_DUE, integer(next_try), number)
+    redis.call('ZREM', ALERTS_OVER, number)
+  else
+    redis.call('HDEL', alert_key(number), 'next_try')
+    redis.call('ZREM', ALERTS_DUE, number)
+    if closed then redis.call('ZADD', ALERTS_OVER, closed, number) end
+  end
+end
+
+-- Returns the number of an alert and its hash.
+local function read_alert(number) return {number, redis.call('HGETALL', alert_key(number))} end

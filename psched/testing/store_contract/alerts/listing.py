@@ -3,7 +3,7 @@
 from itertools import product
 from typing import Any
 
-from psched.core.alerts.alert import Alert
+from psched.core.alerts.alert import Alert, Rule
 from psched.testing.store_contract.alerts.bench import (
     MANY,
     SINCE,
@@ -18,7 +18,7 @@ from psched.testing.store_contract.alerts.bench import (
 from psched.testing.store_contract.bench import BackendFactory
 
 KEYS = ("a", "A", "b", "")
-RULES = ("late", "longest", "failed")
+RULES = (Rule.LATE, Rule.SILENT, Rule.UNUSUAL)
 
 
 class Listing:
@@ -57,7 +57,7 @@ class Listing:
             {"key": key, "rules": frozenset(rules), "only_open": only_open, "since": since}
             for key, rules, only_open, since in product(
                 (None, *KEYS, "none"),
-                ((), ("late",), ("late", "failed"), ("none",)),
+                ((), (Rule.LATE,), (Rule.LATE, Rule.UNUSUAL), ("none",)),
                 (False, True),
                 (None, times[0], times[len(times) // 2], times[-1], times[-1] + 1),
             )
@@ -79,7 +79,7 @@ class Listing:
         assert times == sorted(times, reverse=True)
         assert stored(store, only_open=True) == found
         assert stored(store, limit=MANY - 7) == found[:-7]
-        assert stored(store, rules=frozenset({"late"})) == found
+        assert stored(store, rules=frozenset({Rule.LATE})) == found
 
     def test_many_alerts_of_one_key_are_read_in_pages(
         self, backend_factory: BackendFactory
