@@ -6,8 +6,8 @@ from typing import Any
 from psched.core.alerts.watching import ActiveRows, Place, RowPage
 from psched.core.model import Row
 from psched.stores.redis import encoding, scripts
+from psched.stores.redis.alert_store import AlertStore
 from psched.stores.redis.encoding import Argument
-from psched.stores.redis.pause_store import PauseStore
 
 _BATCH = 200
 """The most due rows, or rows by their keys, that one run of the script reads."""
@@ -19,7 +19,7 @@ _LARGEST_PAGE = 1000
 """About the most rows that it looks at for a page."""
 
 
-class WatchStore(PauseStore):
+class WatchStore(AlertStore):
     """A store in Redis that reads rows without their data, as `WatchesRows` describes."""
 
     def active_rows(self, after: Place | None, limit: int) -> ActiveRows:

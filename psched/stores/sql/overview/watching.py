@@ -41,6 +41,8 @@ class WatchingStatements:
         self.due = text(f"{due} AND {after} {in_time}")
         key = dialect.text.format
         self._begins, self._ends = f"id > {key(':begin')}", f"id <= {key(':end')}"
+        # Converted to text, because SQLite finds nothing in bytes.
+        self._mentions = f"{key('options')} LIKE :mentioned"
         # The stored bytes, because a key that is not UTF-8 would be decoded to a different key.
         place = dialect.payload.format("id")
         self._end = f"SELECT {place} FROM {table} WHERE {{}} ORDER BY id LIMIT 1 OFFSET :skipped"  # noqa: S608
@@ -69,7 +71,7 @@ class WatchingStatements:
             conditions.append(self._ends)
         if mentioning is not None:
             values["mentioned"] = f"%{mentioning}%"
-            conditions.append("options LIKE :mentioned")
+            conditions.append(self._mentions)
         found = query(_where(f"{self._select} {{}}", *conditions), values)
         return RowPage(rows=_rows(found), following=ends[0][0] if ends else None)
 

@@ -103,6 +103,8 @@ class WatchingContract:
         store.add([due(f"k{i}") for i in range(20)], nonce="n")
         store.add([due(f"e{i}", options=_OPTIONS) for i in range(3)], nonce="n")
         store.add([due("other", options='{"label":"x"}')], nonce="n")
+        row = found(store, "e1")
+        assert store.replace(row, changed(row, reason="changed"))
         assert {*_swept(store, 5, "expect")} == {"e0", "e1", "e2"}
 
     def test_many_rows_are_read_by_their_keys(self, backend_factory: BackendFactory) -> None:
