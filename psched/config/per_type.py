@@ -36,6 +36,8 @@ OVERRIDES = (
     "output",
     "output_limit",
     "result",
+    "ping",
+    "ping_output",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
 single schedule in its ``options``."""

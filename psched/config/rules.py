@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from psched.base import lease_times
 from psched.config import input_files, tls, urls
+from psched.config.monitoring.pings import check_pings, undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
@@ -96,6 +97,9 @@ def apply_rules(
                 check(values)
             except InvalidValueError as error:
                 yield key, str(error)
+    # A row can name a ping that this host does not define: its task runs nevertheless.
+    if (before is None or "pings" in given) and not {"ping", "pings", "types"} & {*invalid}:
+        yield from undefined_pings(values)
     login = {"url", "password_file", *_URL_PARTS}
     if login & {*given} and not login & {*invalid}:
         try:
@@ -412,6 +416,7 @@ _RULES = (
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
     _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
     _Rule("metrics_keys", {"metrics", "metrics_keys"}, _check_metrics_keys),
+    _Rule("pings", {"monitor", "pings"}, check_pings),
     _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
     _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),

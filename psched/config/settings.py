@@ -383,10 +383,12 @@ class Config(MonitorSettings):
         """What must not occur in tasks' output.
 
         These are the passwords, the values of `withheld`, the credentials that systemd has passed,
-        and the options of a store class of your own that are secret by their names.
+        the options of a store class of your own that are secret by their names, and the URLs of
+        pings.
         """
         found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
-        return frozenset((found | references.credentials() | secrets_among(self.store)) - {""})
+        found |= references.credentials() | secrets_among(self.store) | self.pings.secrets
+        return frozenset(found - {""})
 
     @property
     def captures_output(self) -> bool:
@@ -451,6 +453,7 @@ _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
     "url": lambda value: urls.secret_variables(value) if isinstance(value, str) else set(),
     "password": _variables,
     "store": _variables,
+    "pings": _variables,
 }
 """For each setting whose value can contain a secret: a function that takes the unexpanded value and
 returns the names of the environment variables that can contain the secret. Settings that are paths

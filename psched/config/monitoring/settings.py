@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from psched.config.kinds import Flag, MatchingText, Names
+from psched.config.kinds import Flag, MatchingText, Names, Number
+from psched.config.monitoring.pings import NO_PING, NO_PINGS, PING_NAME, Pings, PingUrls
 
 _METRICS = MatchingText(
     "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
@@ -24,3 +25,13 @@ class MonitorSettings:
 
     metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
     """Keys of schedules whose last success the metrics show, with the keys; at most 100."""
+
+    pings: Annotated[Pings, PingUrls()] = NO_PINGS
+    """Names of pings, each with the URL of a check of Healthchecks, which is told of each run."""
+
+    ping: Annotated[str, PING_NAME] = NO_PING
+    """Name of the ping that is told of the runs of a schedule; none means that nobody is told."""
+
+    ping_output: Annotated[int, Number(whole=True, unit="bytes", most=65_536)] = 10_240
+    """Number of bytes of an attempt's output that its ping contains, the last ones; 0 means that
+    none is sent."""
