@@ -1,0 +1,1 @@
+"""Tells people and programs what has happened: webhooks, commands, mail, tasks."""

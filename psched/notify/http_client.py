@@ -1,0 +1,409 @@
+"""Sends one HTTP request to a server that somebody else has chosen.
+
+- A connection is made only to a public address, unless the configuration allows others. The very
+  address that is connected to is judged, so no answer of the DNS can change between the judgement
+  and the connection.
+- Redirects are not followed.
+- One time limit holds for everything: the DNS, the connection, TLS, the request and the answer,
+  even if the server sends one byte at a time.
+- Only the first bytes of an answer are read.
+- Proxies that the environment names (``https_proxy``) are not used: the proxy would make the
+  connection, and nobody would judge its address.
+- Errors name the host and the port, but no other part of a URL, because a path can be a secret.
+  They contain no header and nothing of the request's body.
+"""
+
+import base64
+import io
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from typing_extensions import override
+
+from psched.base.clock import Clock, SystemClock
+from psched.base.errors import PschedError
+from psched.base.texts import brief
+from psched.notify.addresses import Network, refusal
+
+LARGEST_ANSWER = 4096
+"""The number of bytes of an answer's body that are read."""
+
+_PORTS = {"http": 80, "https": 443}
+
+_HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]*:[0-9a-f:.]*")
+"""A name, or an IPv6 address without the name of an interface."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+
+_REDIRECTS = range(300, 400)
+_SUCCESSES = range(200, 300)
+
+Found = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+"""One address of a host, as `socket.getaddrinfo` returns it."""
+
+_Socket = socket.socket | ssl.SSLSocket
+
+
+class HttpError(PschedError):
+    """No answer to a request, or a redirect; the text says why, in one line.
+
+    Attributes:
+        retry: whether the same request may succeed later.
+    """
+
+    def __init__(self, problem: str, *, retry: bool) -> None:
+        super().__init__(problem)
+        self.retry = retry
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a server.
+
+    Attributes:
+        status: the status code; none of 300 to 399.
+        body: the first bytes of the body.
+    """
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status says that the request has succeeded."""
+        return self.status in _SUCCESSES
+
+    @property
+    def retry(self) -> bool:
+        """Whether the same request, which has failed, may succeed later.
+
+        That is: the server has failed, it is too busy, or it asks for patience.
+        """
+        return self.status not in range(400, 500) or self.status in {408, 425, 429}
+
+    @property
+    def text(self) -> str:
+        """The status and the begin of the body as one short line that is safe to show."""
+        body = brief(self.body.decode(errors="replace"))
+        return f"answered {self.status}: {body}" if body else f"answered {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL, taken apart.
+
+    Attributes:
+        encrypted: whether the scheme is ``https``.
+        host: a name or an address.
+        port: the port.
+        path: the path and the query.
+        authorization: the header for the user and the password of the URL; None without them.
+    """
+
+    encrypted: bool
+    host: str
+    port: int
+    path: str
+    authorization: str | None
+
+    @property
+    def shown(self) -> str:
+        """Host and port, for messages."""
+        return f"{self.authority}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """The host as it stands in a URL."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def parse(url: str) -> Target:
+    """Take a URL apart.
+
+    Raises:
+        ValueError: it cannot be requested; the text says why, and contains no part of the URL.
+    """
+    if not re.fullmatch(r"[!-~]+", url):
+        raise ValueError("must have no spaces and only ASCII characters; percent-encode the others")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("has a host or a port that is invalid") from None
+    if parts.scheme not in _PORTS:
+        raise ValueError("must begin with https:// or http://")
+    if not host or not _HOST.fullmatch(host) or port == 0:
+        raise ValueError("must name a host, and a port other than 0 if any")
+    authorization = None
+    if parts.username is not None:
+        login = b":".join(unquote_to_bytes(each or "") for each in (parts.username, parts.password))
+        authorization = f"Basic {base64.b64encode(login).decode()}"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme == "https", host, port or _PORTS[parts.scheme], path, authorization)
+
+
+def addresses_of(host: str, port: int) -> Sequence[Found]:
+    """The addresses of a host.
+
+    Raises:
+        OSError: it has none.
+    """
+    return socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
+
+
+class HttpClient:
+    """Sends requests; it keeps no connection. Several threads may use it at the same time.
+
+    Args:
+        allowed: networks whose addresses are allowed although they are not public.
+        clock: measures the time.
+        find: finds the addresses of a host. It is called in a thread, because nothing can
+            interrupt it. The thread stays until the DNS answers, or the process ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed: Sequence[Network] = (),
+        clock: Clock | None = None,
+        find: Callable[[str, int], Sequence[Found]] = addresses_of,
+    ) -> None:
+        self._allowed = allowed
+        self._clock = clock or SystemClock()
+        self._find = find
+        self._tls: ssl.SSLContext | None = None
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        seconds: float,
+        largest: int = LARGEST_ANSWER,
+    ) -> Answer:
+        """Send a request, and return the answer.
+
+        An answer counts as soon as its headers are complete. If the time then ends before the body
+        does, the part that has arrived is returned.
+
+        Args:
+            method: such as ``POST``.
+            url: begins with ``https://`` or ``http://``. A user and a password in it are sent as
+                a header.
+            headers: more headers. ``Host``, ``User-Agent``, ``Content-Length`` and ``Connection``
+                are added.
+            body: the body of the request.
+            seconds: the time limit for everything.
+            largest: the largest number of bytes of the answer's body that is returned.
+
+        Raises:
+            HttpError: there is no answer, or it is a redirect.
+        """
+        try:
+            target = parse(url)
+        except ValueError as error:
+            raise HttpError(f"the URL {error}", retry=False) from None
+        time = _Time(self._clock, seconds)
+        complete = _complete(headers or {}, target)
+        try:
+            with ExitStack() as stack:
+                opened = stack.enter_context(self._open(target, time))
+                connection = HTTPConnection(target.host, target.port)
+                connection.sock = _TimedSocket(opened, time)
+                connection.request(method, target.path, body, complete)
+                response = connection.getresponse()
+                answer = Answer(response.status, _begin_of(response, largest))
+        except HttpError:
+            raise
+        except ssl.SSLCertVerificationError as error:
+            problem = f"its certificate is not trusted: {error.verify_message}"
+            raise HttpError(f"{target.shown}: {problem}", retry=True) from None
+        except TimeoutError:
+            problem = f"no answer within {seconds:g} s"
+            raise HttpError(f"{target.shown}: {problem}", retry=True) from None
+        except OSError as error:
+            problem = brief(error.strerror or str(error) or type(error).__name__)
+            raise HttpError(f"{target.shown}: {problem}", retry=True) from None
+        except HTTPException:
+            # Its text can be anything that the server has sent.
+            problem = "what it answers is not HTTP"
+            raise HttpError(f"{target.shown}: {problem}", retry=True) from None
+        if answer.status in _REDIRECTS:
+            problem = f"answered {answer.status}, a redirect, and redirects are not followed"
+            raise HttpError(f"{target.shown}: {problem}", retry=False)
+        return answer
+
+    def _open(self, target: Target, time: "_Time") -> _Socket:
+        plain = self._connect(target, time)
+        if not target.encrypted:
+            return plain
+        with plain:  # nothing is left to close there when the encrypted socket has taken it over
+            return self._encrypt(plain, target.host, time)
+
+    def _connect(self, target: Target, time: "_Time") -> socket.socket:
+        """Connect to the first address that may be, and can be, connected to."""
+        found = self._look_up(target, time)
+        failure: OSError | None = None
+        refused: list[str] = []
+        for index, (family, kind, protocol, _, address) in enumerate(found):
+            if why := refusal(address[0], self._allowed):
+                refused.append(why)
+                continue
+            opened = socket.socket(family, kind, protocol)
+            try:
+                # An address that does not answer leaves time for the others.
+                opened.settimeout(time.left / (len(found) - index))
+                opened.connect(address)
+            except OSError as error:
+                opened.close()
+                failure = error
+                continue
+            return opened
+        if failure is None and refused:
+            problem = (
+                f"{target.shown}: leads to {refused[0]}, and allow_private_addresses does not allow"
+                " that"
+            )
+            raise HttpError(problem, retry=False)
+        raise failure or OSError("it has no address")
+
+    def _look_up(self, target: Target, time: "_Time") -> Sequence[Found]:
+        found: list[Sequence[Found]] = []
+        failures: list[OSError] = []
+
+        def look_up() -> None:
+            try:
+                found.append(self._find(target.host, target.port))
+            except OSError as error:
+                failures.append(error)
+            except UnicodeError:  # a part of the name is too long
+                failures.append(OSError("it is no name of a host"))
+
+        thread = threading.Thread(target=look_up, name="psched-dns", daemon=True)
+        thread.start()
+        thread.join(time.left)
+        if failures:
+            raise failures[0]
+        if not found:
+            raise TimeoutError
+        return found[0]
+
+    def _encrypt(self, plain: socket.socket, host: str, time: "_Time") -> ssl.SSLSocket:
+        # Reading the system's authorities takes a while, so it is done once. If two threads do it
+        # at the same time, one result is dropped.
+        context = self._tls
+        if context is None:
+            context = self._tls = ssl.create_default_context()
+        encrypted = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+        try:
+            encrypted.settimeout(time.left)
+            encrypted.do_handshake()
+        except BaseException:
+            encrypted.close()
+            raise
+        return encrypted
+
+
+class _Time:
+    """The time limit of one request."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._ends = clock.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds.
+
+        Raises:
+            TimeoutError: no time is left.
+        """
+        left = self._ends - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class _TimedSocket:
+    """What `http.client` needs of a socket; each operation may take the time that is left."""
+
+    def __init__(self, opened: _Socket, time: _Time) -> None:
+        self._opened = opened
+        self._time = time
+
+    def sendall(self, data: bytes) -> None:
+        """Send all the data."""
+        self._opened.settimeout(self._time.left)
+        self._opened.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """A file from which the answer is read."""
+        return io.BufferedReader(_TimedStream(self._opened, self._time))
+
+    def close(self) -> None:
+        """Do nothing: the client closes the socket when it has read the body."""
+
+
+class _TimedStream(io.RawIOBase):
+    def __init__(self, opened: _Socket, time: _Time) -> None:
+        self._opened = opened
+        self._time = time
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        self._opened.settimeout(self._time.left)
+        return self._opened.recv_into(buffer)
+
+
+def _complete(headers: Mapping[str, str], target: Target) -> dict[str, bytes]:
+    """All headers of a request, except its length.
+
+    Raises:
+        HttpError: a header is invalid.
+    """
+    standard = _PORTS["https" if target.encrypted else "http"]
+    complete = {
+        "host": target.authority if target.port == standard else target.shown,
+        "user-agent": "psched",
+        "connection": "close",
+    }
+    if target.authorization is not None:
+        complete["authorization"] = target.authorization
+    for name, value in headers.items():
+        if problem := header_problem(name, value):
+            raise HttpError(f"a header {problem}", retry=False)
+        complete[name.lower()] = value
+    return {name.title(): value.encode() for name, value in complete.items()}
+
+
+def header_problem(name: str, value: str) -> str | None:
+    """Why a header cannot be sent; None if it can be."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "has an invalid name"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "contains a line break or another control character"
+    return None
+
+
+def _begin_of(answer: HTTPResponse, largest: int) -> bytes:
+    body = bytearray()
+    # A body that does not end in time, or is cut off, does not change what the status says.
+    with suppress(OSError, HTTPException):
+        while len(body) < largest and (part := answer.read1(largest - len(body))):
+            body += part
+    return bytes(body)
