@@ -18,6 +18,7 @@ from psched.memory import MEMORY
 from psched.monitor.address import place_of
 from psched.monitor.monitor import Duty, Monitor
 from psched.monitor.observed import Observed
+from psched.monitor.pinging import Delivery, Pinging
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView
 from psched.process import kernel
@@ -82,7 +83,8 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         return BAD_CONFIG
     withhold(settings.withheld)
     observed = Observed()
-    duties = [*_duties(settings, observed)]
+    pinging = _pinging(settings)
+    duties = [*_duties(settings, observed), pinging]
     gc.freeze()
     try:
         return Monitor(
@@ -93,6 +95,7 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
             log=log,
             clock=CLOCK,
             beat=settings.child_heartbeat_limit / _BEATS,
+            on_run=pinging.note,
         ).run()
     finally:
         MEMORY.leave()
@@ -117,3 +120,16 @@ def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
         yield ServesMetrics(place, read, observed, CLOCK)
     else:
         yield WritesMetrics(place.textfile, read)
+
+
+def _pinging(settings: Config) -> Pinging:
+    """The duty to ping. A row can name a ping that is not defined, so there always is this duty."""
+
+    def open_delivery() -> Delivery:
+        # Loaded only here, because the modules for HTTP and TLS take memory.
+        from psched.monitor.ping_delivery import PingDelivery  # noqa: PLC0415
+        from psched.notify.http_client import HttpClient  # noqa: PLC0415
+
+        return PingDelivery(HttpClient(clock=CLOCK), CLOCK)
+
+    return Pinging(settings.pings, open_delivery, clock=CLOCK, secrets=settings.secrets)

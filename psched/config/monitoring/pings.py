@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from typing_extensions import override
 
+from psched.base.stable_hash import stable_hash
 from psched.config.kinds import FrozenMapping, Kind, MatchingText, RawValue
 from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError, safe_name
 from psched.config.references import Context
@@ -29,6 +30,9 @@ _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 _SHORTEST_SECRET = 16
 """A part of a URL with fewer characters, such as ``ping``, is no secret. The identifier of a check
 has 36 characters, and a ping key has 22."""
+
+_LONGEST_SLUG = 100
+_DIGITS = 8
 
 PING_NAME = MatchingText(
     f"the name of a ping in pings (letters, digits, _ and -, at most {LONGEST_NAME}), or none",
@@ -89,6 +93,19 @@ class PingUrls(Kind):
         if invalid:
             raise InvalidPartsError(invalid)
         return Pings(found)
+
+
+def slug_of(key: str) -> str:
+    """The slug of a schedule's check: lower-case letters, digits, - and _, at most 100.
+
+    Other characters become hyphens. A slug that says less than its key ends with digits that depend
+    on the key, because two schedules must not have the same check.
+    """
+    slug = re.sub("[^a-z0-9_-]+", "-", key.lower()).strip("-")
+    if slug == key.lower() and len(slug) <= _LONGEST_SLUG:
+        return slug
+    digits = f"{stable_hash(key, 16**_DIGITS):0{_DIGITS}x}"
+    return f"{slug[: _LONGEST_SLUG - _DIGITS - 1]}-{digits}".lstrip("-")
 
 
 def undefined_pings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
