@@ -36,6 +36,10 @@ OVERRIDES = (
     "output",
     "output_limit",
     "result",
+    "on_failed",
+    "on_late",
+    "on_lost",
+    "on_recovered",
     "ping",
     "ping_output",
 )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from psched.base import lease_times
 from psched.config import input_files, tls, urls
+from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
 from psched.config.monitoring.pings import check_pings, undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
@@ -97,6 +98,9 @@ def apply_rules(
                 check(values)
             except InvalidValueError as error:
                 yield key, str(error)
+    # A row that names an unknown hook must run nevertheless, so its own settings are not checked.
+    if (before is None or "hooks" in given) and not {"hooks", "types", *ON_SETTINGS} & {*invalid}:
+        yield from undefined_hooks(values)
     # A row can name a ping that this host does not define: its task runs nevertheless.
     if (before is None or "pings" in given) and not {"ping", "pings", "types"} & {*invalid}:
         yield from undefined_pings(values)

@@ -37,6 +37,7 @@ from psched.config.kinds import (
     StoreType,
     ZoneName,
 )
+from psched.config.monitoring.hooks import secret_parts
 from psched.config.monitoring.settings import MonitorSettings
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
@@ -383,12 +384,12 @@ class Config(MonitorSettings):
         """What must not occur in tasks' output.
 
         These are the passwords, the values of `withheld`, the credentials that systemd has passed,
-        the options of a store class of your own that are secret by their names, and the URLs of
-        pings.
+        the secrets of hooks, the URLs of pings, and the options of a store class of your own that
+        are secret by their names.
         """
         found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
-        found |= references.credentials() | secrets_among(self.store) | self.pings.secrets
-        return frozenset(found - {""})
+        found |= self.hooks.secrets | self.pings.secrets
+        return frozenset((found | references.credentials() | secrets_among(self.store)) - {""})
 
     @property
     def captures_output(self) -> bool:
@@ -453,6 +454,7 @@ _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
     "url": lambda value: urls.secret_variables(value) if isinstance(value, str) else set(),
     "password": _variables,
     "store": _variables,
+    "hooks": lambda value: set[str]().union(*map(_variables, secret_parts(value))),
     "pings": _variables,
 }
 """For each setting whose value can contain a secret: a function that takes the unexpanded value and

@@ -1,6 +1,6 @@
 """Declarations: conversion of the fields that a caller gives into the row of a schedule."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import cache, partial
 from math import ceil, floor
@@ -12,6 +12,7 @@ from psched.base.exec_data import EXEC_TYPE, check_declared_exec
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.base.quantities import DURATIONS, as_seconds
 from psched.config import OVERRIDES, Config
+from psched.config.monitoring.hooks import ON_SETTINGS
 from psched.core import shorthands
 from psched.core.attempts import decided_until
 from psched.core.catchup import iso
@@ -258,6 +259,7 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
         columns["options"] = _changed_options(row.options, own, settings)
     new = changed(row, **columns)
     definition = parse_row(new, settings)
+    _refuse_unknown_hooks(own.keys(), definition.settings)
     is_new = "data" in columns or new.type != row.type
     if is_new and new.type == EXEC_TYPE and settings.has_exec_handler:
         _check_exec(data, settings)
@@ -266,6 +268,19 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
         given = None  # this was the default of the row's former type
     lease = alive_time_of(new.type, settings) if given is None else given
     return (new if lease == new.alive_time else changed(new, alive_time=lease)), definition
+
+
+def _refuse_unknown_hooks(given: Collection[str], settings: Config) -> None:
+    """Refuse names of hooks that the configuration does not define.
+
+    A program whose configuration defines no hooks at all cannot know those of the monitor, so any
+    name is accepted there.
+    """
+    for field in ON_SETTINGS:
+        for name in getattr(settings, field) if settings.hooks and field in given else ():
+            if name not in settings.hooks:
+                there_are = ", ".join(settings.hooks)
+                raise InvalidError(field, f"there is no hook {name}; there are {there_are}")
 
 
 def _check_exec(data: Mapping[str, Any], settings: Config) -> None:

@@ -147,13 +147,18 @@ def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | Non
 def _with_overrides(options: Mapping[str, Any], of_type: str, settings: Config) -> Config:
     # An unknown option is ignored, because a newer psched may have written it.
     own = {**settings.types.get(of_type, {}), **options}
-    known = {name: own[name] for name in OVERRIDES if name in own}
+    known = {name: _hashable(own[name]) for name in OVERRIDES if name in own}
     if not known:
         return settings
     try:
         return _merged(tuple(known.items()), settings)
     except (ConfigError, TypeError) as error:
         raise InvalidError("options", str(error)) from None
+
+
+def _hashable(value: object) -> object:
+    """A list as a tuple, so that it can be an argument of a function with a cache."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=1024)

@@ -5,13 +5,11 @@ reach services that listen only for the network of this machine.
 """
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+from psched.config.monitoring.networks import Network
 
 Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
-
-EVERYWHERE: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-"""The networks that allow every address."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 _COMPATIBLE = IPv6Network("::/96")

@@ -13,9 +13,7 @@
   They contain no header and nothing of the request's body.
 """
 
-import base64
 import io
-import re
 import socket
 import ssl
 import threading
@@ -24,25 +22,18 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlsplit
 
 from typing_extensions import override
 
 from psched.base.clock import Clock, SystemClock
 from psched.base.errors import PschedError
 from psched.base.texts import brief
-from psched.notify.addresses import Network, refusal
+from psched.config.monitoring.http_url import PORTS, Target, header_problem, parse
+from psched.config.monitoring.networks import Network
+from psched.notify.addresses import refusal
 
 LARGEST_ANSWER = 4096
 """The number of bytes of an answer's body that are read."""
-
-_PORTS = {"http": 80, "https": 443}
-
-_HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]*:[0-9a-f:.]*")
-"""A name, or an IPv6 address without the name of an interface."""
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 _REDIRECTS = range(300, 400)
 _SUCCESSES = range(200, 300)
@@ -97,60 +88,6 @@ class Answer:
         """The status and the begin of the body as one short line that is safe to show."""
         body = brief(self.body.decode(errors="replace"))
         return f"answered {self.status}: {body}" if body else f"answered {self.status}"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A URL, taken apart.
-
-    Attributes:
-        encrypted: whether the scheme is ``https``.
-        host: a name or an address.
-        port: the port.
-        path: the path and the query.
-        authorization: the header for the user and the password of the URL; None without them.
-    """
-
-    encrypted: bool
-    host: str
-    port: int
-    path: str
-    authorization: str | None
-
-    @property
-    def shown(self) -> str:
-        """Host and port, for messages."""
-        return f"{self.authority}:{self.port}"
-
-    @property
-    def authority(self) -> str:
-        """The host as it stands in a URL."""
-        return f"[{self.host}]" if ":" in self.host else self.host
-
-
-def parse(url: str) -> Target:
-    """Take a URL apart.
-
-    Raises:
-        ValueError: it cannot be requested; the text says why, and contains no part of the URL.
-    """
-    if not re.fullmatch(r"[!-~]+", url):
-        raise ValueError("must have no spaces and only ASCII characters; percent-encode the others")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValueError("has a host or a port that is invalid") from None
-    if parts.scheme not in _PORTS:
-        raise ValueError("must begin with https:// or http://")
-    if not host or not _HOST.fullmatch(host) or port == 0:
-        raise ValueError("must name a host, and a port other than 0 if any")
-    authorization = None
-    if parts.username is not None:
-        login = b":".join(unquote_to_bytes(each or "") for each in (parts.username, parts.password))
-        authorization = f"Basic {base64.b64encode(login).decode()}"
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(parts.scheme == "https", host, port or _PORTS[parts.scheme], path, authorization)
 
 
 def addresses_of(host: str, port: int) -> Sequence[Found]:
@@ -379,7 +316,7 @@ def _complete(headers: Mapping[str, str], target: Target) -> dict[str, bytes]:
     Raises:
         HttpError: a header is invalid.
     """
-    standard = _PORTS["https" if target.encrypted else "http"]
+    standard = PORTS["https" if target.encrypted else "http"]
     complete = {
         "host": target.authority if target.port == standard else target.shown,
         "user-agent": "psched",
@@ -392,15 +329,6 @@ def _complete(headers: Mapping[str, str], target: Target) -> dict[str, bytes]:
             raise HttpError(f"a header {problem}", retry=False)
         complete[name.lower()] = value
     return {name.title(): value.encode() for name, value in complete.items()}
-
-
-def header_problem(name: str, value: str) -> str | None:
-    """Why a header cannot be sent; None if it can be."""
-    if not _HEADER_NAME.fullmatch(name):
-        return "has an invalid name"
-    if not _HEADER_VALUE.fullmatch(value):
-        return "contains a line break or another control character"
-    return None
 
 
 def _begin_of(answer: HTTPResponse, largest: int) -> bytes:

@@ -130,6 +130,7 @@ def _pinging(settings: Config) -> Pinging:
         from psched.monitor.ping_delivery import PingDelivery  # noqa: PLC0415
         from psched.notify.http_client import HttpClient  # noqa: PLC0415
 
-        return PingDelivery(HttpClient(clock=CLOCK), CLOCK)
+        client = HttpClient(allowed=settings.allow_private_addresses, clock=CLOCK)
+        return PingDelivery(client, CLOCK)
 
     return Pinging(settings.pings, open_delivery, clock=CLOCK, secrets=settings.secrets)

@@ -6,8 +6,10 @@ from ipaddress import ip_network
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.notify.addresses import EVERYWHERE, refusal
-from psched.notify.http_client import HttpClient, HttpError, addresses_of, parse
+from psched.config.monitoring.http_url import parse
+from psched.config.monitoring.networks import EVERYWHERE
+from psched.notify.addresses import refusal
+from psched.notify.http_client import HttpClient, HttpError, addresses_of
 from support.receiver import OK, drip, fixed, receiving, status
 from support.servers.certificates import Certificates
 from support.waiting import scaled

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from psched.app import CLOCK
+from psched.config.monitoring.networks import EVERYWHERE
 from psched.monitor.ping_delivery import PingDelivery
 from psched.monitor.pinging import Pinging, url_of
-from psched.notify.addresses import EVERYWHERE
 from psched.notify.http_client import HttpClient
 from support.ping_server import ping_server
 from support.waiting import wait_until

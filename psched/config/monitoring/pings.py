@@ -7,12 +7,14 @@ or log shows a URL.
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
 from psched.base.stable_hash import stable_hash
+from psched.config import urls
 from psched.config.kinds import FrozenMapping, Kind, MatchingText, RawValue
+from psched.config.monitoring.http_url import parse
 from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError, safe_name
 from psched.config.references import Context
 
@@ -25,7 +27,7 @@ KEY = "{key}"
 LONGEST_NAME = 64
 """The most characters in the name of a ping."""
 
-_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
 
 _SHORTEST_SECRET = 16
 """A part of a URL with fewer characters, such as ``ping``, is no secret. The identifier of a check
@@ -35,7 +37,7 @@ _LONGEST_SLUG = 100
 _DIGITS = 8
 
 PING_NAME = MatchingText(
-    f"the name of a ping in pings (letters, digits, _ and -, at most {LONGEST_NAME}), or none",
+    f"the name of a ping in pings (letters, digits, _, . and -, at most {LONGEST_NAME}), or none",
     _NAME,
 )
 """The kind of value of the setting ``ping``."""
@@ -60,7 +62,8 @@ class Pings(FrozenMapping[str]):
                 found.add(url.partition(f"/{KEY}")[0])
             words = re.split("[/?&=]", f"{parts.path}?{parts.query}")
             found |= {word for word in words if len(word) >= _SHORTEST_SECRET}
-        return found | {*map(unquote, found)}
+            found |= urls.secrets(url)
+        return (found | {*map(unquote, found)}) - {""}
 
 
 NO_PINGS = Pings()
@@ -84,8 +87,8 @@ class PingUrls(Kind):
             try:
                 if not isinstance(name, str) or not _NAME.fullmatch(name) or name == NO_PING:
                     raise InvalidValueError(
-                        "must be named with letters, digits, _ and -,"
-                        f" at most {LONGEST_NAME}, and not none"
+                        "must have a name of letters, digits, _, . and -, at most"
+                        f" {LONGEST_NAME} of them, and not none"
                     )
                 found[name] = _read_url(self.text(url, context))
             except InvalidValueError as error:
@@ -140,33 +143,20 @@ def _undefined(name: str, pings: Mapping[str, str]) -> str:
 
 def _read_url(url: str) -> str:
     """Check a URL, and return it without a slash at the end of its path."""
-    parts = _split(url)
-    if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise InvalidValueError("must be a URL of the form https://HOST/PATH")
-    if not url.isascii() or re.search(r"[\s\"<>\\^`|]", url):
-        raise InvalidValueError("has characters that a URL cannot have; write them as %XX")
-    if parts.username is not None or parts.password is not None:
-        raise InvalidValueError("has a user; a ping is sent without one, so remove it")
-    if parts.fragment or url.endswith("#"):
+    try:
+        parse(url)
+    except ValueError as error:
+        raise InvalidValueError(str(error)) from None
+    parts = urlsplit(url)
+    if "#" in url:
         raise InvalidValueError("has a #; remove it and what follows")
     if "rid=" in parts.query:
         raise InvalidValueError("has the option rid, which psched adds itself; remove it")
     path = parts.path.rstrip("/")
     if not path:
         raise InvalidValueError("has no path, so it names no check")
-    if re.search("[{}]", url.replace(f"/{KEY}", "", 1)) or KEY in f"{parts.netloc}{parts.query}":
-        raise InvalidValueError(
-            f"has a brace; only {KEY} can stand in it, once, as a whole part of the path"
-        )
-    if KEY in path and not path.endswith(f"/{KEY}"):
-        raise InvalidValueError(f"must end with {KEY}, because psched adds what has happened")
+    if re.search("[{}]", url.replace(f"/{KEY}", "", 1)) or (
+        KEY in path and not path.endswith(f"/{KEY}")
+    ):
+        raise InvalidValueError(f"has a brace; only {KEY} can stand in it, at the end of its path")
     return parts._replace(path=path).geturl()
-
-
-def _split(url: str) -> SplitResult | None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # refuses a port that is no number
-    except ValueError:
-        return None
-    return parts

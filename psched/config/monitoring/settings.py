@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from psched.config.kinds import Flag, MatchingText, Names, Number
+from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
+from psched.config.monitoring.networks import Network, Networks
 from psched.config.monitoring.pings import NO_PING, NO_PINGS, PING_NAME, Pings, PingUrls
 
 _METRICS = MatchingText(
@@ -25,6 +27,26 @@ class MonitorSettings:
 
     metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
     """Keys of schedules whose last success the metrics show, with the keys; at most 100."""
+
+    hooks: Annotated[Hooks, HooksKind()] = NO_HOOKS
+    """Who or what can be told about alerts, and how: definitions, by their names."""
+
+    on_failed: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when a task has failed, was given up, or is quarantined."""
+
+    on_late: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when a task does not start in time, runs for too long, or
+    has not succeeded for too long, and when no slot is free for it."""
+
+    on_lost: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when a worker or a host has died while it ran a task."""
+
+    on_recovered: Annotated[tuple[str, ...], HookNames()] = ()
+    """Names of the hooks that are told when something is over that a hook was told about."""
+
+    allow_private_addresses: Annotated[tuple[Network, ...], Networks()] = ()
+    """Networks to which requests are sent although their addresses are not public. In a
+    configuration, on means all networks, and off means none."""
 
     pings: Annotated[Pings, PingUrls()] = NO_PINGS
     """Names of pings, each with the URL of a check of Healthchecks, which is told of each run."""

@@ -1,0 +1,381 @@
+"""The setting ``hooks``: who or what is told about alerts, and how."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from typing_extensions import override
+
+from psched.config import urls
+from psched.config.input_files import InputFile
+from psched.config.kinds import (
+    Choice,
+    Command,
+    File,
+    FrozenMapping,
+    Kind,
+    MatchingText,
+    Names,
+    Number,
+    RawValue,
+    SecretText,
+    without_lines,
+)
+from psched.config.monitoring.http_url import header_problem, parse
+from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
+from psched.config.references import Context
+
+MOST_TRIES = 12
+"""The largest number of tries of a delivery. With the pauses between them, they take 6 hours."""
+
+TEMPLATES = ("json", "slack", "teams", "ntfy", "pagerduty")
+"""The forms of a webhook's body."""
+
+ON_SETTINGS = ("on_failed", "on_late", "on_lost", "on_recovered")
+"""The settings that name hooks."""
+
+_MOST_NAMES = 20
+"""The most hooks that one setting can name."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+# Neither a blank nor a comma, which would separate two addresses; and no option of a program.
+_ADDRESS = MatchingText(
+    "an address such as ops@example.org, or the name of a user of this host",
+    re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=/'-]{0,63}(@[A-Za-z0-9][A-Za-z0-9.-]{0,254})?"),
+)
+
+_SECRET_HEADER = re.compile("auth|cookie|pass|secret|token|credential|key$", re.IGNORECASE)
+"""Matches the name of a header whose value is a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A hook that sends a request to a server.
+
+    Attributes:
+        url: where the request is sent; a secret, because many receivers trust whoever knows it.
+        template: the form of the body, one of `TEMPLATES`.
+        secret: the key of the signature, or PagerDuty's routing key; None if there is none.
+        secret_file: a file with the secret; None if there is none.
+        timeout: the time limit of a request in seconds.
+        headers: more headers, as pairs of name and value.
+        tries: the largest number of tries of a delivery.
+    """
+
+    url: str = field(repr=False)
+    template: str = "json"
+    secret: str | None = field(default=None, repr=False)
+    secret_file: Path | None = None
+    timeout: float = 10.0
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tries: int = MOST_TRIES
+
+    @property
+    def shown(self) -> str:
+        """The kind of the hook, and where it leads, without secrets."""
+        return f"webhook ({self.template}) to {parse(self.url).shown}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandHook:
+    """A hook that runs a program on the host of the monitor.
+
+    Attributes:
+        command: the program and its arguments.
+        timeout: the time limit in seconds.
+        tries: the largest number of tries of a delivery.
+    """
+
+    command: tuple[str, ...]
+    timeout: float = 60.0
+    tries: int = MOST_TRIES
+
+    @property
+    def shown(self) -> str:
+        """The kind of the hook, and the program."""
+        return f"command {self.command[0]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailHook:
+    """A hook that sends a mail through a program such as sendmail.
+
+    Attributes:
+        to: the addresses.
+        sender: the address in the header ``From``; None means the user of the monitor.
+        sendmail: the program.
+        timeout: its time limit in seconds.
+        tries: the largest number of tries of a delivery.
+    """
+
+    to: tuple[str, ...]
+    sender: str | None = None
+    sendmail: Path = Path("/usr/sbin/sendmail")
+    timeout: float = 60.0
+    tries: int = MOST_TRIES
+
+    @property
+    def shown(self) -> str:
+        """The kind of the hook, and the addresses."""
+        return f"mail to {', '.join(self.to)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHook:
+    """A hook that submits a one-off task.
+
+    Attributes:
+        type: the type of the task.
+        data: the payload, to which the notification is added.
+        tries: the largest number of tries of a delivery.
+    """
+
+    type: str
+    data: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    tries: int = MOST_TRIES
+
+    @property
+    def shown(self) -> str:
+        """The kind of the hook, and the type of the task."""
+        return f"task of type {self.type}"
+
+
+Hook = Webhook | CommandHook | MailHook | TaskHook
+
+
+class Hooks(FrozenMapping[Hook]):
+    """The hooks, by their names."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        # Secrets are left out: see the fields with ``repr=False``.
+        return repr(dict(self))
+
+    @property
+    def secrets(self) -> set[str]:
+        """The texts that must not be shown."""
+        found = set[str]()
+        for hook in self.values():
+            if isinstance(hook, Webhook):
+                found |= {hook.url, hook.secret or ""} | urls.secrets(hook.url)
+                found |= {value for name, value in hook.headers if _SECRET_HEADER.search(name)}
+        return found - {""}
+
+
+NO_HOOKS = Hooks()
+
+
+class HookNames(Names):
+    """A list of names of hooks."""
+
+    def __init__(self) -> None:
+        super().__init__("a hook")
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(super().read(value, context)))
+        if not all(map(_NAME.fullmatch, names)):
+            raise InvalidValueError(f"must be {self.description}, which is defined in hooks")
+        if len(names) > _MOST_NAMES:
+            raise InvalidValueError(f"names more than {_MOST_NAMES} hooks")
+        return names
+
+
+class _WebhookUrl(Kind):
+    description = "a URL that begins with https:// or http://"
+
+    @override
+    def read(self, value: object, context: Context) -> str:
+        url = self.text(value, context)
+        try:
+            parse(url)
+        except ValueError as error:
+            raise InvalidValueError(str(error)) from None
+        return url
+
+
+class _Headers(Kind):
+    description = "a mapping from names of headers to texts"
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[tuple[str, str], ...]:
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        headers = tuple((str(name), self.text(each, context)) for name, each in value.items())
+        for name, text in headers:
+            if problem := header_problem(name, text):
+                raise InvalidValueError(f"one of them {problem}")
+        return headers
+
+
+class _Addresses(Names):
+    def __init__(self) -> None:
+        super().__init__(_ADDRESS.description)
+        self.description = f"{_ADDRESS.description}, or a list of such"
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        addresses = tuple(_ADDRESS.read(each, context) for each in super().read(value, context))
+        if not addresses:
+            raise InvalidValueError(f"must be {self.description}, not an empty list")
+        return addresses
+
+
+class _Data(Kind):
+    description = "a mapping"
+
+    @override
+    def read(self, value: object, context: Context) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        return {str(name): each for name, each in value.items()}
+
+
+_TRIES = Number(whole=True, unit="tries", least=1, most=MOST_TRIES)
+_TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
+
+_Field = tuple[str, Kind]
+"""The name of a field of the hook's class, and the kind of its value."""
+
+_KINDS: Mapping[str, tuple[type[Hook], Mapping[str, _Field]]] = {
+    "webhook": (
+        Webhook,
+        {
+            "webhook": ("url", _WebhookUrl()),
+            "template": ("template", Choice(*TEMPLATES)),
+            "secret": ("secret", SecretText()),
+            "secret_file": ("secret_file", InputFile(private=True)),
+            "headers": ("headers", _Headers()),
+            "timeout": ("timeout", Number(above=0, most=60)),
+            "tries": ("tries", _TRIES),
+        },
+    ),
+    "command": (
+        CommandHook,
+        {
+            "command": ("command", Command()),
+            "timeout": ("timeout", Number(above=0, most=600)),
+            "tries": ("tries", _TRIES),
+        },
+    ),
+    "mail": (
+        MailHook,
+        {
+            "mail": ("to", _Addresses()),
+            "from": ("sender", _ADDRESS),
+            "sendmail": ("sendmail", File()),
+            "timeout": ("timeout", Number(above=0, most=600)),
+            "tries": ("tries", _TRIES),
+        },
+    ),
+    "task": (
+        TaskHook,
+        {"task": ("type", _TYPE), "data": ("data", _Data()), "tries": ("tries", _TRIES)},
+    ),
+}
+"""The kinds of hook, by the field that each must have: its class, and its fields."""
+
+
+class HooksKind(Kind):
+    """The kind of value of the setting ``hooks``: a mapping, which `read` converts to `Hooks`."""
+
+    description = "a mapping from names to hooks"
+
+    @override
+    def read(self, value: object, context: Context) -> Hooks:
+        if value is None or isinstance(value, Hooks):
+            return value or NO_HOOKS
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        invalid: list[InvalidPart] = []
+        found: dict[str, Hook] = {}
+        for name, given in value.items():
+            own, line = _with_line(given)
+            if not (isinstance(name, str) and _NAME.fullmatch(name)):
+                text = "must be a name of letters, digits, _, . and -, at most 64 of them"
+                invalid.append(InvalidPart((name,), text, line))
+            elif not isinstance(own, Mapping) or len({*_KINDS} & {*own}) != 1:
+                text = f"must be a mapping with one of {', '.join(_KINDS)}"
+                invalid.append(InvalidPart((name,), text, line))
+            elif (hook := _read_hook(name, own, context, invalid)) is not None:
+                try:
+                    _check(hook)
+                except InvalidValueError as error:
+                    invalid.append(InvalidPart((name,), str(error), line))
+                found[name] = hook
+        if invalid:
+            raise InvalidPartsError(invalid)
+        return Hooks(found)
+
+
+def undefined_hooks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each setting that names a hook that ``hooks`` does not define, and what is wrong."""
+    hooks: Collection[str] = values["hooks"]
+    for setting in ON_SETTINGS:
+        for name in values[setting]:
+            if name not in hooks:
+                yield setting, _undefined(name, hooks)
+        for type_, own in values["types"].items():
+            for name in own.get(setting, ()):
+                if name not in hooks:
+                    yield "types", f"{type_}.{setting}: {_undefined(name, hooks)}"
+
+
+def secret_parts(value: object) -> Iterator[object]:
+    """Yield the parts of an unexpanded value of ``hooks`` that can contain secrets."""
+    definitions, _ = _with_line(value)
+    for given in definitions.values() if isinstance(definitions, Mapping) else ():
+        own, _ = _with_line(given)
+        if isinstance(own, Mapping):
+            yield from (own[name] for name in ("webhook", "secret", "headers") if name in own)
+
+
+def _undefined(name: str, hooks: Collection[str]) -> str:
+    there_are = f"; there are {', '.join(hooks)}" if hooks else ", which is empty"
+    return f"names the hook {name}, which is not in hooks{there_are}"
+
+
+def _read_hook(
+    name: str, own: Mapping[Any, object], context: Context, invalid: list[InvalidPart]
+) -> Hook | None:
+    kind = next(each for each in _KINDS if each in own)
+    made, fields = _KINDS[kind]
+    values: dict[str, Any] = {}
+    before = len(invalid)
+    for field_name, given in own.items():
+        value, line = _with_line(given)
+        if field_name not in fields:
+            text = f"is no field of a {kind}; these are {', '.join(fields)}"
+            invalid.append(InvalidPart((name, field_name), text, line))
+            continue
+        attribute, read = fields[field_name]
+        try:
+            values[attribute] = read.read(without_lines(value), context)
+        except InvalidValueError as error:
+            invalid.append(InvalidPart((name, field_name), str(error), line))
+    return made(**values) if len(invalid) == before else None
+
+
+def _check(hook: Hook) -> None:
+    """Find contradictions between the fields of a hook.
+
+    Raises:
+        InvalidValueError: there is one.
+    """
+    if not isinstance(hook, Webhook):
+        return
+    if hook.secret is not None and hook.secret_file is not None:
+        raise InvalidValueError("has secret and secret_file; remove one of the two")
+    if hook.template == "pagerduty" and hook.secret is None and hook.secret_file is None:
+        raise InvalidValueError("needs PagerDuty's routing key; set secret or secret_file to it")
+    if hook.template == "ntfy" and not parse(hook.url).path.partition("?")[0].strip("/"):
+        raise InvalidValueError("needs the topic at the end of the URL: https://ntfy.sh/TOPIC")
+
+
+def _with_line(value: object) -> RawValue:
+    return value if isinstance(value, RawValue) else RawValue(value)

@@ -1,0 +1,78 @@
+"""URLs and headers of requests to servers that the configuration names."""
+
+import base64
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes, urlsplit
+
+PORTS = {"http": 80, "https": 443}
+"""The schemes that psched requests, each with its standard port."""
+
+_HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]*:[0-9a-f:.]*")
+"""A name, or an IPv6 address without the name of an interface."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL, taken apart.
+
+    Attributes:
+        encrypted: whether the scheme is ``https``.
+        host: a name or an address.
+        port: the port.
+        path: the path and the query.
+        authorization: the header for the user and the password of the URL; None without them.
+    """
+
+    encrypted: bool
+    host: str
+    port: int
+    path: str
+    authorization: str | None
+
+    @property
+    def shown(self) -> str:
+        """Host and port, for messages."""
+        return f"{self.authority}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """The host as it stands in a URL."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def parse(url: str) -> Target:
+    """Take a URL apart.
+
+    Raises:
+        ValueError: it cannot be requested; the text says why, and contains no part of the URL.
+    """
+    if not re.fullmatch(r"[!-~]+", url):
+        raise ValueError("must have no spaces and only ASCII characters; percent-encode the others")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("has a host or a port that is invalid") from None
+    if parts.scheme not in PORTS:
+        raise ValueError("must begin with https:// or http://")
+    if not host or not _HOST.fullmatch(host) or port == 0:
+        raise ValueError("must name a host, and a port other than 0 if any")
+    authorization = None
+    if parts.username is not None:
+        login = b":".join(unquote_to_bytes(each or "") for each in (parts.username, parts.password))
+        authorization = f"Basic {base64.b64encode(login).decode()}"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme == "https", host, port or PORTS[parts.scheme], path, authorization)
+
+
+def header_problem(name: str, value: str) -> str | None:
+    """Why a header cannot be sent; None if it can be."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "has an invalid name"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "contains a line break or another control character"
+    return None

@@ -1,0 +1,39 @@
+"""Which hooks are told about an alert."""
+
+from collections.abc import Mapping
+
+from psched.config import Config
+from psched.core.alerts.alert import Rule
+
+_SETTINGS: Mapping[str, str] = {
+    Rule.FAILED: "on_failed",
+    Rule.GAVE_UP: "on_failed",
+    Rule.QUARANTINED: "on_failed",
+    Rule.LATE: "on_late",
+    Rule.SILENT: "on_late",
+    Rule.LONGEST: "on_late",
+    Rule.UNUSUAL: "on_late",
+    Rule.NO_SLOT: "on_late",
+    Rule.LOST: "on_lost",
+}
+"""For each rule: the setting that names the hooks."""
+
+
+def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the hooks that are told about an alert.
+
+    The end of an alert is told only if its beginning was told: nobody is told that something is
+    over of which nobody has heard.
+
+    Args:
+        rule: what the alert is about, see `Rule`.
+        settings: the settings that apply to the schedule; for an alert about a host, those of the
+            installation.
+
+    Returns:
+        The hooks that are told that the alert was raised, and those that are told that it was
+        closed; the fields ``on_raise`` and ``on_close`` of an `Alert`.
+    """
+    setting = _SETTINGS.get(rule)
+    told: tuple[str, ...] = getattr(settings, setting) if setting is not None else ()
+    return told, settings.on_recovered if told else ()

@@ -1,0 +1,151 @@
+"""Notifications: what a hook tells."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from psched.base.texts import brief, cut, storable, visible
+from psched.core.alerts.alert import Alert
+from psched.core.history.redaction import Redaction
+
+RAISED = "raised"
+CLOSED = "closed"
+
+VERSION = 1
+"""The version of the body. It changes only if a field is removed, or changes its meaning."""
+
+_LONGEST_TITLE = 200
+_LONGEST_KEY = 1000
+_ID_LENGTH = 32
+
+_NOTHING = Redaction(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notification:
+    """One event of an alert, as a hook tells it.
+
+    The texts of the alert come from rows and from tasks, so they can contain anything. The
+    properties of a notification are safe to show: control characters are visible, values of the
+    fields that the setting ``redact`` names are hidden, and texts are cut.
+
+    Attributes:
+        event: ``raised`` or ``closed``.
+        alert: the alert.
+        installation: the name of the table.
+        host: the host that tells it.
+        test: whether this is only a test of the hook.
+        redaction: hides values in texts.
+    """
+
+    event: str
+    alert: Alert
+    installation: str
+    host: str
+    test: bool = False
+    redaction: Redaction = _NOTHING
+
+    @cached_property
+    def alert_id(self) -> str:
+        """The same text for all events of an alert, and for no other alert."""
+        alert = self.alert
+        parts = (self.installation, alert.key, alert.host, alert.rule, str(alert.since))
+        return sha256("\0".join(map(storable, parts)).encode()).hexdigest()[:_ID_LENGTH]
+
+    @cached_property
+    def id(self) -> str:
+        """The same text for all tries of the deliveries of an event, and for no other event."""
+        return f"{self.alert_id}-{self.event}"
+
+    @cached_property
+    def subject(self) -> str:
+        """What the alert is about: a schedule or a host."""
+        alert = self.alert
+        return _line(alert.key, _LONGEST_KEY) if alert.key else f"host {_line(alert.host)}"
+
+    @cached_property
+    def title(self) -> str:
+        """One line for people."""
+        rule = _line(self.alert.rule).replace("_", " ")
+        what = f"recovered from {rule}" if self.event == CLOSED else rule
+        return cut(f"psched: {'TEST: ' if self.test else ''}{what}: {self.subject}", _LONGEST_TITLE)
+
+    @cached_property
+    def text(self) -> str:
+        """What is wrong, or why it is over: one line for people."""
+        closed = self.event == CLOSED and self.alert.closed_text
+        return brief(self.redaction.text(closed or self.alert.text))
+
+    @cached_property
+    def explain(self) -> str:
+        """The command that tells more."""
+        alert = self.alert
+        return f"psched why {shlex.quote(_line(alert.key))}" if alert.key else "psched status"
+
+    @cached_property
+    def since(self) -> str:
+        """When the incident began."""
+        return _instant(self.alert.since)
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The notification as JSON."""
+        alert = self.alert
+        closed = self.event == CLOSED
+        return {
+            "version": VERSION,
+            "id": self.id,
+            "event": self.event,
+            "test": self.test,
+            "title": self.title,
+            "text": self.text,
+            "installation": self.installation,
+            "host": self.host,
+            "explain": self.explain,
+            "alert": {
+                "id": self.alert_id,
+                "rule": alert.rule,
+                "key": storable(alert.key),
+                "host": storable(alert.host),
+                "type": None if alert.type is None else storable(alert.type),
+                "label": None if alert.label is None else storable(alert.label),
+                "scheduled_time": _seconds(alert.scheduled_time),
+                "since": self.since,
+                "raised": _instant(alert.raised) if alert.raised else None,
+                "closed": _instant(alert.closed) if closed and alert.closed is not None else None,
+                "text": brief(self.redaction.text(alert.text)),
+            },
+        }
+
+    @property
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What there is to know besides the text, for people: pairs of a name and a value."""
+        alert = self.alert
+        if alert.type is not None:
+            yield "type", _line(alert.type)
+        if alert.label is not None:
+            yield "label", _line(alert.label)
+        if alert.scheduled_time is not None:
+            yield "scheduled time", _seconds(alert.scheduled_time) or ""
+        yield "since", self.since
+        yield "installation", f"{self.installation} (told by {self.host})"
+        yield "to see more", self.explain
+
+
+def _line(text: str, most: int = _LONGEST_TITLE) -> str:
+    return visible(cut(storable(text), most))
+
+
+def _instant(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _seconds(time: int | None) -> str | None:
+    if time is None:
+        return None
+    return f"{datetime.fromtimestamp(time, UTC).replace(tzinfo=None).isoformat()}Z"
