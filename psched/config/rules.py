@@ -98,18 +98,31 @@ def apply_rules(
                 check(values)
             except InvalidValueError as error:
                 yield key, str(error)
-    # A row that names an unknown hook must run nevertheless, so its own settings are not checked.
-    if (before is None or "hooks" in given) and not {"hooks", "types", *ON_SETTINGS} & {*invalid}:
-        yield from undefined_hooks(values)
-    # A row can name a ping that this host does not define: its task runs nevertheless.
-    if (before is None or "pings" in given) and not {"ping", "pings", "types"} & {*invalid}:
-        yield from undefined_pings(values)
+    yield from _undefined(values, given, invalid, before)
     login = {"url", "password_file", *_URL_PARTS}
     if login & {*given} and not login & {*invalid}:
         try:
             _add_password(values, given, before)
         except InvalidValueError as error:
             yield "password_file", str(error)
+
+
+def _undefined(
+    values: Mapping[str, Any],
+    given: Collection[str],
+    invalid: Collection[str],
+    before: Mapping[str, Any] | None,
+) -> Iterator[tuple[str, str]]:
+    """Find the hooks and pings that a configuration names and does not define.
+
+    A row that names an unknown one must run nevertheless, so its own settings are not checked.
+    """
+    for name, users, find in (
+        ("hooks", ON_SETTINGS, undefined_hooks),
+        ("pings", ("ping",), undefined_pings),
+    ):
+        if (before is None or name in given) and not {name, "types", *users} & {*invalid}:
+            yield from find(values)
 
 
 def _derive_defaults(values: dict[str, Any], given: Collection[str]) -> None:

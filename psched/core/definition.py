@@ -13,6 +13,7 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
+from psched.config.monitoring.pings import NO_PING
 from psched.core.columns import (
     check_length,
     check_name,
@@ -129,6 +130,15 @@ def history_setting(row: Row, settings: Config) -> str:
         return _with_overrides(parse_options(row.options), row.type, settings).history
     except InvalidError:
         return settings.history
+
+
+def ping_setting(row: Row, settings: Config) -> str | None:
+    """The name of the ping that applies to a row, even if the row is invalid; None if none does."""
+    try:
+        name = _with_overrides(parse_options(row.options), row.type, settings).ping
+    except InvalidError:
+        name = settings.ping
+    return None if name == NO_PING else name
 
 
 def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:

@@ -5,9 +5,12 @@ rejects a message of any other shape; see `psched.process.message_shapes`. ``psc
 receives the status document.
 """
 
+from collections.abc import Mapping
+
 from psched.base.log_lines import FORMATS
 from psched.process.message_shapes import (
     LONGEST_TIME,
+    Check,
     Shapes,
     any_whole,
     attached,
@@ -104,7 +107,7 @@ COUNTED = listed(each(text(40), line, line, whole()), MOST_COUNTS)
 LONGEST_RUN = 36
 """The characters of a run's id, which is a UUID."""
 
-_PINGS = {
+_PINGS: Mapping[str, Mapping[str, Check]] = {
     # An attempt of a schedule with a ping has begun or ended. "exit" is the exit status of the
     # attempt's program if it has failed with one.
     "ping": {

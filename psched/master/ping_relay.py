@@ -12,8 +12,8 @@ from psched.master.worker_child import WorkerChild
 from psched.process.link import Link, packed
 
 _MOST_BYTES = 2 * 2**20
-"""The most bytes that wait for a monitor. If more come, the oldest messages are dropped, and counted:
-how the last runs have ended is what people want to know."""
+"""The most bytes that wait for a monitor. If more come, the oldest messages are dropped, and
+counted: people want to know how the last runs have ended."""
 
 _MOST_OPEN = 10_000
 """The most runs that are remembered, because the worker may die."""

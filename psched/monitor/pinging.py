@@ -121,11 +121,12 @@ class Pinging:
     def _body(self, message: Mapping[str, Any]) -> bytes:
         if message["what"] == "start":
             return b""
-        text = message["text"].encode(errors="replace")
+        text: bytes = message["text"].encode(errors="replace")
         if self._secrets.all:
             text = self._secrets.pattern.sub(self._secrets.shown, text)
         # The server keeps a body only if it is UTF-8. The output can begin with half a character.
-        output = message["data"].decode(errors="replace").encode() if "tail" in message else b""
+        tail: bytes = message["data"] if "tail" in message else b""
+        output = tail.decode(errors="replace").encode()
         return output + (b"" if output.endswith(b"\n") or not output else b"\n") + text + b"\n"
 
 

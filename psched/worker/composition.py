@@ -129,7 +129,7 @@ def make_task_table(
 ) -> TaskTable:
     """Create the table of a worker's tasks, and the guard that enforces their limits."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
-    return TaskTable(pool, guard, clock, recorder, output, reporter)
+    return TaskTable(pool, guard, clock, recorder, output, reporter=reporter)
 
 
 def make_lease_loop(

@@ -80,6 +80,7 @@ class TaskTable:
         clock: Clock,
         recorder: Recorder,
         output: OutputCollection | None = None,
+        *,
         reporter: RunReporter | None = None,
     ) -> None:
         self.reporter = RunReporter(None) if reporter is None else reporter

@@ -6,7 +6,7 @@ https://healthchecks.io/docs/http_api/ and https://healthchecks.io/docs/measurin
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,8 +147,6 @@ class PingServer:
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._http.daemon_threads = True
-        self._http.block_on_close = False
         self.port = self._http.server_port
         self._thread = threading.Thread(target=self._http.serve_forever, args=[0.01], daemon=True)
         self._thread.start()
@@ -175,22 +173,27 @@ class PingServer:
         request.wfile.write(text.encode())
 
     def _accept(self, target: str, body: bytes) -> tuple[int, str]:
-        if self.status is not None:
-            return self.status, "no"
         parts = urlsplit(target)
         options = parse_qs(parts.query)
         found = _BY_UUID.fullmatch(parts.path) or _BY_SLUG.fullmatch(parts.path)
-        if found is None:
-            return 404, "not found"
+        if self.status is not None or found is None:
+            return self.status or 404, "not found"
         rid = options.get("rid", [None])[0]
-        if rid is not None and str(_uuid(rid)) != rid:
-            return 400, "invalid uuid format"
         what = found["what"] or "success"
         status = int(what) if what.isdigit() else None
+        if (rid is not None and str(_uuid(rid)) != rid) or (status or 0) > _HIGHEST_STATUS:
+            return 400, "invalid uuid or url format"
         if status is not None:
-            if status > _HIGHEST_STATUS:
-                return 400, "invalid url format"
             what = "fail" if status else "success"
+        return self._signal(found, options, (what, status, rid), body)
+
+    def _signal(
+        self,
+        found: re.Match[str],
+        options: Mapping[str, list[str]],
+        told: tuple[str, int | None, str | None],
+        body: bytes,
+    ) -> tuple[int, str]:
         with self._lock:
             is_new = found["check"] not in self._checks
             if is_new and found.re is _BY_UUID:
@@ -199,7 +202,7 @@ class PingServer:
                 return 404, "not found"
             check = self._checks.setdefault(found["check"], Check())
             text = body[: self.body_limit].decode()  # raises if it is not UTF-8
-            check.signal(what, status, rid, text)
+            check.signal(*told, text)
         return (201, "Created") if is_new else (200, "OK")
 
 

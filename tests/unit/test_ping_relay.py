@@ -5,6 +5,7 @@ from signal import SIGHUP, SIGSEGV, SIGTERM
 
 import pytest
 
+from psched.master.generation_spec import WorkerIdentity
 from psched.master.messages import LONGEST_PIECE, TO_MONITOR
 from psched.master.ping_relay import PingRelay
 from psched.process.link import Link
@@ -165,9 +166,7 @@ class Worker:
     """What the relay needs to know of a worker."""
 
     may_hold_leases = True
-
-    class identity:  # noqa: N801  # an attribute
-        nonce = "nonce"
+    identity = WorkerIdentity(0, 1, "nonce")
 
 
 def read_all(relay, links):

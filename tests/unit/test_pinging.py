@@ -3,7 +3,6 @@
 import logging
 import threading
 from contextlib import closing
-from uuid import uuid4
 
 import pytest
 
@@ -196,7 +195,7 @@ def test_an_answer_that_will_not_change_is_final(server, pinging, caplog, status
 def test_a_check_that_the_server_does_not_know_is_told_although_it_answers_200(
     server, pinging, caplog
 ):
-    pings = pinging({"backup": server.url(CHECK).replace(CHECK, str(uuid4()))})
+    pings = pinging({"backup": server.url(CHECK).replace(CHECK, OTHER)})
     pings.note(told("start"))
     wait_for_error(caplog, "the ping backup is not delivered: the server knows no such check")
 

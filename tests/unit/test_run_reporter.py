@@ -1,5 +1,4 @@
-"""What a worker tells its master of runs whose schedules have a ping; time and runners are the
-test's."""
+"""What a worker tells its master of runs whose schedules have a ping."""
 
 import signal
 from uuid import UUID
@@ -147,7 +146,7 @@ class Printed:
         host.add("one", ping="backup", **settings)
         worker = host.worker(pings=PINGS)
         worker.tick()
-        [self.task] = worker.worker._tasks  # noqa: SLF001
+        [self.task] = worker.worker._tasks
         self.task.run_over(None, host.clock.monotonic())
         self.task.tree_gone(CapturedOutput(printed, 0))
         self.master, self.link = Link.pair()

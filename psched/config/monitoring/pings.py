@@ -85,12 +85,7 @@ class PingUrls(Kind):
         for name, given in value.items():
             url, line = given if isinstance(given, RawValue) else RawValue(given)
             try:
-                if not isinstance(name, str) or not _NAME.fullmatch(name) or name == NO_PING:
-                    raise InvalidValueError(
-                        "must have a name of letters, digits, _, . and -, at most"
-                        f" {LONGEST_NAME} of them, and not none"
-                    )
-                found[name] = _read_url(self.text(url, context))
+                found[_read_name(name)] = _read_url(self.text(url, context))
             except InvalidValueError as error:
                 invalid.append(InvalidPart((name,), str(error), line))
         if invalid:
@@ -139,6 +134,15 @@ def check_pings(values: Mapping[str, Any]) -> None:
 def _undefined(name: str, pings: Mapping[str, str]) -> str:
     there_are = f"there are {', '.join(pings)}" if pings else "there are none"
     return f"names the ping {safe_name(name)}, which is not in pings; {there_are}"
+
+
+def _read_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == NO_PING:
+        raise InvalidValueError(
+            "must have a name of letters, digits, _, . and -, at most"
+            f" {LONGEST_NAME} of them, and not none"
+        )
+    return name
 
 
 def _read_url(url: str) -> str:
