@@ -24,7 +24,7 @@ their order stays."""
 _MOST_NAMES = 100
 """The most names of which it is logged that they are not defined."""
 
-_PAUSE = 10.0
+_PAUSE = 60.0
 """Seconds between two looks whether a fault is over."""
 
 

@@ -113,7 +113,8 @@ def test_a_url_is_a_secret():
     assert UUID not in repr(settings)
     assert PING_KEY not in repr(settings)
     assert "pings=<backup, slugs, short, none_in_it, login>" in repr(settings)
-    assert settings.secrets == {
+    assert settings.pings.secrets <= settings.secrets
+    assert settings.pings.secrets == {
         UUID,
         URL,
         PING_KEY,
