@@ -125,6 +125,10 @@ _SUBCOMMANDS = {
         "cli.daemon.health:health",
         "Tell whether this host can run due tasks.",
     ),
+    "hooks": (
+        "cli.daemon.hooks:hooks",
+        "List the hooks that are told about alerts, or test one.",
+    ),
     "top": (
         "cli.top.command:top",
         "Show what runs now, and what is late, next or failed.",

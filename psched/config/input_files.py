@@ -22,10 +22,13 @@ class InputFile(Kind):
     Args:
         private: whether the file contains a secret. Such a file is refused if every user of the
             host is allowed to read or change it.
+        needed: whether the file must be readable now. False for a file that only the service needs,
+            so that other users can still use the configuration.
     """
 
-    def __init__(self, *, private: bool = False) -> None:
+    def __init__(self, *, private: bool = False, needed: bool = True) -> None:
         self._private = private
+        self._needed = needed
 
     description = "the path of a file"
 
@@ -36,7 +39,8 @@ class InputFile(Kind):
             folder /= self.text(_CREDENTIALS, context)
             value = value.removeprefix(f"{_CREDENTIALS}/")
         file = folder / self.text(value, context)
-        _content(file, private=self._private)
+        if self._needed:
+            _content(file, private=self._private)
         return file
 
 

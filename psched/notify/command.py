@@ -25,7 +25,13 @@ class CommandDeliverer:
     def deliver(self, notification: Notification) -> None:
         """Run the program; see `psched.notify.delivery.Deliverer`."""
         content = json.dumps(notification.body).encode() + b"\n"
-        run(self._hook.command, content, _environment(notification), seconds=self._hook.timeout)
+        run(
+            self._hook.command,
+            content,
+            _environment(notification),
+            seconds=self._hook.timeout,
+            redaction=notification.redaction,
+        )
 
 
 def _environment(notification: Notification) -> Mapping[str, str]:

@@ -36,7 +36,13 @@ class MailDeliverer:
         # -i: a line with a single full stop does not end the mail. The addresses stand in the
         # command, so no header decides who gets the mail.
         command = (str(hook.sendmail), "-i", "--", *hook.to)
-        run(command, self._message(notification), {}, seconds=hook.timeout)
+        run(
+            command,
+            self._message(notification),
+            {},
+            seconds=hook.timeout,
+            redaction=notification.redaction,
+        )
 
     def _message(self, notification: Notification) -> bytes:
         message = EmailMessage(policy=_POLICY)

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from psched.base.clock import Clock, SystemClock
 from psched.base.texts import brief
+from psched.core.history.redaction import Redaction
 from psched.notify import guard
 from psched.notify.delivery import DeliveryError
 from psched.output.tail import Tail
@@ -33,6 +34,7 @@ def run(
     environment: Mapping[str, str],
     *,
     seconds: float,
+    redaction: Redaction,
     clock: Clock | None = None,
 ) -> None:
     """Run a program without a shell.
@@ -42,13 +44,14 @@ def run(
         content: its standard input. A program need not read it.
         environment: variables that are added to those of this process.
         seconds: the time limit.
+        redaction: hides values in the program's output.
         clock: measures the time.
 
     Raises:
         DeliveryError: it could not be started, did not end in time, or did not exit with 0.
     """
     reader, writer = os.pipe()
-    with open(reader, "rb", closefd=True) as report:
+    with os.fdopen(reader, "rb") as report:
         try:
             process = subprocess.Popen(
                 # -I and -S: neither the environment nor a package decides what the guard runs.
@@ -79,7 +82,7 @@ def run(
     if how == guard.SUCCESS:
         return
     problem = f"{command[0]} {how or 'was interrupted'}"
-    tail = brief(output.decode(errors="replace"))
+    tail = brief(redaction.text(output.decode(errors="replace")))
     raise DeliveryError(brief(problem) + (f": {tail}" if tail else ""), retry=True)
 
 

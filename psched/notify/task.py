@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from psched.base.errors import AlreadyExistsError, InvalidError, PschedError
 from psched.base.texts import brief
@@ -41,7 +42,7 @@ class TaskDeliverer:
     def deliver(self, notification: Notification) -> None:
         """Submit a task; see `psched.notify.delivery.Deliverer`."""
         data = {**self._hook.data, FIELD: dict(notification.body)}
-        nobody = dict.fromkeys(ON_SETTINGS, ())
+        nobody: dict[str, Any] = dict.fromkeys(ON_SETTINGS, ())
         try:
             with self._open() as schedules:
                 schedules.push(self.key_of(notification), self._hook.type, data, **nobody)

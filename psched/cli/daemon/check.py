@@ -24,6 +24,7 @@ from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
+from psched.config.monitoring.hooks import problems_here
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.protocol import KeepsHistory
 from psched.core.operations.pauses import PausesTypes
@@ -114,10 +115,14 @@ def _check_handlers(settings: Config) -> None:
 
 
 def _permissions(settings: Config) -> Iterator[str]:
-    """Yield lines about programs that are missing, about triggers, and about time zones."""
+    """Yield lines about missing programs, about hooks, triggers, workers and time zones."""
     if isinstance(settings.allowed_programs, tuple):
         for program in find_missing(settings.allowed_programs):
             yield f"  {program}: is not on this host, or not executable"
+    if settings.hooks:
+        yield f"hooks: {', '.join(settings.hooks)}"
+    for problem in problems_here(settings.hooks):
+        yield f"  {problem}"
     yield f"triggers: {describe_triggers(settings)}"
     yield f"workers: {settings.processors}; slots of each: {settings.concurrency}"
     yield f"zones: tzdata {zone.VERSION}"

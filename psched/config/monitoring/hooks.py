@@ -4,13 +4,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import which
 from types import MappingProxyType
 from typing import Any
 
 from typing_extensions import override
 
 from psched.config import urls
-from psched.config.input_files import InputFile
+from psched.config.input_files import InputFile, read_password
 from psched.config.kinds import (
     Choice,
     Command,
@@ -249,7 +250,7 @@ _KINDS: Mapping[str, tuple[type[Hook], Mapping[str, _Field]]] = {
             "webhook": ("url", _WebhookUrl()),
             "template": ("template", Choice(*TEMPLATES)),
             "secret": ("secret", SecretText()),
-            "secret_file": ("secret_file", InputFile(private=True)),
+            "secret_file": ("secret_file", InputFile(private=True, needed=False)),
             "headers": ("headers", _Headers()),
             "timeout": ("timeout", Number(above=0, most=60)),
             "tries": ("tries", _TRIES),
@@ -311,6 +312,23 @@ class HooksKind(Kind):
         if invalid:
             raise InvalidPartsError(invalid)
         return Hooks(found)
+
+
+def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
+    """Yield what the hooks need that this user does not have on this host, a line for each hook."""
+    for name, hook in hooks.items():
+        program = None
+        if isinstance(hook, CommandHook):
+            program = hook.command[0]
+        elif isinstance(hook, MailHook):
+            program = str(hook.sendmail)
+        elif isinstance(hook, Webhook) and hook.secret_file is not None:
+            try:
+                read_password(hook.secret_file)
+            except InvalidValueError as error:
+                yield f"{name}: secret_file: {error}"
+        if program is not None and which(program) is None:
+            yield f"{name}: {program} is not on this host, or not executable"
 
 
 def undefined_hooks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

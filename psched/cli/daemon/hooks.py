@@ -1,0 +1,93 @@
+"""The command hooks."""
+
+import socket
+from collections.abc import Iterator
+from functools import partial
+
+import click
+
+from psched.app import CLOCK, open_schedules, read_config
+from psched.base.errors import ConfigError
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.text_table import TableRow, print_table
+from psched.config import Config
+from psched.config.monitoring.hooks import ON_SETTINGS, Webhook
+from psched.core.alerts.alert import Alert, Rule
+from psched.core.history.redaction import Redaction
+from psched.notify.delivery import DeliveryError
+from psched.notify.hooks import Deliverers
+from psched.notify.notification import CLOSED, RAISED, Notification
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["list", "test"]), default="list")
+@click.argument("name", required=False)
+@click.pass_obj
+@report_errors
+def hooks(location: ConfigLocation, action: str, name: str | None) -> None:
+    """List the hooks that are told about alerts, or test one.
+
+    The setting hooks defines them. "test NAME" sends a notification by the hook NAME now, from this
+    host and as this user. The notification says that it is a test. If it was delivered, the exit
+    status is 0, else 1 with the reason.
+    """
+    if (name is None) == (action == "test"):
+        raise click.UsageError("Write psched hooks list, or psched hooks test NAME.")
+    settings = read_config(*location)
+    if name is not None:
+        _test(settings, name)
+    elif settings.hooks:
+        print_table(("NAME", "ON", "KIND"), _rows(settings))
+    else:
+        click.echo("No hooks: see the setting hooks")
+
+
+def _rows(settings: Config) -> Iterator[TableRow]:
+    named = [(each, "", getattr(settings, each)) for each in ON_SETTINGS]
+    for type_, own in settings.types.items():
+        named += ((each, f" ({type_})", own.get(each, ())) for each in ON_SETTINGS)
+    for name, hook in settings.hooks.items():
+        told = [each.removeprefix("on_") + suffix for each, suffix, names in named if name in names]
+        yield TableRow((name, ", ".join(told) or "-", hook.shown))
+
+
+def _test(settings: Config, name: str) -> None:
+    """Send a test by a hook.
+
+    Raises:
+        ConfigError: there is no such hook.
+        DeliveryError: the notification was not delivered.
+    """
+    hook = settings.hooks.get(name)
+    if hook is None:
+        there_are = f"there are {', '.join(settings.hooks)}" if settings.hooks else "it is empty"
+        raise ConfigError(f"hooks: does not define {name}; {there_are}")
+    deliverer = Deliverers(settings, partial(open_schedules, settings), CLOCK).named(name)
+    now = int(CLOCK.wall() * 1000)
+    text = f"This is a test of the hook {name}. Nothing is wrong."
+    # An incident at PagerDuty would otherwise stay open.
+    is_pagerduty = isinstance(hook, Webhook) and hook.template == "pagerduty"
+    for event in (RAISED, CLOSED) if is_pagerduty else (RAISED,):
+        notification = Notification(
+            event=event,
+            alert=Alert(
+                key="psched-hooks-test",
+                rule=Rule.FAILED,
+                since=now,
+                raised=now,
+                text=text,
+                closed=now if event == CLOSED else None,
+                closed_text=text if event == CLOSED else None,
+            ),
+            installation=settings.table,
+            host=socket.gethostname(),
+            test=True,
+            redaction=Redaction(settings.redact),
+        )
+        try:
+            deliverer.deliver(notification)
+        except DeliveryError as error:
+            again = "psched would try again" if error.retry else "psched would not try again"
+            raise DeliveryError(f"{name}: {error} ({again})", retry=error.retry) from None
+    click.echo(f"{name}: delivered: {hook.shown}")
