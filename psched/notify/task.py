@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from psched.base.errors import AlreadyExistsError, InvalidError, PschedError
+from psched.base.exec_data import EXEC_TYPE
 from psched.base.texts import brief
 from psched.client.collection import ScheduleCollection
 from psched.config.monitoring.hooks import ON_SETTINGS, TaskHook
@@ -13,6 +14,9 @@ from psched.notify.notification import Notification
 
 FIELD = "notification"
 """The field of the task's data that contains the notification."""
+
+FIELD_OF_EXEC = "data"
+"""The same for tasks of type ``exec``, whose data can have no field of another name."""
 
 
 class TaskDeliverer:
@@ -41,7 +45,8 @@ class TaskDeliverer:
 
     def deliver(self, notification: Notification) -> None:
         """Submit a task; see `psched.notify.delivery.Deliverer`."""
-        data = {**self._hook.data, FIELD: dict(notification.body)}
+        field = FIELD_OF_EXEC if self._hook.type == EXEC_TYPE else FIELD
+        data = {**self._hook.data, field: notification.body}
         nobody: dict[str, Any] = dict.fromkeys(ON_SETTINGS, ())
         try:
             with self._open() as schedules:

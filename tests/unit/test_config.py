@@ -128,8 +128,10 @@ def test_every_default_is_accepted_as_a_value():
 
 
 def test_every_setting_is_explained_in_the_table():
-    files = [sys.modules[each.__module__].__file__ for each in (Config, MonitorSettings)]
-    table = "\n\n".join(f"{Path(file).read_text()}\n" for file in files)
+    table = "".join(
+        Path(sys.modules[each.__module__].__file__).read_text() + "\n"
+        for each in (Config, MonitorSettings)
+    )
     for name in SETTINGS:
         field = re.search(rf"(?ms)^    {name}: Annotated\[.*?(?=\n\n)", table)[0]
         assert re.search(r'\n    """[^"]+\."""$', field), name
@@ -1641,15 +1643,15 @@ def test_the_shipped_file_is_the_defaults_but_for_what_it_explains(tmp_path):
 
 def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_table():
     names = re.findall(r"^#?([a-z_]+):(?= |$)", SHIPPED.read_text(), re.MULTILINE)
-    of_monitor = {each.name for each in fields(MonitorSettings)}
     # The line of a url that is commented out is an example beside the url that is set.
-    names = [*dict.fromkeys(names)]
-    assert [name for name in names if name not in of_monitor] == [
-        name for name in SETTINGS if name not in of_monitor
-    ]
-    assert [name for name in names if name in of_monitor] == [
-        name for name in SETTINGS if name in of_monitor
-    ]
+    in_file = list(dict.fromkeys(names))
+    assert sorted(in_file) == sorted(SETTINGS)
+    # The settings of the monitor stand in a table of their own.
+    monitors = {each.name for each in fields(MonitorSettings)}
+    for table in monitors, {*SETTINGS} - monitors:
+        assert [each for each in in_file if each in table] == [
+            each for each in SETTINGS if each in table
+        ]
 
 
 def test_the_shipped_file_comments_out_just_the_settings_without_a_default():

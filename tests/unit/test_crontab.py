@@ -257,7 +257,11 @@ class TestConversion:
     @pytest.mark.parametrize(
         ("line", "remark"),
         [
-            ("MAILTO=ann", "MAILTO=ann: psched sends no mail"),
+            (
+                "MAILTO=ann\n@daily b",
+                "MAILTO=ann: so that psched mails failures, add to the configuration: hooks: ",
+            ),
+            ("MAILTO=;rm -rf\n@daily b", "MAILTO=;rm -rf: not imported: it is no list of"),
             ("RANDOM_DELAY=5", "RANDOM_DELAY: not imported"),
             ("-@daily b", "the leading '-' has no effect"),
             ("@daily cd / && /sbin/secret -v", "ann must not execute /sbin/secret"),
@@ -268,6 +272,42 @@ class TestConversion:
     def test_what_is_not_imported_exactly_is_told(self, line, remark):
         _, [told] = converted(line)
         assert told.text.startswith(remark)
+
+    def test_failures_are_mailed_to_those_whom_cron_would_mail(self):
+        tab = """\
+            @daily a
+            MAILTO=ops@example.org, ann
+            @daily b
+            @daily c
+            MAILTO=""
+            @daily d
+            """
+        declarations, remarks = converted(tab)
+        hook = "mail-ops-example-org-ann"
+        assert [each.get("on_failed") for each in declarations] == [None, hook, hook, None]
+        [remark] = remarks
+        assert remark.line == 3
+        assert remark.text.endswith(f"hooks: {{{hook}: {{mail: [ops@example.org, ann]}}}}")
+
+    @pytest.mark.parametrize("name", ["mail-ops-example-org", "pager"])
+    def test_a_hook_that_mails_to_the_same_addresses_is_used(self, name):
+        settings = SETTINGS.with_settings(
+            hooks={name: {"mail": "ops@example.org"}, "other": {"mail": "ann"}}
+        )
+        [declared], remarks = converted("MAILTO=ops@example.org\n@daily a", settings=settings)
+        assert declared["on_failed"] == name
+        assert not remarks
+
+    def test_a_hook_that_is_not_defined_yet_prevents_no_import(self):
+        settings = SETTINGS.with_settings(hooks={"other": {"mail": "ann"}})
+        [declared], [remark] = converted("MAILTO=eve\n@daily a", settings=settings)
+        assert declared["on_failed"] == "mail-eve"
+        assert "add to the configuration" in remark.text
+
+    def test_the_name_of_a_hook_with_many_addresses_is_short(self):
+        many = ",".join(f"somebody-{number}@example.org" for number in range(9))
+        [declared], _ = converted(f"MAILTO={many}\n@daily a")
+        assert len(declared["on_failed"]) < 50
 
     def test_keys_are_made_of_the_files_name_and_the_command_and_are_stable(self):
         lines = [

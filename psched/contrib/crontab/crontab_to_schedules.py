@@ -13,6 +13,7 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.crontab.former_lines import Line, line_of, match
+from psched.contrib.crontab.mail import mailing_of
 from psched.contrib.crontab.parser import Crontab, Entry, Remark
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name, slug
@@ -87,6 +88,7 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
         settings: psched's settings; a command is not imported if they forbid its schedule.
     """
     remarks, accepted = list(crontab.remarks), list[tuple[Entry, dict[str, Any]]]()
+    told = set[str]()
     for entry in crontab.entries:
         user = entry.user or context.owner
         foreign = user not in {None, context.user.name}
@@ -102,6 +104,12 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
         except InvalidError as error:
             remarks.append(Remark(entry.line, f"not imported: {error}"))
             continue
+        mailing = mailing_of(entry.variables.get("MAILTO"), settings)
+        if mailing.hook is not None:
+            fields["on_failed"] = mailing.hook
+        if mailing.remark is not None and mailing.remark not in told:
+            odd.append(mailing.remark)
+            told.add(mailing.remark)
         accepted.append((entry, fields))
         remarks += (Remark(entry.line, text) for text in odd)
     return _with_keys(accepted, sorted(remarks, key=lambda remark: remark.line), context)

@@ -111,7 +111,7 @@ def parse(content: str, *, system: bool) -> Crontab:
             if setting := _SETTING.fullmatch(raw.rstrip("\r")):
                 name, value = _read_setting(setting)
                 variables[name] = value
-                odd = _setting_remarks(name, value)
+                odd = _setting_remarks(name)
             elif line:
                 entry, odd = _entry(number, line, variables, comment, system=system)
                 entries.append(entry)
@@ -132,11 +132,9 @@ def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
     return name, value[1:-1]
 
 
-def _setting_remarks(name: str, value: str) -> Iterator[str]:
+def _setting_remarks(name: str) -> Iterator[str]:
     """Yield a remark if a setting has an effect in cron, but none in psched."""
-    if name == "MAILTO" and value:
-        yield f"MAILTO={value}: psched sends no mail; it prints a command's output"
-    elif name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
+    if name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
         yield f"{name}: not imported: psched runs no command at a random time"
 
 
