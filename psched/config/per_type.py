@@ -41,6 +41,8 @@ OVERRIDES = (
     "on_late",
     "on_lost",
     "on_recovered",
+    "ping",
+    "ping_output",
 )
 """The names of the settings that can be overridden for a type of task in ``types``, and for a
 single schedule in its ``options``. Of ``expect``, each part is overridden by itself."""

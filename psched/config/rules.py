@@ -9,6 +9,7 @@ from psched.base import lease_times
 from psched.config import input_files, tls, urls
 from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
+from psched.config.monitoring.pings import check_pings, undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
@@ -99,15 +100,31 @@ def apply_rules(
                 check(values)
             except InvalidValueError as error:
                 yield key, str(error)
-    # A row that names an unknown hook must run nevertheless, so its own settings are not checked.
-    if (before is None or "hooks" in given) and not {"hooks", "types", *ON_SETTINGS} & {*invalid}:
-        yield from undefined_hooks(values)
+    yield from _undefined(values, given, invalid, before)
     login = {"url", "password_file", *_URL_PARTS}
     if login & {*given} and not login & {*invalid}:
         try:
             _add_password(values, given, before)
         except InvalidValueError as error:
             yield "password_file", str(error)
+
+
+def _undefined(
+    values: Mapping[str, Any],
+    given: Collection[str],
+    invalid: Collection[str],
+    before: Mapping[str, Any] | None,
+) -> Iterator[tuple[str, str]]:
+    """Find the hooks and pings that a configuration names and does not define.
+
+    A row that names an unknown one must run nevertheless, so its own settings are not checked.
+    """
+    for name, users, find in (
+        ("hooks", ON_SETTINGS, undefined_hooks),
+        ("pings", ("ping",), undefined_pings),
+    ):
+        if (before is None or name in given) and not {name, "types", *users} & {*invalid}:
+            yield from find(values)
 
 
 def _derive_defaults(values: dict[str, Any], given: Collection[str]) -> None:
@@ -418,6 +435,7 @@ _RULES = (
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
     _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
     _Rule("metrics_keys", {"metrics", "metrics_keys"}, _check_metrics_keys),
+    _Rule("pings", {"monitor", "pings"}, check_pings),
     _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
     _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),

@@ -384,11 +384,11 @@ class Config(MonitorSettings):
         """What must not occur in tasks' output.
 
         These are the passwords, the values of `withheld`, the credentials that systemd has passed,
-        the secrets of hooks, and the options of a store class of your own that are secret by their
-        names.
+        the secrets of hooks, the URLs of pings, and the options of a store class of your own that
+        are secret by their names.
         """
         found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
-        found |= self.hooks.secrets
+        found |= self.hooks.secrets | self.pings.secrets
         return frozenset((found | references.credentials() | secrets_among(self.store)) - {""})
 
     @property
@@ -455,6 +455,7 @@ _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
     "password": _variables,
     "store": _variables,
     "hooks": lambda value: set[str]().union(*map(_variables, secret_parts(value))),
+    "pings": _variables,
 }
 """For each setting whose value can contain a secret: a function that takes the unexpanded value and
 returns the names of the environment variables that can contain the secret. Settings that are paths

@@ -14,6 +14,7 @@ from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
 from psched.config.monitoring.expect import NO_EXPECTATIONS, Expectations, read_expectations
+from psched.config.monitoring.pings import NO_PING
 from psched.core.columns import (
     check_length,
     check_name,
@@ -135,6 +136,12 @@ def settings_of(row: Row, settings: Config) -> Config:
         return _with_overrides(parse_options(row.options), row.type, settings)
     except InvalidError:
         return settings
+
+
+def ping_setting(row: Row, settings: Config) -> str | None:
+    """The name of the ping that applies to a row, even if the row is invalid; None if none does."""
+    name = settings_of(row, settings).ping
+    return None if name == NO_PING else name
 
 
 def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:

@@ -268,6 +268,7 @@ class Master:
         for worker in self._workers.reap():
             for message in worker.last_words:
                 self._try(self._handle, worker, message)
+            self._try(self._monitor.worker_ended, worker)
             self._try(self._ended, worker)
 
     def _handle(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
@@ -288,8 +289,7 @@ class Master:
         if message.get("enough") and not self._paused and self._workers.may_be_replaced(worker):
             _log.info("%s %s: another takes its place", worker.identity, message["enough"])
             worker.drain(None, worker.heard)
-        if "counted" in message:
-            self._monitor.totals.add(message["counted"])
+        self._monitor.heard(worker, message)
         self._status.relay(message, worker)
         if "recovered" in message:
             self._workers.recovered(worker, message["recovered"])

@@ -5,9 +5,12 @@ rejects a message of any other shape; see `psched.process.message_shapes`. ``psc
 receives the status document.
 """
 
+from collections.abc import Mapping
+
 from psched.base.log_lines import FORMATS
 from psched.process.message_shapes import (
     LONGEST_TIME,
+    Check,
     Shapes,
     any_whole,
     attached,
@@ -101,6 +104,27 @@ MOST_COUNTS = 20_000
 COUNTED = listed(each(text(40), line, line, whole()), MOST_COUNTS)
 """Counts with their labels; see `psched.core.history.counts`."""
 
+LONGEST_RUN = 36
+"""The characters of a run's id, which is a UUID."""
+
+_PINGS: Mapping[str, Mapping[str, Check]] = {
+    # An attempt of a schedule with a ping has begun or ended. "exit" is the exit status of the
+    # attempt's program if it has failed with one.
+    "ping": {
+        "ping": text(64),
+        "key": line,
+        "run": text(LONGEST_RUN),
+        "what": one_of("start", "success", "fail", "log"),
+        "exit": maybe(whole(1, 255)),
+        "text": brief_text,
+    },
+    # Part of "ping": the end of what the attempt has printed.
+    "tail": {"tail": flag, "data": attached},
+    # How many messages "ping" were dropped since the last message of this kind.
+    "lost_pings": {"lost_pings": whole()},
+}
+"""What a worker tells about runs, and the master passes on to the monitor."""
+
 FROM_WORKER = Shapes(
     {
         "ready": {"ready": maybe(SETTINGS)},
@@ -122,6 +146,7 @@ FROM_WORKER = Shapes(
                 lost_outputs=whole(),
             )
         },
+        **_PINGS,
         # Parts of "tasks"; the first is also part of "report".
         **{name: {name: accepts} for name, accepts in _READINESS.items()},
         # Answers to "follow", and the output of a running task that its reader has not seen yet.
@@ -170,6 +195,7 @@ TO_MONITOR = Shapes(
                 problem=maybe(brief_text),
             ),
         },
+        **_PINGS,
     },
     longest=64 * 2**20,
 )

@@ -19,10 +19,12 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.messages import FROM_MONITOR
+from psched.master.ping_relay import PingRelay
 from psched.master.reports.health import Facts, why_not_ready
 from psched.master.reports.master_state import MasterState
 from psched.master.respawn import Respawn
 from psched.master.totals import Totals, host_of
+from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.cgroup import Cgroup
 from psched.process.child import Child, Exit
@@ -101,6 +103,7 @@ class MonitorKeeper:
         self._made = 0
         self._stepped = clock.monotonic()
         self.totals = Totals()
+        self._pings = PingRelay()
         self._is_told = False
         self._tell_at = 0.0
 
@@ -158,6 +161,7 @@ class MonitorKeeper:
             return
         is_over = self._over_since is not None
         wanted = None if spec is None or is_over else spec.monitor
+        self._pings.wanted = wanted is not None
         if generation != self._generation:
             self._generation = generation
             self._respawn.forget()  # the cause may be gone, with the settings
@@ -167,8 +171,26 @@ class MonitorKeeper:
         else:
             self._watch(child, now)
             self._tell(child, now)
+            if not (child.cut_off or self._leaving):
+                # Those that come while it ends wait for the next monitor.
+                self._pings.pass_on(child.link)
             if wanted is not self._spec:
                 self._end(child, now)
+
+    def heard(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
+        """Note what a worker's message says that the monitor needs.
+
+        Args:
+            worker: the worker, which can have ended.
+            message: its message.
+        """
+        if "counted" in message:
+            self.totals.add(message["counted"])
+        self._pings.note(worker, message)
+
+    def worker_ended(self, worker: WorkerChild) -> None:
+        """Note that a worker has ended, after its last messages."""
+        self._pings.ended(worker)
 
     def reopen_log(self) -> None:
         """Have the monitor open its log file again."""
@@ -257,6 +279,7 @@ class MonitorKeeper:
         if not self._leaving:
             self._leaving, self._tell_at = True, 0.0
             self._tell(child, now)  # what the last workers have counted at last
+            self._pings.pass_on(child.link, everything=True)
             child.link.send({"stop": True})
             if child.ladder is None:
                 child.ladder = KillLadder(now + _LONGEST_END, _KILL_INTERVAL, 0)

@@ -110,7 +110,9 @@ class HostAlerts:
                 self._deaths = before  # tried again by the next step
                 raise
         elif now >= self._last_death + QUIET:
-            closed += self._close(Rule.WORKER_DIED, f"no worker has died for {QUIET / 60:.0f} minutes")
+            closed += self._close(
+                Rule.WORKER_DIED, f"no worker has died for {QUIET / 60:.0f} minutes"
+            )
 
     def _raise(self, rule: Rule, text: str) -> Sequence[Alert]:
         if self._open is None or rule in self._open:

@@ -5,14 +5,14 @@ its duties needs it. If the master dies, or tells it to end, it exits.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log
-from psched.master.messages import TO_MONITOR
+from psched.master.messages import LONGEST_PIECE, TO_MONITOR
 from psched.monitor.observed import Observed
 from psched.process.link import Link
 from psched.process.signals import Waitable
@@ -93,6 +93,8 @@ class Monitor:
         link: the connection to the master.
         duties: what the monitor does.
         observed: receives what the master tells about the workers.
+        on_run: is called with each message about a run; it must return soon. None if nobody wants
+            to know.
         inbox: receives the signals to this process.
         log: the log of this process.
         clock: decides when a duty is due.
@@ -109,9 +111,12 @@ class Monitor:
         log: Log,
         clock: Clock,
         beat: float,
+        on_run: Callable[[Mapping[str, Any]], object] | None = None,
     ) -> None:
         self._link = link
         link.expects = TO_MONITOR
+        link.data_limit = LONGEST_PIECE
+        self._on_run = on_run
         self._duties = [_Watched(duty, clock) for duty in duties]
         self._observed = observed
         self._inbox = inbox
@@ -159,6 +164,8 @@ class Monitor:
         for message in self._link.receive():
             if "totals" in message:
                 self._observed.note(message)
+            if self._on_run is not None and not {"ping", "lost_pings"}.isdisjoint(message):
+                self._on_run(message)
             if "reopen" in message:
                 self._log.reopen()
             if "stop" in message:

@@ -19,7 +19,7 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 
@@ -63,10 +63,12 @@ class Answer:
     Attributes:
         status: the status code; none of 300 to 399.
         body: the first bytes of the body.
+        headers: the headers, with names in lower case.
     """
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -160,7 +162,8 @@ class HttpClient:
                 connection.sock = _TimedSocket(opened, time)
                 connection.request(method, target.path, body, complete)
                 response = connection.getresponse()
-                answer = Answer(response.status, _begin_of(response, largest))
+                named = {name.lower(): value for name, value in response.getheaders()}
+                answer = Answer(response.status, _begin_of(response, largest), named)
         except HttpError:
             raise
         except ssl.SSLCertVerificationError as error:

@@ -33,6 +33,7 @@ from psched.monitor.host_alerts import HostAlerts
 from psched.monitor.monitor import Duty, Monitor
 from psched.monitor.observed import Observed
 from psched.monitor.outage import Outage
+from psched.monitor.pinging import Delivery, Pinging
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView
 from psched.notify.hooks import Deliverers
@@ -98,7 +99,8 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         return BAD_CONFIG
     withhold(settings.withheld)
     observed = Observed()
-    duties = [*_duties(settings, observed)]
+    pinging = _pinging(settings)
+    duties = [*_duties(settings, observed), pinging]
     gc.freeze()
     try:
         return Monitor(
@@ -109,6 +111,7 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
             log=log,
             clock=CLOCK,
             beat=settings.child_heartbeat_limit / _BEATS,
+            on_run=pinging.note,
         ).run()
     finally:
         MEMORY.leave()
@@ -176,3 +179,17 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
         pause=pause_of(settings.poll_interval),
         clock=CLOCK,
     )
+
+
+def _pinging(settings: Config) -> Pinging:
+    """The duty to ping. A row can name a ping that is not defined, so there always is this duty."""
+
+    def open_delivery() -> Delivery:
+        # Loaded only here, because the modules for HTTP and TLS take memory.
+        from psched.monitor.ping_delivery import PingDelivery  # noqa: PLC0415
+        from psched.notify.http_client import HttpClient  # noqa: PLC0415
+
+        client = HttpClient(allowed=settings.allow_private_addresses, clock=CLOCK)
+        return PingDelivery(client, CLOCK)
+
+    return Pinging(settings.pings, open_delivery, clock=CLOCK, secrets=settings.secrets)

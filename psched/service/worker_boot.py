@@ -96,8 +96,13 @@ class WorkerBoot:
             _log.error("the master has died")
             return DRAINED
         withhold(settings.withheld)
-        if report and settings.metrics and self.place.number == 0:
-            _log.warning("metrics are not shown: a master of a program keeps no monitor")
+        if report and self.place.number == 0:
+            given = {
+                "metrics are not shown": settings.metrics,
+                "pings are not sent": settings.pings,
+            }
+            for what in (each for each, value in given.items() if value):
+                _log.warning("%s: a master of a program keeps no monitor", what)
         try:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)

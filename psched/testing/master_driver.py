@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.master import Master
-from psched.master.messages import FROM_MASTER, TO_MONITOR
+from psched.master.messages import FROM_MASTER, LONGEST_PIECE, TO_MONITOR
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.nonce_file import NonceFile
 from psched.master.reports.health import Limits
@@ -167,6 +167,7 @@ class MasterDriver:
         for child in self.monitors:
             if child.lives:
                 child.link.expects = TO_MONITOR
+                child.link.data_limit = LONGEST_PIECE
                 child.receive()
         return timeout
 

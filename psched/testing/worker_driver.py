@@ -11,7 +11,7 @@ from psched.base.log import Log
 from psched.config import from_mapping
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
-from psched.master.messages import FROM_WORKER
+from psched.master.messages import FROM_WORKER, LONGEST_PIECE
 from psched.process.link import Link
 from psched.process.signals import Waitable
 from psched.testing.manual_clock import ManualClock
@@ -145,6 +145,7 @@ class WorkerDriver:
         self.titles: list[str] = []
         self._master, link = Link.pair()
         self._master.expects = FROM_WORKER
+        self._master.data_limit = LONGEST_PIECE
         self._link = link
         self.worker = make_worker(
             link,

@@ -19,6 +19,7 @@ from psched.worker.chores.backlog_watch import BacklogWatch
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
 from psched.worker.chores.output_keeper import OutputKeeper
+from psched.worker.chores.run_reporter import RunReporter
 from psched.worker.claimer import Claimer
 from psched.worker.claims.extra_runs import ExtraRuns
 from psched.worker.claims.unknown_claims import UnknownClaims
@@ -80,7 +81,13 @@ def make_worker(
         host=host or socket.gethostname(), generation=place.generation, clock=StoreClock(clock)
     )
     tasks = make_task_table(
-        settings, pool=pool, deadman=deadman, clock=clock, recorder=recorder, output=output
+        settings,
+        pool=pool,
+        deadman=deadman,
+        clock=clock,
+        recorder=recorder,
+        output=output,
+        reporter=RunReporter(link) if settings.monitor else None,
     )
     loop = make_lease_loop(
         store,
@@ -118,10 +125,11 @@ def make_task_table(
     clock: Clock,
     recorder: Recorder,
     output: OutputCollection | None = None,
+    reporter: RunReporter | None = None,
 ) -> TaskTable:
     """Create the table of a worker's tasks, and the guard that enforces their limits."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
-    return TaskTable(pool, guard, clock, recorder, output)
+    return TaskTable(pool, guard, clock, recorder, output, reporter=reporter)
 
 
 def make_lease_loop(

@@ -316,7 +316,9 @@ class LeaseLoop:
             # client might have removed it. So after a lost lease, DONE proves that the task's end
             # was recorded only if an earlier settlement might have been applied, because its answer
             # was lost (``unsure``).
-            if result is Settled.DONE and (unsure or not task.lost):
+            counts = result is Settled.DONE and (unsure or not task.lost)
+            self._tasks.reporter.ended(task, counts=counts)
+            if counts:
                 task.log_end()
                 self._history.wrote(key)
                 continue

@@ -22,6 +22,7 @@ from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
 from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason
+from psched.worker.chores.run_reporter import RunReporter
 from psched.worker.lease import Lease
 from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
@@ -61,8 +62,10 @@ class TaskTable:
         clock: measures when a task was started, and when it ended.
         recorder: has the store's clock, which measures the same, and counts the starts.
         output: collects what tasks print; None if nobody does.
+        reporter: tells the master when runs begin and end; None if nobody wants to know.
 
     Attributes:
+        reporter: the argument, or a reporter that does nothing.
         started: how many tasks have been started so far.
         no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
             for some seconds.
@@ -77,7 +80,10 @@ class TaskTable:
         clock: Clock,
         recorder: Recorder,
         output: OutputCollection | None = None,
+        *,
+        reporter: RunReporter | None = None,
     ) -> None:
+        self.reporter = RunReporter(None) if reporter is None else reporter
         self.started = 0
         self.no_forks = FaultLog("cannot fork", _log, clock)
         self._tasks: dict[str, RunningTask] = {}
@@ -188,6 +194,7 @@ class TaskTable:
             late = task.started_at.milliseconds / 1000 - row.next_run_time
             self._recorder.counts.started(late)
         task.log("started, %s, attempt %d", run.definition.type, row.attempt)
+        self.reporter.started(task)
         self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit
         task_fields = assignment(row, run.definition, run.scheduled_time)

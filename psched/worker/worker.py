@@ -186,6 +186,7 @@ class Worker:
         timeout = self._lease_loop.tick()
         now = self._clock.monotonic()
         self._report(now)
+        self._tasks.reporter.flush()
         self._relay_output()
         if self._stopping:
             self._see_whether_it_is_done(now)

@@ -5,11 +5,9 @@ import re
 import signal
 from contextlib import contextmanager
 
-import pytest
-
 from support.processes import kill
 from support.receiver import receiving
-from support.waiting import HANG_TIMEOUT, wait_until
+from support.waiting import wait_until
 
 
 @contextmanager
@@ -96,13 +94,15 @@ def test_a_worker_that_dies_is_told_and_so_is_its_task(service):
         service.add("job", data={"kills": "worker", "times": 1})
         service.wait_for_finish("job")
         wait_until(
-            lambda: {
-                *before,
-                ("raised", "worker_died", ""),
-                ("raised", "lost", "job"),
-                ("closed", "lost", "job"),
-            }
-            == {*hook.events},
+            lambda: (
+                {
+                    *before,
+                    ("raised", "worker_died", ""),
+                    ("raised", "lost", "job"),
+                    ("closed", "lost", "job"),
+                }
+                == {*hook.events}
+            ),
             what="the deaths",
         )
         assert master.stop() == 0

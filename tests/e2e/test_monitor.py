@@ -228,8 +228,9 @@ def test_the_last_success_is_shown_of_keys_that_are_listed(each_service, tmp_pat
     assert master.stop() == 0
 
 
-def test_a_program_has_no_monitor_and_says_that_metrics_are_not_shown(service):
-    service.configure(metrics="127.0.0.1:9464", dispatch=None)
+def test_a_program_has_no_monitor_and_says_what_it_does_not_do(service):
+    pings = {"check": "https://hc-ping.com/x"}
+    service.configure(metrics="127.0.0.1:9464", pings=pings, ping="check", dispatch=None)
     service.write(
         "program.py",
         """
@@ -242,6 +243,7 @@ def test_a_program_has_no_monitor_and_says_that_metrics_are_not_shown(service):
     master = service.start(sys.executable, "program.py")
 
     assert master.text.count("metrics are not shown") == 1
+    assert master.text.count("pings are not sent") == 1
     assert status(service)["monitor"] is None
     service.add("one")
     service.wait_for_finish("one")

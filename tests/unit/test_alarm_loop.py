@@ -113,6 +113,7 @@ def test_a_source_that_cannot_judge_stops_no_other(bench, caplog):
 
 
 def test_without_a_table_nothing_is_judged_until_there_is_one(tmp_path, caplog):
+    (tmp_path / "psched.db").touch()
     bench = Bench(f"sqlite:///{tmp_path}/psched.db")
     assert bench.loop.step() == 60.0
     assert bench.sources[0].asked == 0

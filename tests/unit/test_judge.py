@@ -9,12 +9,11 @@ from psched.config import from_mapping
 from psched.core.alerts import judge as module
 from psched.core.alerts.alert import Rule
 from psched.core.alerts.judge import PASS_INTERVAL, SWEEP_INTERVAL, Judge
-from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection
+from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome
 from psched.core.operations.pauses import PauseRule
 from psched.testing.store_contract.history.bench import made
 from support.driven import START, driven_host
-from support.stores import make_store
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -245,7 +244,9 @@ class TestLate:
         assert len(court.until_quiet(6 * MINUTE)[0]) == 3
         add(host, "more")
         assert court.until_quiet(6 * MINUTE) == ([], [])
-        assert court.notes == ["expect: 3 alerts are open, so no more are raised until some are over"]
+        assert court.notes == [
+            "expect: 3 alerts are open, so no more are raised until some are over"
+        ]
         host.schedules["k1"].delete()
         assert court.until_quiet(6 * MINUTE) == ([("late", "more")], [("late", "k1")])
         worked(host, 1, concurrency=3)

@@ -54,7 +54,7 @@ class Inbox:
 class Bench:
     """A monitor with some duties, and the master's end of its link."""
 
-    def __init__(self, *duties, beat=15.0):
+    def __init__(self, *duties, beat=15.0, on_run=None):
         self.clock = ManualClock()
         self.master, link = Link.pair()
         self.master.expects = FROM_MONITOR
@@ -70,6 +70,7 @@ class Bench:
             log=self.log,
             clock=self.clock,
             beat=beat,
+            on_run=on_run,
         )
 
     def run_for(self, seconds):
@@ -159,3 +160,32 @@ def test_an_invalid_message_of_the_master_ends_it(bench):
     made.master.send({"go": True})
 
     assert made.monitor.run() == 0
+
+
+RUN = {"ping": "backup", "key": "key", "run": "x", "what": "fail", "exit": 3, "text": "text"}
+
+
+def test_what_the_master_tells_of_runs_is_passed_on_in_order(bench):
+    heard = []
+    made = bench(on_run=heard.append)
+    made.master.send(RUN)
+    made.master.send({**RUN, "tail": True}, b"x" * 2**16)
+    made.master.send({"lost_pings": 3})
+    made.run_for(1)
+    assert heard == [RUN, {**RUN, "tail": True, "data": b"x" * 2**16}, {"lost_pings": 3}]
+
+
+def test_what_the_master_tells_of_runs_before_the_end_is_passed_on(bench):
+    heard = []
+    made = bench(on_run=heard.append)
+    made.master.send(RUN)
+    made.master.send({"stop": True})
+    assert made.monitor.run() == 0
+    assert heard == [RUN]
+
+
+def test_without_a_listener_what_the_master_tells_of_runs_is_ignored(bench):
+    made = bench()
+    made.master.send(RUN)
+    made.run_for(1)
+    assert not made.link.closed

@@ -103,7 +103,7 @@ def test_every_setting_in_seconds_accepts_a_duration(name):
 
 @pytest.mark.parametrize("name", of_unit("bytes"))
 def test_every_setting_in_bytes_accepts_a_size(name):
-    assert getattr(take(**{name: "1M"}), name) == 2**20
+    assert getattr(take(**{name: "64K"}), name) == 2**16
 
 
 def test_a_reference_can_give_a_duration_or_a_part_of_one():

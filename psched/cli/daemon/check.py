@@ -18,6 +18,7 @@ from psched.base.errors import (
 from psched.base.log import STANDARD
 from psched.base.retry import retry_while_unavailable
 from psched.cli.daemon import worker_options
+from psched.cli.daemon.pings import check_pings
 from psched.cli.exit_status import report_errors
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
@@ -73,6 +74,8 @@ def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) 
         click.echo(line)
     with problems.collected():
         check_metrics(settings)
+    with problems.collected():
+        check_pings(settings)
     with problems.collected():
         _check_log(settings)
     with problems.collected():

@@ -92,7 +92,9 @@ def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]
 
 def _is_secret(settings: Mapping[str, object]) -> bool:
     url = str(settings.get("url", ""))
-    return urls.without_secrets(url) != url or not {"password", "store"}.isdisjoint(settings)
+    return urls.without_secrets(url) != url or not {"password", "pings", "store"}.isdisjoint(
+        settings
+    )
 
 
 def _yaml(settings: Mapping[str, object]) -> str:

@@ -26,6 +26,7 @@ from psched.cli.schedules.status import overdue, shown_reason, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
 from psched.core.attempts import given_back
+from psched.core.definition import ping_setting
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -97,12 +98,14 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         durations = _durations(schedule) if attempts else None
         upcoming = _upcoming(schedule) if row.status in {WAITING, PAUSED} else []
         extra_runs = _extra_runs(schedules, key)
+    ping = ping_setting(row, settings)
     progress = None
     if row.owner is not None and row.next_time is not None:
         progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
     if as_json:
         made = row_object(row, now, redaction)
         made["progress"] = progress
+        made["ping"] = ping
         made["last"] = None if last is None else run_object(last, redaction)
         if attempts is not None:
             made["attempts"] = [run_object(run, redaction, large=False) for run in attempts]
@@ -111,7 +114,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         made["occurrences"] = [asdict(each) for each in upcoming]
         click.echo(json.dumps(made))
         return
-    fields = _fields(row, now, redaction)
+    fields = _fields(row, now, redaction, ping)
     if progress is not None:
         fields["progress"] = visible(str(Progress(**progress)))
     _print_fields(fields)
@@ -177,14 +180,14 @@ def _upcoming(schedule: Schedule) -> Sequence[UpcomingTime]:
         return []  # the row is invalid, or its trigger is loaded only on another host
 
 
-def _fields(row: Row, now: float, redaction: Redaction) -> dict[str, str]:
-    """The columns of a row that have a value, and its label and note."""
+def _fields(row: Row, now: float, redaction: Redaction, ping: str | None) -> dict[str, str]:
+    """The columns of a row that have a value, its label and note, and the name of its ping."""
     shown = row_object(row, now, redaction)
     known = {name: getattr(row, name) for name in Row.__slots__}
     # While an extra run holds the lease, the column is a note about the present attempt.
     known["attempt"] = given_back(row).attempt
     known |= {"status": shown_status(row, now), "cron": shown["cron"]}
-    known["reason"] = redaction.text(shown_reason(row)) or None
+    known |= {"reason": redaction.text(shown_reason(row)) or None, "ping": ping}
     if isinstance(shown["options"], dict):
         known |= {name: shown["options"].get(name) for name in ("label", "note")}
     return {

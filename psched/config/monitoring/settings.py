@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from psched.config.kinds import Flag, MatchingText, Names
+from psched.config.kinds import Flag, MatchingText, Names, Number
 from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
 from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
 from psched.config.monitoring.networks import Network, Networks
+from psched.config.monitoring.pings import NO_PING, NO_PINGS, PING_NAME, Pings, PingUrls
 
 _METRICS = MatchingText(
     "an address such as 127.0.0.1:9464, unix:/run/psched/metrics.sock or textfile:/path/name.prom",
@@ -52,3 +53,13 @@ class MonitorSettings:
     allow_private_addresses: Annotated[tuple[Network, ...], Networks()] = ()
     """Networks to which requests are sent although their addresses are not public. In a
     configuration, on means all networks, and off means none."""
+
+    pings: Annotated[Pings, PingUrls()] = NO_PINGS
+    """Names of pings, each with the URL of a check of Healthchecks, which is told of each run."""
+
+    ping: Annotated[str, PING_NAME] = NO_PING
+    """Name of the ping that is told of the runs of a schedule; none means that nobody is told."""
+
+    ping_output: Annotated[int, Number(whole=True, unit="bytes", most=65_536)] = 10_240
+    """Number of bytes of an attempt's output that its ping contains, the last ones; 0 means that
+    none is sent."""

@@ -90,8 +90,7 @@ def due_since(row: Row, rules: Iterable[PauseRule], now: float) -> int | None:
     if active_rules(rules, row.type, now):
         return None
     for pause in past_pauses(rules, row.type, now):
-        if since < pause.until:
-            since = pause.until
+        since = max(since, pause.until)
     # Plain SQL can write any number. A time before 1970 is as late as 1970.
     return max(since, 0)
 

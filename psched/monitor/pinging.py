@@ -1,0 +1,149 @@
+"""Makes pings, by the protocol of Healthchecks, of what the master tells about runs.
+
+The protocol: https://healthchecks.io/docs/http_api/
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from psched.base.clock import Clock
+from psched.base.fault_log import FaultLog
+from psched.base.stable_hash import stable_hash
+from psched.base.texts import counted
+from psched.config.monitoring.pings import KEY, slug_of
+from psched.output.masking import Secrets
+
+_log = logging.getLogger("psched.monitor")
+
+_LANES = 4
+"""The threads for each ping server. All pings of one schedule are sent by the same thread, so that
+their order stays."""
+
+_MOST_NAMES = 100
+"""The most names of which it is logged that they are not defined."""
+
+_PAUSE = 60.0
+"""Seconds between two looks whether a fault is over."""
+
+
+class Ping(NamedTuple):
+    """One request.
+
+    Attributes:
+        name: the name of the ping, for the log.
+        url: the URL, with what has happened and the run's id.
+        body: the end of the output, and a line that says what has happened.
+        since: when it was asked for, in seconds of the monotonic clock.
+    """
+
+    name: str
+    url: str
+    body: bytes
+    since: float
+
+
+class Delivery(Protocol):
+    """Delivers pings; see `psched.monitor.ping_delivery`."""
+
+    def add(self, ping: Ping, server: str, number: int) -> None:
+        """Have a ping sent, after those with the same server and number; wait for nothing."""
+        ...
+
+    def close(self) -> None:
+        """Deliver what waits, but not for long."""
+        ...
+
+
+class Pinging:
+    """Sends pings; a duty of the monitor. It waits for nothing, because others deliver them.
+
+    Args:
+        urls: the URLs of the pings by their names.
+        open_delivery: creates what delivers pings; called when the first one is to be sent.
+        clock: measures how old a ping is.
+        secrets: texts that are masked in reasons; output was masked before.
+    """
+
+    name = "pings"
+
+    def __init__(
+        self,
+        urls: Mapping[str, str],
+        open_delivery: Callable[[], Delivery],
+        *,
+        clock: Clock,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self._urls = urls
+        self._open_delivery = open_delivery
+        self._delivery: Delivery | None = None
+        self._clock = clock
+        self._secrets = Secrets(secrets)
+        self._undefined: set[str] = set()
+        self._lost = FaultLog("pings are lost", _log, clock)
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        """Have the ping of a message about a run sent soon."""
+        if lost := message.get("lost_pings", 0):
+            what = f"{counted(lost, 'message')} about runs could not be passed on to the monitor"
+            self._lost.failed(what)
+        if "ping" not in message:
+            return
+        name, key = message["ping"], message["key"]
+        url = self._urls.get(name)
+        if url is None:
+            self._tell_undefined(name, key)
+            return
+        if self._delivery is None:
+            self._delivery = self._open_delivery()
+        ping = Ping(name, url_of(url, message), self._body(message), self._clock.monotonic())
+        self._delivery.add(ping, urlsplit(url).netloc, stable_hash(f"{name}/{key}", _LANES))
+
+    def step(self, now: float) -> float:
+        """Note that no messages are lost any more."""
+        del now
+        self._lost.passed()
+        return _PAUSE
+
+    def close(self) -> None:
+        """Deliver what waits, but not for long."""
+        if self._delivery is not None:
+            self._delivery.close()
+
+    def _tell_undefined(self, name: str, key: str) -> None:
+        if name not in self._undefined and len(self._undefined) < _MOST_NAMES:
+            self._undefined.add(name)
+            text = "%s: names the ping %s, which is not in pings; so nobody is told of its runs"
+            _log.warning(text, key, name)
+
+    def _body(self, message: Mapping[str, Any]) -> bytes:
+        if message["what"] == "start":
+            return b""
+        text: bytes = message["text"].encode(errors="replace")
+        if self._secrets.all:
+            text = self._secrets.pattern.sub(self._secrets.shown, text)
+        # The server keeps a body only if it is UTF-8. The output can begin with half a character.
+        tail: bytes = message["data"] if "tail" in message else b""
+        output = tail.decode(errors="replace").encode()
+        return output + (b"" if output.endswith(b"\n") or not output else b"\n") + text + b"\n"
+
+
+def url_of(url: str, message: Mapping[str, Any]) -> str:
+    """The URL of a ping: that of its check, what has happened, and the id of the run.
+
+    Args:
+        url: the URL in the setting.
+        message: the message of the master; see `psched.master.messages`.
+    """
+    parts = urlsplit(url)
+    path = parts.path
+    if path.endswith(f"/{KEY}"):
+        path = path.removesuffix(KEY) + slug_of(message["key"])
+    if message["exit"] is not None:
+        path += f"/{message['exit']}"
+    elif message["what"] != "success":
+        path += f"/{message['what']}"
+    query = f"{parts.query}&" if parts.query else ""
+    return parts._replace(path=path, query=f"{query}rid={message['run']}").geturl()
