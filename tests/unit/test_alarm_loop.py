@@ -55,7 +55,7 @@ class Bench:
         outage = Outage(
             self.settings,
             host="web1",
-            hooks_of=lambda rule, _: (("ops",), ("ops",)),
+            hooks_of=lambda *_: (("ops",), ("ops",)),
             deliver=self.deliver,
             clock=self.clock,
             wake=wake,

@@ -33,7 +33,6 @@ from psched.core.store_protocol import (
 )
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
-from psched.stores.redis.alert_store import AlertStore
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
 from psched.stores.redis.history_store import batches, record_arguments, size_of_record
@@ -67,7 +66,7 @@ _MOST_READ = 500
 """The most leased rows, and the most resting rows, that `RedisStore.overview` reads."""
 
 
-class RedisStore(AlertStore, WatchStore):
+class RedisStore(WatchStore):
     """Schedules in one database of a Redis server.
 
     Args:
