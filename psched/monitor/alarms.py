@@ -38,6 +38,9 @@ _TRIMS = 3600.0
 _TRIMMED = 1000
 """The most alerts that one deletion deletes."""
 
+_LOOK = 5.0
+"""Seconds between two looks whether the thread has ended."""
+
 _LAST_WAIT = 5.0
 """Seconds for which the end of the monitor waits for deliveries."""
 
@@ -238,7 +241,7 @@ class Alarms:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
             self._thread.start()
-        return 1.0
+        return _LOOK
 
     def close(self) -> None:
         """End the thread; what is being delivered is waited for, for a short time."""

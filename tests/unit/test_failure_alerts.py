@@ -79,16 +79,16 @@ def test_a_failure_raises_an_alert_and_the_next_success_closes_it(bench):
     assert not monitor.step().raised
     failed = bench.run("k", Outcome.FAILED, reason="no \x1b space")
 
-    [raised], closed = monitor.step()
+    [raised], closed = monitor.step()[:2]
     assert not closed
     assert (raised.key, raised.rule, raised.since) == ("k", "failed", failed.ended)
     assert (raised.label, raised.scheduled_time) == ("nightly", 1)
     assert raised.text == "attempt 1 has failed: no \\x1b space"
     assert (raised.on_raise, raised.on_close) == (("on-failed",), ("after-3",))
-    assert not any(monitor.step())
+    assert not any(monitor.step()[:2])
 
     bench.run("k", Outcome.FINISHED, Fate.FINISHED, attempt=2)
-    raised, [closed] = monitor.step()
+    raised, [closed] = monitor.step()[:2]
     assert not raised
     assert closed.closed_text == "it has succeeded, attempt 2"
     assert bench.open() == []
@@ -110,7 +110,7 @@ def test_each_kind_of_failure_has_its_rule(bench, outcome, fate, rule, text):
     if fate == Fate.QUARANTINED:
         bench.set_status("k", QUARANTINED)
     bench.run("k", outcome, fate, attempt=2, reason="why")
-    [raised], _ = bench.monitor().step()
+    [raised], _ = bench.monitor().step()[:2]
     assert (raised.rule, raised.text) == (rule, text)
 
 
@@ -184,7 +184,7 @@ def test_a_failure_that_is_over_before_anybody_looks_is_told_nevertheless(bench)
     monitor.step()
     bench.run("k", Outcome.FAILED, Fate.GAVE_UP)
     bench.run("k", Outcome.FINISHED, Fate.FINISHED, scheduled_time=2)
-    raised, closed = monitor.step()
+    raised, closed = monitor.step()[:2]
     assert [alert.rule for alert in raised] == [alert.rule for alert in closed] == ["gave_up"]
 
 
@@ -242,10 +242,43 @@ def test_a_flood_of_failures_raises_all_alerts(bench):
     assert {alert.key for alert in monitor.step().raised} == {*keys}
 
 
+def test_of_many_open_alerts_all_are_closed_at_last(bench, monkeypatch):
+    monkeypatch.setattr("psched.core.alerts.failures._CHECKED", 7)
+    keys = [f"k{n:02}" for n in range(30)]
+    bench.add(*keys)
+    monitor = bench.monitor()
+    for key in keys:
+        bench.run(key, Outcome.FAILED)
+    monitor.step()
+    # Only the oldest ones are over.
+    for key in keys[:5]:
+        bench.run(key, Outcome.FINISHED, Fate.FINISHED, attempt=2)
+    closed = [alert.key for _ in range(10) for alert in monitor.step().closed]
+    assert sorted(closed) == keys[:5]
+
+
+def test_while_very_many_alerts_are_open_no_more_are_raised(bench, monkeypatch):
+    monkeypatch.setattr("psched.core.alerts.failures.MOST_OPEN", 3)
+    bench.add("k0", "k1", "k2", "more")
+    monitor = bench.monitor()
+    for number in range(3):
+        bench.run(f"k{number}", Outcome.FAILED)
+    assert len(monitor.step().raised) == 3
+    bench.run("more", Outcome.FAILED)
+    raised, _, [note], _ = monitor.step()
+    assert not raised
+    assert note.endswith("no more are raised until some are over")
+    assert not monitor.step().notes
+    bench.store.delete("k0")
+    monitor.step()
+    bench.run("more", Outcome.FAILED, attempt=2)
+    assert monitor.step().raised or monitor.step().raised
+
+
 def test_values_of_fields_that_are_redacted_are_not_in_the_text(tmp_path):
     bench = Bench(f"sqlite:///{tmp_path}/psched.db", redact=["password"])
     bench.add("k")
     bench.run("k", Outcome.FAILED, reason='cannot log in: {"password": "secret"}')
-    [alert], _ = bench.monitor().step()
+    [alert], _ = bench.monitor().step()[:2]
     assert "secret" not in alert.text
     assert "password" in alert.text

@@ -29,8 +29,13 @@ RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
 _MOST_NEW = 1000
 """The most records of failures that one step reads."""
 
-_MOST_OPEN = 1000
-"""The most open alerts that one step compares with the store: those that were raised last."""
+MOST_OPEN = 5000
+"""While so many alerts about failures are open, no further ones are raised."""
+
+_FULL = f"{MOST_OPEN} alerts about failures are open: no more are raised until some are over"
+
+_CHECKED = 500
+"""Of so many open alerts, one step finds out whether they are over."""
 
 _OTHERS = 60.0
 """Seconds between two looks for alerts that other monitors have raised, while none is open."""
@@ -81,7 +86,9 @@ class Failures:
         self._redaction = Redaction(settings.redact)
         self._clock = clock
         self._place: str | None = None
-        self._open: Sequence[Alert] = ()
+        self._open: Sequence[Alert] = ()  # those that are still to be checked
+        self._open_count = 0
+        self._is_full = False
         self._read_open_at = clock.monotonic()
 
     def step(self) -> Step:
@@ -94,29 +101,20 @@ class Failures:
             StoreError: the store does not answer. The next step continues where this one began.
         """
         news = self._store.new_failures(self._place, _MOST_NEW)
-        now = self._clock.monotonic()
-        if news.records or self._open or now >= self._read_open_at:
-            selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_OPEN)
-            self._open = [*self._store.alerts(selection)]
-            self._read_open_at = now + _OTHERS
         raised: Sequence[Alert] = ()
-        if news.records:
+        was_full, self._is_full = self._is_full, self._open_count >= MOST_OPEN
+        notes = [_FULL] if self._is_full and not was_full else []
+        if news.records and not self._is_full:
             raised = self._raise(news.records, is_first=self._place is None)
-            self._open = [*self._open, *raised]
         self._place = news.place
-        return Step(raised, self._close())
+        return Step(raised, self._close(is_news=bool(raised)), notes)
 
     def _raise(self, records: Sequence[RunRecord], *, is_first: bool) -> Sequence[Alert]:
         latest: dict[tuple[str, Rule], RunRecord] = {}
         for record in records:  # the newest first
             if rule := rule_of(record):
                 latest.setdefault((record.key, rule), record)
-        open_now = {alert.subject for alert in self._open}
-        wanted = [
-            (rule, record)
-            for (key, rule), record in latest.items()
-            if (key, "", rule) not in open_now
-        ]
+        wanted = [(rule, record) for (_, rule), record in latest.items()]
         rows = self._store.look([record.key for _, record in wanted]) if wanted else {}
         found = [
             self._alert(rule, record, rows.get(record.key)) for rule, record in reversed(wanted)
@@ -146,8 +144,16 @@ class Failures:
         )
         return alert, settings
 
-    def _close(self) -> Sequence[Alert]:
-        return self._raising.close_alerts(self._over(self._open))
+    def _close(self, *, is_news: bool) -> Sequence[Alert]:
+        """Close alerts that are over; of many, only some, and others by the next step."""
+        now = self._clock.monotonic()
+        if not self._open and (is_news or self._open_count or now >= self._read_open_at):
+            selection = AlertSelection(rules=RULES, only_open=True, limit=MOST_OPEN)
+            self._open = [*self._store.alerts(selection)]
+            self._open_count = len(self._open)
+            self._read_open_at = now + _OTHERS
+        checked, self._open = self._open[:_CHECKED], self._open[_CHECKED:]
+        return self._raising.close_alerts(self._over(checked))
 
     def _over(self, alerts: Sequence[Alert]) -> Iterator[tuple[Alert, str]]:
         """Those of some alerts that are over, and why."""
