@@ -9,12 +9,11 @@ from psched.config import from_mapping
 from psched.core.alerts import judge as module
 from psched.core.alerts.alert import Rule
 from psched.core.alerts.judge import PASS_INTERVAL, SWEEP_INTERVAL, Judge
-from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection
+from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome
 from psched.core.operations.pauses import PauseRule
 from psched.testing.store_contract.history.bench import made
 from support.driven import START, driven_host
-from support.stores import make_store
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -245,7 +244,9 @@ class TestLate:
         assert len(court.until_quiet(6 * MINUTE)[0]) == 3
         add(host, "more")
         assert court.until_quiet(6 * MINUTE) == ([], [])
-        assert court.notes == ["expect: 3 alerts are open, so no more are raised until some are over"]
+        assert court.notes == [
+            "expect: 3 alerts are open, so no more are raised until some are over"
+        ]
         host.schedules["k1"].delete()
         assert court.until_quiet(6 * MINUTE) == ([("late", "more")], [("late", "k1")])
         worked(host, 1, concurrency=3)
@@ -512,10 +513,9 @@ class TestCost:
 
     def test_two_judges_do_not_ask_at_the_same_time(self, host):
         settings = from_mapping({"url": "sqlite:///unused.db", "expect": {"late": "5m"}})
-        waits = {
-            Judge(host.store(), settings, clock=host.clock, rng=random.Random(seed)).step().wait
-            for seed in range(9)
-        }
+        draws = [random.Random(seed) for seed in range(9)]  # noqa: S311  # jitter
+        judges = [Judge(host.store(), settings, clock=host.clock, rng=rng) for rng in draws]
+        waits = {judge.step().wait for judge in judges}
         assert len(waits) == 9
 
 

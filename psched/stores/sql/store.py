@@ -23,8 +23,8 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.attempts import wait_after_death
 from psched.core.alerts.watching import ActiveRows, Place, RowPage
+from psched.core.attempts import wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
