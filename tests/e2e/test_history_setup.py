@@ -1,4 +1,4 @@
-"""Tests of `psched init --plan`, and of what `psched check` says about the run history."""
+"""Tests of `psched init --plan`, and of what `psched check` says about history and alerts."""
 
 
 def test_the_plan_is_printed_and_nothing_is_changed(service):
@@ -25,6 +25,18 @@ def test_check_says_whether_the_history_is_kept(service):
     missing = service.psched("check")
     assert missing.returncode == 0
     assert "  history: not kept: the tables of the run history (psched_runs, " in missing.stdout
+
+
+def test_check_says_whether_alerts_are_kept(service):
+    assert "  alerts: kept\n" in service.invoke("check").output
+    with service.sql() as database:
+        database.execute("DROP TABLE psched_alerts")
+        database.execute("DELETE FROM psched_info WHERE name = 'alerts_version'")
+    missing = service.psched("check")
+    assert missing.returncode == 0
+    assert "  alerts: not kept: the table psched_alerts is missing or not" in missing.stdout
+    assert "created table psched_alerts" in service.invoke("init").output
+    assert "  alerts: kept\n" in service.invoke("check").output
 
 
 def test_check_names_a_table_of_the_history_that_is_gone(service):

@@ -190,7 +190,7 @@ def test_init_names_what_it_may_not_create(store, age, database, open_at):
     user = "ROLE limited LOGIN PASSWORD" if postgresql else "USER limited IDENTIFIED BY"
     query(f"CREATE {user} 's3cret'")
     try:
-        for table in "psched", "psched_info", "psched_output":
+        for table in "psched", "psched_info", "psched_output", "psched_alerts":
             query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on}{table} TO limited", **where)
         url = database.url.replace("postgres@" if postgresql else "root@", "limited:s3cret@")
         limited = open_at(url)

@@ -581,8 +581,8 @@ class TestRefusals:
         allowed = user(rights="SELECT")
         account = allowed.partition("//")[2].partition(":")[0]
         query = database.server.query
-        for table in ("psched", "psched_runs", "psched_workers", "psched_audit", "psched_output"):
-            query(f"GRANT INSERT, UPDATE, DELETE ON {name}.{table} TO {account}@'%'")
+        for part in "", "_runs", "_workers", "_audit", "_output", "_alerts":
+            query(f"GRANT INSERT, UPDATE, DELETE ON {name}.psched{part} TO {account}@'%'")
         with pytest.raises(StoreError, match="cannot INSERT, DELETE in the table 'psched_info'"):
             open_at(allowed).try_rights()
         query(f"GRANT INSERT, DELETE ON {name}.psched_info TO {account}@'%'")

@@ -120,7 +120,7 @@ def test_a_right_that_is_missing_is_named(store, database, open_at):
     on, user = ("", "limited") if postgresql else (f"{name}.", "limited")
     query = database.server.query
     query(f"CREATE ROLE {user} LOGIN PASSWORD 'x'" if postgresql else f"CREATE USER {user}")
-    tables = [f"psched{part}" for part in ("", "_info", "_runs", "_workers", "_audit")]
+    tables = [f"psched{part}" for part in ("", "_info", "_runs", "_workers", "_audit", "_alerts")]
     try:
         for table in tables:
             query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on}{table} TO {user}", **where)

@@ -197,7 +197,7 @@ class TestWhatCannotBeWritten:
             redis_cli("ACL", "SETUSER", "u", "reset", "on", "nopass", *rights)
             with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
                 mine = open_mine()
-                said = _missing_right(mine) or mine.output_problem() or ""
+                said = _missing_right(mine) or mine.output_problem() or mine.alerts_problem() or ""
                 assert re.search(rf"(?i)\b{command}\b", said)
             redis_cli("ACL", "DELUSER", "u")
 

@@ -24,6 +24,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
 from psched.config.urls import MEMORY, file_of
+from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.history.protocol import KeepsHistory
 from psched.core.operations.pauses import PausesTypes
 from psched.core.output.protocol import KeepsOutput
@@ -180,6 +181,8 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             click.echo(f"  output: {_describe_output(store, settings)}")
         with problems.collected():
+            click.echo(f"  alerts: {_describe_alerts(store)}")
+        with problems.collected():
             for line in _pauses(store):
                 click.echo(f"  {line}")
         with problems.collected():
@@ -210,6 +213,14 @@ def _describe_output(store: Store, settings: Config) -> str:
     return (
         "kept" if settings.output in KEPT else f"not kept (the setting output: {settings.output})"
     )
+
+
+def _describe_alerts(store: Store) -> str:
+    """Whether alerts are kept, and if not, why."""
+    if not isinstance(store, KeepsAlerts):
+        return "not kept: this store cannot keep them"
+    problem = store.alerts_problem()
+    return "kept" if problem is None else f"not kept: {problem}"
 
 
 def _pauses(store: Store) -> Iterator[str]:

@@ -146,16 +146,11 @@ class AlertStatements:
         """
         values: dict[str, Any] = {"limit": limit}
         conditions, order = list[str](), "raised DESC, id DESC"
-        key = self._quote("key")
-        if selection.key is not None and selection.only_open:
-            # There are few of these, so they are sorted: the sum keeps the planner from reading all
-            # alerts in the order of another index.
-            conditions, order = [f"{key} = :key", "closed_id = 0"], "raised + 0 DESC, id DESC"
-        elif selection.key is not None:
-            conditions, order = self._in_order_of(key, ":key")
-        elif selection.only_open:
-            conditions, order = self._in_order_of("closed_id", "0")
+        # For each of these, there is an index of the columns and of those of the order.
+        if selection.only_open:
+            conditions, order = self._within("closed_id", "0", conditions, order)
         if selection.key is not None:
+            conditions, order = self._within(self._quote("key"), ":key", conditions, order)
             values["key"] = selection.key
         if selection.rules:
             names = [f"rule{i}" for i in range(len(selection.rules))]
@@ -173,11 +168,12 @@ class AlertStatements:
             f"SELECT {self._columns} FROM {self._table}{where} ORDER BY {order} LIMIT :limit"
         ), values
 
-    def _in_order_of(self, column: str, value: str) -> tuple[list[str], str]:
-        """A condition for a column's value, and an order in which its index has these rows."""
-        condition, order = self._dialect.newest_of_key
-        order = order.replace("id DESC", "raised DESC, id DESC")
-        return [condition.format(column, value)], order.format(column)
+    def _within(
+        self, column: str, value: str, conditions: Sequence[str], order: str
+    ) -> tuple[list[str], str]:
+        """Add a condition for a column's value, as `Dialect.within_index`, and extend the order."""
+        condition, first = self._dialect.within_index
+        return [condition.format(column, value), *conditions], f"{first.format(column)}{order}"
 
 
 def _identities(alerts: Sequence[Alert]) -> dict[str, Any]:

@@ -44,11 +44,12 @@ def alerts_table(name: str) -> Table:
         Column("closed_id", seconds(), nullable=False, server_default=text("0")),
         Index(f"{name}_since", *IDENTITY, unique=True),
         Index(f"{name}_open", "key", "closed_id", "host", "rule", unique=True),
-        # Alerts are listed by the time at which they were raised: all of them, those of a key, and
-        # the open ones. The id makes the order of those that were raised at the same time definite.
+        # Alerts are listed by the time at which they were raised: all of them, those of a key, the
+        # open ones, and those of a key that are open. The id makes the order definite.
         Index(f"{name}_raised", "raised", "id"),
         Index(f"{name}_key", "key", "raised", "id"),
-        Index(f"{name}_closed", "closed_id", "raised", "id"),
+        Index(f"{name}_now", "closed_id", "raised", "id"),
+        Index(f"{name}_key_now", "key", "closed_id", "raised", "id"),
         # This index finds the alerts whose deliveries are due, and those that can be deleted: they
         # have no next try.
         Index(f"{name}_due", "next_try", "closed"),

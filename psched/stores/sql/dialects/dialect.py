@@ -52,6 +52,9 @@ class Dialect:
         newest_of_key: an SQL condition for ``{0} = {1}``, and the columns of an ORDER BY that sorts
             these rows by id, the largest first. They are written so that the planner uses the index
             of both columns, not the primary key.
+        within_index: an SQL condition for ``{0} = {1}``, and the beginning of an ORDER BY of more
+            columns, the largest values first. They are written so that the planner uses an index of
+            that column and these, and begins in its middle if a condition limits the next column.
         rest_order: the columns of an ORDER BY that sorts rows without a time by key. It is written
             so that the planner uses the index of times and keys.
         place: the column by which the database finds a row fastest. After a row was deleted,
@@ -112,6 +115,7 @@ class Dialect:
     hex: str
     after: str
     newest_of_key: tuple[str, str]
+    within_index: tuple[str, str]
     rest_order: str
     place: str
     read_only: str

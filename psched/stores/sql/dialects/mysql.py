@@ -257,6 +257,8 @@ MYSQL = Dialect(
     # The order does not contain next_run_time, which is NULL in all these rows, because with
     # next_run_time MariaDB 10.11 would sort the rows instead of reading them in index order.
     newest_of_key=("{0} = {1}", "id DESC"),
+    # If it were an equality, MariaDB would read all rows with the value from the last one on.
+    within_index=("{0} >= {1} AND {0} <= {1}", "{0} DESC, "),
     rest_order="id",
     place="id",
     # Depending on the server's version, the variable is a number or a word, so both are compared.

@@ -280,6 +280,7 @@ POSTGRESQL = Dialect(
     # The order includes the time, though it is NULL in all these rows, because otherwise the
     # planner does not use the index of times and keys.
     newest_of_key=("{0} BETWEEN {1} AND {1}", "{0} DESC, id DESC"),
+    within_index=("{0} BETWEEN {1} AND {1}", "{0} DESC, "),
     rest_order="next_run_time, id",
     place="id",
     read_only=_READ_ONLY,

@@ -277,6 +277,7 @@ SQLITE = Dialect(
     hex="HEX({})",
     after="({}, {}) > ({}, {})",
     newest_of_key=("{0} = {1}", "id DESC"),
+    within_index=("{0} = {1}", ""),
     rest_order="id",
     # Rows are found by rowid. A search by key would be slower, because SQLite would first read the
     # index of keys, which is one more page for each row.
