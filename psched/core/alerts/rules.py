@@ -211,10 +211,8 @@ def silent(watched: Watched, since: int | None, now: float, last: int | None) ->
     if last is None:
         text = "has never succeeded since it was added"
     else:
-        text = (
-            f"has last succeeded {format_duration(now - last / 1000)} ago,"
-        text += f" at {_iso(last / 1000)}"
-        )
+        ago = format_duration(now - last / 1000)
+        text = f"has last succeeded {ago} ago, at {_iso(last / 1000)}"
     if watched.row.status == QUARANTINED:
         text += "; it is quarantined"
     return watched.alert(Rule.SILENT, since, f"{text} (silent: {format_duration(limit)})")
@@ -260,9 +258,7 @@ def after_success(last: int) -> str:
     return f"it has succeeded at {_iso(last / 1000)}"
 
 
-def _why_not_late(
-    alert: Alert, row: Row, rules: Sequence[PauseRule], now: float
-) -> str | None:
+def _why_not_late(alert: Alert, row: Row, rules: Sequence[PauseRule], now: float) -> str | None:
     since = due_since(row, rules, now)
     if since is not None and 1000 * since == alert.since:
         return None
