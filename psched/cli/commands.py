@@ -45,6 +45,10 @@ _SUBCOMMANDS = {
         "cli.history.why:why",
         "Explain why a schedule ran, or did not run.",
     ),
+    "alerts": (
+        "cli.alerts.command:alerts",
+        "Show what is wrong with schedules and hosts.",
+    ),
     "audit": (
         "cli.history.audit:audit",
         "Show who changed which schedule.",

@@ -12,7 +12,7 @@ from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
 from psched.base.retry import read_each, retry_while_unavailable
 from psched.client.author import Author, this_process
-from psched.client.operations.present import CollectionOfPresent
+from psched.client.operations.alerts import CollectionOfAlerts
 from psched.client.operations.wanted import wanted_of
 from psched.client.poller import Poller
 from psched.client.push_arguments import (
@@ -39,7 +39,7 @@ _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
 
 
-class ScheduleCollection(CollectionOfPresent):
+class ScheduleCollection(CollectionOfAlerts):
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
     A collection is a context manager: the end of a ``with`` block closes the connection to the

@@ -31,16 +31,17 @@ compared values.
 
 For a store that cannot store every column of a row, subclass `CoreContract` and the test classes of
 the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKeys`, `Marks`,
-`Retention`, `Recovery`. Fourteen more classes test capabilities that the protocol does not require.
+`Retention`, `Recovery`. Fifteen more classes test capabilities that the protocol does not require.
 Add `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert
 rows in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one
 transaction, `LeasesByKeyContract` if it can lease rows by their keys, `PausesContract` if it obeys
 pauses of types, `OverviewContract` if it says what runs and what is next, `WatchingContract` if it
-cheaply reads the rows whose expectations are judged, `HistoryContract` if it keeps the run history, `ReplaceAndRecordContract` if it can replace a row and write records in one
-transaction, `LastRunsContract` if it finds the last runs of many keys, `RunSummaryContract` if it
-sums up runs, `OutputContract` if it keeps what attempts have printed, `AlertsContract` if it keeps
-alerts, `TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any
-client is allowed to set the status of a row.
+cheaply reads the rows whose expectations are judged, `HistoryContract` if it keeps the run history,
+`ReplaceAndRecordContract` if it can replace a row and write records in one transaction,
+`LastRunsContract` if it finds the last runs of many keys, `RunSummaryContract` if it sums up runs,
+`OutputContract` if it keeps what attempts have printed, `AlertsContract` if it keeps alerts,
+`TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any client is
+allowed to set the status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
 `settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:

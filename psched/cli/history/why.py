@@ -11,6 +11,7 @@ from typing_extensions import override
 from psched.app import open_schedules
 from psched.base.errors import InvalidError
 from psched.cli import options
+from psched.cli.alerts.shown import open_alerts, sentence
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
@@ -61,6 +62,7 @@ def why(
     TIME is the scheduled time: 2026-11-22 02:30, or 02:30 (the last one), or yesterday 02:30, or
     -2h (the last run up to two hours ago), or ISO 8601 with an offset, or Unix seconds. Without
     TIME: the last time that was due, and what comes next. A task that runs once needs no TIME.
+    The open alerts about the schedule are shown, too, except with --json.
 
     The exit status is 0 if it ran, runs or will run, or if the schedule has no run at TIME. It is
     1 if it did not run, or if nobody knows. No master needs to run.
@@ -74,6 +76,9 @@ def why(
             answer = schedules.why(key, " ".join(time) or None, "UTC" if utc else zone)
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
+        alerts = [] if as_json else open_alerts(schedules, key)
     shown = redaction.value(answer.to_json()) if as_json else redaction.text(answer.sentence)
     click.echo(json.dumps(shown) if as_json else shown)
+    for alert in alerts:
+        click.echo(f"An alert is open: {sentence(alert, redaction)}")
     sys.exit(0 if answer.state in GOOD else 1)

@@ -13,6 +13,7 @@ from psched.app import open_schedules
 from psched.base.errors import InvalidError, NotSupportedError
 from psched.base.texts import cut, visible
 from psched.cli import options
+from psched.cli.alerts.shown import alert_object, expected_text, open_alerts, sentence
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.history.run_text import View, columns_for, exit_text, result, run_object, table_row
@@ -25,8 +26,9 @@ from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
 from psched.cli.schedules.status import overdue, shown_reason, shown_status
 from psched.cli.text_table import print_table
 from psched.cli.time_format import format_both, format_distance, format_took
+from psched.config.monitoring.expect import PARTS, Expectations
 from psched.core.attempts import given_back
-from psched.core.definition import ping_setting
+from psched.core.definition import ping_setting, settings_of
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -81,11 +83,11 @@ class Durations:
 def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
     """Show everything about one schedule or task.
 
-    Each field is on a line of its own; fields without a value are left out. Then follow the last
-    run, the last attempts, how long the last 50 finished runs took, the extra runs that have not
-    ended, and the next runs; psched history KEY shows more runs, and psched next KEY more times.
-    Times are in your time zone (that of the variable TZ, else of the system) and, if that differs,
-    in UTC.
+    Each field is on a line of its own; fields without a value are left out. Then follow the open
+    alerts, the last run, the last attempts, how long the last 50 finished runs took, the extra runs
+    that have not ended, and the next runs; psched history KEY shows more runs, and psched next KEY
+    more times. Times are in your time zone (that of the variable TZ, else of the system) and, if
+    that differs, in UTC.
     """
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
@@ -98,7 +100,9 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
         durations = _durations(schedule) if attempts else None
         upcoming = _upcoming(schedule) if row.status in {WAITING, PAUSED} else []
         extra_runs = _extra_runs(schedules, key)
+        alerts = open_alerts(schedules, key)
     ping = ping_setting(row, settings)
+    expect = settings_of(row, settings).expect
     progress = None
     if row.owner is not None and row.next_time is not None:
         progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
@@ -111,13 +115,16 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
             made["attempts"] = [run_object(run, redaction, large=False) for run in attempts]
         made["durations"] = None if durations is None else asdict(durations)
         made["extra_runs"] = [_extra_run_object(each, now) for each in extra_runs]
+        made["expect"] = {part: expect.get(part) for part in PARTS}
+        made["alerts"] = [alert_object(alert, redaction) for alert in alerts]
         made["occurrences"] = [asdict(each) for each in upcoming]
         click.echo(json.dumps(made))
         return
-    fields = _fields(row, now, redaction, ping)
+    fields = _fields(row, now, redaction, ping) | _expect(expect)
     if progress is not None:
         fields["progress"] = visible(str(Progress(**progress)))
     _print_fields(fields)
+    click.echo("".join(f"alert: {sentence(alert, redaction)}\n" for alert in alerts), nl=False)
     if last is not None:
         click.echo()
         _print_fields(_last_run(last, now, redaction))
@@ -134,6 +141,11 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
     for lines in _extra_run_lines(extra_runs, now), _upcoming_lines(upcoming, row, now):
         for line in lines:
             click.echo(line)
+
+
+def _expect(expect: Expectations) -> dict[str, str]:
+    """The field that says what is expected of the schedule, if anything is."""
+    return {"expect": expected_text(expect)} if expect.any else {}
 
 
 def _attempts(schedule: Schedule) -> Sequence[Run] | None:

@@ -121,7 +121,7 @@ class Judge:
         self._clock = clock
         self._rng = rng
         self._raising = Raising(store, hooks_of) if isinstance(store, KeepsAlerts) else None
-        self._pass_at = self._page_at = clock.monotonic()
+        self._ask_at = self._pass_at = self._page_at = clock.monotonic()
         self._after: Place | None = None
         self._checked = 0
         self._durations = dict[tuple[str, int], Sequence[int]]()
@@ -164,15 +164,17 @@ class Judge:
         return Judged(raised=raised, closed=closed, notes=self._told(), wait=max(0.0, wait))
 
     def _keeping(self) -> KeepsAlerts | None:
-        """The store, if it keeps alerts."""
+        """The store, if it keeps alerts; asked once a minute, because it costs a request."""
         if not isinstance(self._store, KeepsAlerts):
             if self._expects or self._expects_silent:
                 self._say("expect: this store keeps no alerts, so nothing is judged")
             return None
-        problem = self._store.alerts_problem()
-        if problem is not None:
-            self._say(f"expect: no alerts are kept: {problem}")
-            return None
+        if self._clock.monotonic() >= self._ask_at:
+            problem = self._store.alerts_problem()
+            if problem is not None:
+                self._say(f"expect: no alerts are kept: {problem}")
+                return None
+            self._ask_at = self._clock.monotonic() + SWEEP_INTERVAL
         return self._store
 
     # --- the fast pass ---

@@ -211,9 +211,8 @@ def silent(watched: Watched, since: int | None, now: float, last: int | None) ->
     if last is None:
         text = "has never succeeded since it was added"
     else:
-        text = (
-            f"has last succeeded {format_duration(now - last / 1000)} ago, at {_iso(last / 1000)}"
-        )
+        ago = format_duration(now - last / 1000)
+        text = f"has last succeeded {ago} ago, at {_iso(last / 1000)}"
     if watched.row.status == QUARANTINED:
         text += "; it is quarantined"
     return watched.alert(Rule.SILENT, since, f"{text} (silent: {format_duration(limit)})")
@@ -237,24 +236,17 @@ def why_over(
     """
     if watched is None:
         return "the schedule does not exist any more"
-    row, rule = watched.row, Rule(alert.rule)
-    if row.status == DELETING:
+    if watched.row.status == DELETING:
         return "the schedule is being deleted"
-    if getattr(watched.settings.expect, rule) is None:
-        return f"expect.{rule} does not apply any more"
+    if watched.settings.expect.get(alert.rule) is None:
+        return f"expect.{alert.rule} does not apply any more"
     rules = [*rules]
-    if rule is Rule.SILENT:
+    if alert.rule == Rule.SILENT:
         return None if should_succeed(watched, rules, now) else _unjudged(watched, rules, now)
-    if rule is not Rule.LATE:
-        since = runs_since(row, now)
-        is_same = since is not None and 1000 * since == alert.since
-        return None if is_same else "the run has ended"
-    since = due_since(row, rules, now)
-    if since is not None and 1000 * since == alert.since:
-        return None
-    if row.owner is not None and (row.next_run_time or 0) > now:
-        return "it has started"
-    return _at_rest(row, rules, now)
+    if alert.rule == Rule.LATE:
+        return _why_not_late(alert, watched.row, rules, now)
+    since = runs_since(watched.row, now)
+    return None if since is not None and 1000 * since == alert.since else "the run has ended"
 
 
 def after_success(last: int) -> str:
@@ -264,6 +256,15 @@ def after_success(last: int) -> str:
         last: when the schedule has succeeded, in milliseconds.
     """
     return f"it has succeeded at {_iso(last / 1000)}"
+
+
+def _why_not_late(alert: Alert, row: Row, rules: Sequence[PauseRule], now: float) -> str | None:
+    since = due_since(row, rules, now)
+    if since is not None and 1000 * since == alert.since:
+        return None
+    if row.owner is not None and (row.next_run_time or 0) > now:
+        return "it has started"
+    return _at_rest(row, rules, now)
 
 
 def _unjudged(watched: Watched, rules: Sequence[PauseRule], now: float) -> str:

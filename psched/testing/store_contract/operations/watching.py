@@ -22,7 +22,7 @@ _OPTIONS = '{"expect":{"late":300}}'
 
 
 class WatchingContract:
-    """Tests of `active_rows`, `row_page` and `light_rows`. Needs the fixture ``backend_factory``."""
+    """Tests of `active_rows`, `row_page` and `light_rows`. It needs ``backend_factory``."""
 
     def test_nothing_is_active_in_an_empty_store(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()

@@ -1,0 +1,1 @@
+"""The command alerts, and alerts as other commands show them."""
