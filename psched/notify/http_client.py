@@ -231,7 +231,10 @@ class HttpClient:
                 failures.append(OSError("it is no name of a host"))
 
         thread = threading.Thread(target=look_up, name="psched-dns", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            raise OSError("this process can start no more threads") from None
         thread.join(time.left)
         if failures:
             raise failures[0]

@@ -109,10 +109,10 @@ class Notification:
             "alert": {
                 "id": self.alert_id,
                 "rule": alert.rule,
-                "key": storable(alert.key),
-                "host": storable(alert.host),
-                "type": None if alert.type is None else storable(alert.type),
-                "label": None if alert.label is None else storable(alert.label),
+                "key": _field(alert.key),
+                "host": _field(alert.host),
+                "type": _field(alert.type),
+                "label": _field(alert.label),
                 "scheduled_time": _seconds(alert.scheduled_time),
                 "since": self.since,
                 "raised": _instant(alert.raised) if alert.raised else None,
@@ -140,12 +140,22 @@ def _line(text: str, most: int = _LONGEST_TITLE) -> str:
     return visible(cut(storable(text), most))
 
 
+def _field(text: str | None) -> str | None:
+    """A text of a row, as it is in the row, as far as it has a usual length."""
+    return None if text is None else cut(storable(text), _LONGEST_KEY)
+
+
 def _instant(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    return _time(milliseconds / 1000, "milliseconds")
 
 
 def _seconds(time: int | None) -> str | None:
-    if time is None:
-        return None
-    return f"{datetime.fromtimestamp(time, UTC).replace(tzinfo=None).isoformat()}Z"
+    return None if time is None else _time(time, "seconds")
+
+
+def _time(seconds: float, precision: str) -> str:
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # the row cannot be understood
+        return f"{seconds:.0f}"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"

@@ -88,7 +88,6 @@ class WebhookDeliverer:
 
     def _secrets(self, secret: str | None) -> Iterator[str]:
         target = parse(self._hook.url)
-        values = {secret, self._hook.url, target.authorization, target.path}
-        values |= {value for _, value in self._hook.headers}
+        values = {*self._hook.secrets, secret, target.authorization, target.path}
         # The longest first, because one of them can be a part of another.
         yield from sorted((each for each in values if each and each != "/"), key=len, reverse=True)

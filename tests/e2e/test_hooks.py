@@ -172,14 +172,14 @@ def test_a_crontab_with_mailto_becomes_schedules_with_a_hook(configured):
     with service.schedules() as schedules:
         [row] = schedules.list()
     shown = json.loads(service.invoke("show", row.key, "--json").stdout)
-    assert shown["options"]["on_failed"] == "mail-ops-example-org"
+    assert shown["options"]["on_failed"] == ["mail-ops-example-org"]
 
     service.configure(hooks={"mail-ops-example-org": {"mail": ["ops@example.org"]}})
     again = service.invoke(*words)
     assert "MAILTO" not in again.output
     assert "1 unchanged" in again.stdout
     exported = service.invoke("export")
-    assert "on_failed: mail-ops-example-org" in exported.stdout
+    assert "    on_failed:\n    - mail-ops-example-org\n" in exported.stdout
 
 
 def test_a_file_that_names_an_unknown_hook_is_refused(configured):

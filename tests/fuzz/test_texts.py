@@ -261,4 +261,4 @@ def test_command_lines(tmp_path):
 def test_a_fault_in_a_command_is_found(monkeypatch, tmp_path):
     monkeypatch.setattr(crontab_command, "_form", lambda *_, **__: json.loads("{"))
     with pytest.raises(json.JSONDecodeError):
-        check_command_lines(tmp_path, 800)
+        check_command_lines(tmp_path, 3000)

@@ -122,6 +122,13 @@ def test_the_command_that_explains_can_be_copied_to_a_shell():
     assert told(key="a; rm -rf 'x'").explain == """psched why 'a; rm -rf '"'"'x'"'"''"""
 
 
+def test_a_row_that_cannot_be_understood_does_no_harm():
+    body = told(type="t" * 10**6, label="l" * 10**6, scheduled_time=10**18, since=-(10**19)).body
+    assert len(json.dumps(body)) < 5000
+    assert body["alert"]["scheduled_time"] == "1" + 18 * "0"
+    assert [*told(scheduled_time=10**18).facts]
+
+
 def test_halves_of_characters_do_no_harm():
     body = told(key="a\ud800", type="\0", text="\ud800").body
     assert json.dumps(body, ensure_ascii=False).encode()

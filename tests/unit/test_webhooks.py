@@ -122,7 +122,7 @@ def test_a_refusal_says_whether_another_try_is_of_use(number, retry):
 def test_an_answer_that_repeats_the_request_reveals_no_secret():
     def respond(connection, server):
         [request] = server.requests
-        answer = f"{request.line} {request.headers} {SECRET}".encode()
+        answer = f"{request.line} {request.headers} {SECRET} b34rer".encode()
         connection.sendall(status(500, answer))
 
     with receiving(respond) as server:
@@ -130,7 +130,7 @@ def test_an_answer_that_repeats_the_request_reveals_no_secret():
             {
                 "webhook": server.url("/p4th?t0ken"),
                 "secret": SECRET,
-                "headers": {"Authorization": "Bearer b34rer"},
+                "headers": {"Authorization": "Bearer b34rer", "X-Priority": "5"},
             }
         )
     assert "answered 500: POST *** HTTP/1.1" in failed.problem

@@ -76,6 +76,15 @@ class Webhook:
     tries: int = MOST_TRIES
 
     @property
+    def secrets(self) -> set[str]:
+        """The texts that must not be shown, except for what `secret_file` contains."""
+        found = {self.url, self.secret or ""} | urls.secrets(self.url)
+        for name, value in self.headers:
+            if _SECRET_HEADER.search(name):
+                found |= {value, value.rpartition(" ")[2]}  # also what follows Bearer or Basic
+        return found - {""}
+
+    @property
     def shown(self) -> str:
         """The kind of the hook, and where it leads, without secrets."""
         return f"webhook ({self.template}) to {parse(self.url).shown}"
@@ -163,9 +172,8 @@ class Hooks(FrozenMapping[Hook]):
         found = set[str]()
         for hook in self.values():
             if isinstance(hook, Webhook):
-                found |= {hook.url, hook.secret or ""} | urls.secrets(hook.url)
-                found |= {value for name, value in hook.headers if _SECRET_HEADER.search(name)}
-        return found - {""}
+                found |= hook.secrets
+        return found
 
 
 NO_HOOKS = Hooks()
