@@ -50,7 +50,7 @@ class PingRelay:
         if kept["what"] != "start":
             self._open_count -= runs.pop(kept["run"], None) is not None
         elif self._open_count < _MOST_OPEN and kept["run"] not in runs:
-            runs[kept["run"]] = kept
+            runs[kept["run"]] = {**kept, "text": ""}  # which can be long, and is not needed
             self._open_count += 1
         if "tail" in message:
             self._keep(packed({**kept, "tail": True}, message["data"]))

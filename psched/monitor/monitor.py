@@ -117,6 +117,7 @@ class Monitor:
         link.expects = TO_MONITOR
         link.data_limit = LONGEST_PIECE
         self._on_run = on_run
+        self._faults = FaultLog("a fault about a run", _log, clock, traceback=True)
         self._duties = [_Watched(duty, clock) for duty in duties]
         self._observed = observed
         self._inbox = inbox
@@ -164,11 +165,21 @@ class Monitor:
         for message in self._link.receive():
             if "totals" in message:
                 self._observed.note(message)
-            if self._on_run is not None and not {"ping", "lost_pings"}.isdisjoint(message):
-                self._on_run(message)
+            if not {"ping", "lost_pings"}.isdisjoint(message):
+                self._pass_on(message)
             if "reopen" in message:
                 self._log.reopen()
             if "stop" in message:
                 self.is_over = True
         if self._link.closed:
             self.is_over = True
+
+    def _pass_on(self, message: Mapping[str, Any]) -> None:
+        if self._on_run is None:
+            return
+        try:
+            self._on_run(message)
+        except Exception as error:  # noqa: BLE001  # it must not stop the duties
+            self._faults.failed(error)
+        else:
+            self._faults.passed()

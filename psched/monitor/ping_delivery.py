@@ -151,8 +151,10 @@ class _Lane:
                 self._faults.note(dropped, "too many pings wait for a slow server")
             self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="psched-ping", daemon=True)
-                self._thread.start()
+                # If it cannot be started, the next ping tries again.
+                thread = threading.Thread(target=self._run, name="psched-ping", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def hurry(self, until: float) -> None:
         """From now on send without pauses, and nothing after a time of the monotonic clock."""

@@ -189,3 +189,15 @@ def test_without_a_listener_what_the_master_tells_of_runs_is_ignored(bench):
     made.master.send(RUN)
     made.run_for(1)
     assert not made.link.closed
+
+
+def test_a_fault_about_a_run_is_logged_and_stops_nothing_else(bench, caplog):
+    def fail(_message):
+        raise RuntimeError("can't start new thread")
+
+    duty = Steps(1.0)
+    made = bench(duty, on_run=fail)
+    made.master.send(RUN)
+    made.run_for(5)
+    assert len(duty.calls) == pytest.approx(5, abs=1)
+    assert "a fault about a run: can't start new thread" in caplog.text
