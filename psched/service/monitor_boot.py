@@ -2,41 +2,25 @@
 
 import gc
 import logging
-import random
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 
-from psched.app import CLOCK, make_store, new_nonce, open_in_worker
+from psched.app import CLOCK, make_store
 from psched.base.errors import ConfigError
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log, log_uncaught
-from psched.base.texts import visible
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.alerts.failures import Failures
-from psched.core.alerts.hooks import hooks_of
-from psched.core.alerts.judge import Judge
-from psched.core.alerts.protocol import KeepsAlerts
-from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory
 from psched.master.generation_spec import BAD_CONFIG
-from psched.master.totals import Host
 from psched.memory import MEMORY
 from psched.monitor.address import place_of
-from psched.monitor.alarms import AlarmLoop, Alarms, Source, pause_of
-from psched.monitor.delivering import Deliveries
-from psched.monitor.hook_caller import HookCaller, hooks_without_store
-from psched.monitor.host_alerts import HostAlerts
 from psched.monitor.monitor import Duty, Monitor
 from psched.monitor.observed import Observed
-from psched.monitor.outage import Outage
 from psched.monitor.pinging import Delivery, Pinging
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView
-from psched.notify.hooks import Deliverers
 from psched.process import kernel
 from psched.process.cgroup import Cgroup
 from psched.process.kernel import set_title
@@ -119,8 +103,10 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
 
 def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
     """What a monitor with these settings does."""
-    wake = threading.Event()
-    yield Alarms(partial(_alarm_loop, settings, observed, wake), wake)
+    # Loaded only here, because the modules for HTTP, TLS and mail take memory in every worker.
+    from psched.service.alarm_boot import alarms  # noqa: PLC0415
+
+    yield alarms(settings, observed)
     if not settings.metrics:
         return
     # Loaded only here, because the package is optional, and takes memory.
@@ -138,47 +124,6 @@ def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
         yield ServesMetrics(place, read, observed, CLOCK)
     else:
         yield WritesMetrics(place.textfile, read)
-
-
-def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> AlarmLoop | None:
-    """What raises alerts and tells hooks; None if the store keeps no alerts."""
-    store = make_store(settings)
-    if not isinstance(store, KeepsAlerts):
-        return None
-    host = visible(socket.gethostname())
-    deliver = HookCaller(
-        Deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
-    )
-    deliveries = Deliveries(store, new_nonce(), deliver, clock=CLOCK, wake=wake)
-    outage = Outage(
-        settings,
-        host=host,
-        hooks_of=hooks_without_store,
-        deliver=deliver,
-        clock=CLOCK,
-        wake=wake,
-    )
-    rng = random.Random()  # noqa: S311  # only spreads requests
-    sources: list[Source] = [Judge(store, settings, clock=CLOCK, rng=rng, hooks_of=hooks_of)]
-    if isinstance(store, KeepsHistory):
-
-        def observe() -> Host | None:
-            return observed.now.host
-
-        sources.append(
-            HostAlerts(store, settings, host=host, observe=observe, hooks_of=hooks_of, clock=CLOCK)
-        )
-        if isinstance(store, FollowsFailures) and isinstance(store, FindsLastRuns):
-            sources.append(Failures(store, settings, hooks_of=hooks_of, clock=CLOCK))
-    return AlarmLoop(
-        store,
-        sources,
-        deliveries,
-        outage,
-        keep=settings.history_keep,
-        pause=pause_of(settings.poll_interval),
-        clock=CLOCK,
-    )
 
 
 def _pinging(settings: Config) -> Pinging:

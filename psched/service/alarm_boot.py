@@ -1,0 +1,75 @@
+"""Creates the monitor's duty that raises alerts and tells hooks."""
+
+import random
+import socket
+import threading
+from functools import partial
+
+from psched.app import CLOCK, make_store, new_nonce, open_in_worker
+from psched.base.texts import visible
+from psched.config import Config
+from psched.core.alerts.failures import Failures
+from psched.core.alerts.hooks import hooks_of
+from psched.core.alerts.judge import Judge
+from psched.core.alerts.protocol import KeepsAlerts
+from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory
+from psched.master.totals import Host
+from psched.monitor.alarms import AlarmLoop, Alarms, Source, pause_of
+from psched.monitor.delivering import Deliveries
+from psched.monitor.hook_caller import HookCaller, hooks_without_store
+from psched.monitor.host_alerts import HostAlerts
+from psched.monitor.observed import Observed
+from psched.monitor.outage import Outage
+from psched.notify.hooks import Deliverers
+
+
+def alarms(settings: Config, observed: Observed) -> Alarms:
+    """The duty.
+
+    Args:
+        settings: the settings of the installation.
+        observed: what the master tells about the workers.
+    """
+    wake = threading.Event()
+    return Alarms(partial(_alarm_loop, settings, observed, wake), wake)
+
+
+def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> AlarmLoop | None:
+    """What raises alerts and tells hooks; None if the store keeps no alerts."""
+    store = make_store(settings)
+    if not isinstance(store, KeepsAlerts):
+        return None
+    host = visible(socket.gethostname())
+    deliver = HookCaller(
+        Deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
+    )
+    deliveries = Deliveries(store, new_nonce(), deliver, clock=CLOCK, wake=wake)
+    outage = Outage(
+        settings,
+        host=host,
+        hooks_of=hooks_without_store,
+        deliver=deliver,
+        clock=CLOCK,
+        wake=wake,
+    )
+    rng = random.Random()  # noqa: S311  # only spreads requests
+    sources: list[Source] = [Judge(store, settings, clock=CLOCK, rng=rng, hooks_of=hooks_of)]
+    if isinstance(store, KeepsHistory):
+
+        def observe() -> Host | None:
+            return observed.now.host
+
+        sources.append(
+            HostAlerts(store, settings, host=host, observe=observe, hooks_of=hooks_of, clock=CLOCK)
+        )
+        if isinstance(store, FollowsFailures) and isinstance(store, FindsLastRuns):
+            sources.append(Failures(store, settings, hooks_of=hooks_of, clock=CLOCK))
+    return AlarmLoop(
+        store,
+        sources,
+        deliveries,
+        outage,
+        keep=settings.history_keep,
+        pause=pause_of(settings.poll_interval),
+        clock=CLOCK,
+    )
