@@ -3,17 +3,22 @@
 import importlib.util
 import itertools
 import random
+import threading
 from dataclasses import replace
+from math import ceil, inf
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from psched.base.clock import SystemClock
+from psched.core.alerts.protocol import EVERY_ALERT, KeepsAlerts
 from psched.core.history.protocol import KeepsHistory
 from psched.core.output.protocol import KeepsOutput
 from psched.core.store_protocol import ExpiredLease, Settled
 from psched.testing import (
+    AlertsContract,
     BackendContract,
     BacklogContract,
     LeasesByKeyContract,
@@ -71,6 +76,7 @@ class TestFileStore(
         assert store.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
         assert not isinstance(store, KeepsHistory)
         assert not isinstance(store, KeepsOutput)
+        assert not isinstance(store, KeepsAlerts)
 
     def test_the_time_of_a_claim_is_kept_until_the_lease_ends(self, backend_factory):
         """A subclass that keeps the run history needs it for the records of lost attempts."""
@@ -167,6 +173,122 @@ class TestOutputOfAFileStore(OutputContract):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
         store = type("Store", (KeepsOutputInMemory, example.FileStore), {})
         kept = {}, {}
+        return lambda: store(*kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+
+
+class KeepsAlertsInMemory:
+    """The shortest implementation of the capability."""
+
+    def __init__(self, kept, lock, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.kept = kept
+        self.lock = lock
+
+    def alerts_problem(self):
+        return None
+
+    def raise_alerts(self, alerts):
+        raised = []
+        with self.lock:
+            for alert in alerts:
+                open_now = {each.subject for each in self.kept.values() if each.closed is None}
+                if _incident(alert) in self.kept or alert.subject in open_now:
+                    continue
+                now = self.now_ms()
+                new = replace(
+                    alert,
+                    raised=now,
+                    next_try=now if alert.on_raise else None,
+                    closed=None,
+                    closed_text=None,
+                    deliveries={},
+                    owner=None,
+                    fence=0,
+                )
+                self.kept[_incident(alert)] = new
+                raised.append(new)
+        return raised
+
+    def close_alerts(self, alerts, text):
+        closed = []
+        with self.lock:
+            for alert in alerts:
+                found = self.kept.get(_incident(alert))
+                if found is None or found.closed is not None:
+                    continue
+                now, due = self.now_ms(), found.next_try
+                if found.on_close and found.owner is None:
+                    due = now if due is None else min(due, now)
+                new = replace(found, closed=now, closed_text=text, next_try=due)
+                self.kept[_incident(alert)] = new
+                closed.append(new)
+        return closed
+
+    def alerts(self, selection=EVERY_ALERT):
+        found = [
+            alert
+            for alert in reversed(self.kept.values())
+            if selection.key in {None, alert.key}
+            and (not selection.rules or alert.rule in selection.rules)
+            and not (selection.only_open and alert.closed is not None)
+            and alert.raised >= (selection.since or 0)
+        ]
+        return iter(found[: selection.limit])
+
+    def take_alerts(self, owner, *, lease, limit):
+        with self.lock:
+            now = self.now_ms()
+            due = [each for each in self.kept.values() if (each.next_try or inf) <= now]
+            taken = [
+                replace(each, owner=owner, fence=each.fence + 1, next_try=now + ceil(lease * 1000))
+                for each in sorted(due, key=attrgetter("next_try"))[:limit]
+            ]
+            self.kept.update({_incident(each): each for each in taken})
+        return taken
+
+    def note_deliveries(self, alert):
+        with self.lock:
+            found = self.kept.get(_incident(alert))
+            is_held = found is not None and found.owner is not None
+            if not is_held or (found.owner, found.fence) != (alert.owner, alert.fence):
+                return False
+            is_news = found.on_close and found.closed != alert.closed
+            self.kept[_incident(alert)] = replace(
+                found,
+                deliveries=alert.deliveries,
+                next_try=self.now_ms() if is_news else alert.next_try,
+                owner=None,
+            )
+            return True
+
+    def trim_alerts(self, *, before, limit):
+        with self.lock:
+            old = [
+                key
+                for key, each in self.kept.items()
+                if each.closed is not None and each.closed < before and each.next_try is None
+            ][:limit]
+            for key in old:
+                del self.kept[key]
+            return len(old)
+
+    def now_ms(self):
+        return int(self.now() * 1000)
+
+
+def _incident(alert):
+    return (*alert.subject, alert.since)
+
+
+class TestAlertsOfAFileStore(AlertsContract):
+    """The contract of a capability, on the shortest implementation of it."""
+
+    @pytest.fixture
+    def backend_factory(self, example, tmp_path):
+        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        store = type("Store", (KeepsAlertsInMemory, example.FileStore), {})
+        store(None, None, settings, clock=SystemClock(), rng=random.Random()).init()  # noqa: S311
+        kept = {}, threading.Lock()
         return lambda: store(*kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
 
 

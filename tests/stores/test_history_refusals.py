@@ -137,7 +137,7 @@ def limited(database):
         query("CREATE USER limited IDENTIFIED BY 's3cret'")
     try:
         query(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on}psched TO limited", **where)
-        for table in "info", "runs", "workers", "audit", "output":
+        for table in "info", "runs", "workers", "audit", "output", "alerts":
             query(f"GRANT SELECT ON {on}psched_{table} TO limited", **where)
         administrator = "postgres@" if postgresql else "root@"
         yield database.url.replace(administrator, "limited:s3cret@")
@@ -168,7 +168,7 @@ def test_the_rights_on_the_tables_are_enough(store, database):
         name = database.url.rpartition("/")[2]
         on = "" if database.kind == "postgresql" else f"{name}."
         more = {"database": name} if database.kind == "postgresql" else {}
-        for table in "runs", "workers", "audit", "output":
+        for table in "runs", "workers", "audit", "output", "alerts":
             rights = f"GRANT INSERT, UPDATE, DELETE ON {on}psched_{table} TO limited"
             database.server.query(rights, **more)
         database.server.query(f"GRANT INSERT, DELETE ON {on}psched_info TO limited", **more)

@@ -510,7 +510,7 @@ class TestRefusals:
         def change(statement):
             database.server.query(statement, database=name)
 
-        for table in ("runs", "workers", "audit", "output"):
+        for table in ("runs", "workers", "audit", "output", "alerts"):
             change(f"GRANT SELECT, INSERT, UPDATE, DELETE ON psched_{table} TO {account}")
         change(f"REVOKE INSERT, UPDATE, DELETE ON psched_info FROM {account}")
         with pytest.raises(StoreError, match="cannot INSERT, DELETE in the table 'psched_info'"):

@@ -2,6 +2,7 @@
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -13,6 +14,7 @@ from psched.core.model import Row, Settlement
 from psched.core.selection import Selection
 from psched.core.store_protocol import Settled
 from psched.stores.sql.schema import VERSION
+from psched.testing.store_contract.alerts.bench import one_closed
 from support.stores import Sql, make_store, store_factory
 from support.waiting import wait_until
 
@@ -45,7 +47,8 @@ def age(sql, database):
 
 def every_table(table):
     """The names of all tables of a store, in the order in which they are created."""
-    return [table, *(f"{table}_{part}" for part in ("runs", "workers", "audit", "output", "info"))]
+    parts = ("runs", "workers", "audit", "output", "alerts", "info")
+    return [table, *(f"{table}_{part}" for part in parts)]
 
 
 def test_init_makes_the_table_and_says_so_once(bare):
@@ -231,6 +234,10 @@ def test_the_table_may_have_any_name_that_the_setting_takes(database, table):
         assert not store.delete("k")
         assert store.recover("w", alive_time=60, retry_wait=0) == ["k"]
         assert store.delete("k")
+        closed = one_closed(store, on_raise=("mail",))
+        (held,) = store.take_alerts("m", lease=60, limit=1)
+        assert store.note_deliveries(replace(held, next_try=None))
+        assert store.trim_alerts(before=closed.closed + 1, limit=1) == 1
 
 
 def test_two_tables_in_one_database_are_two_stores(database):
