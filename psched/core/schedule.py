@@ -250,8 +250,8 @@ class Schedules(OperatesSchedules, Protocol):
     """The schedules of one store. `psched.open` returns such an object, and handlers get one.
 
     `psched.ScheduleCollection` implements this protocol and documents the methods. The protocol
-    contains neither `poll`, which only programs without workers need, nor `select` and the pauses
-    of types, which change many schedules for people.
+    contains neither `poll`, which only programs without workers need, nor `select`, the pauses of
+    types and alerts, which are for people.
     """
 
     def __getitem__(self, key: str) -> Schedule: ...

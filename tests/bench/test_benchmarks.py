@@ -49,6 +49,14 @@ FOUND = {
         "claims": {"rows_per_second": float, "rows": 500, "of_driver": float},
         "driver": {"rows_per_second": float, "rows": 500},
     },
+    "expectations": {
+        name: {
+            "statements_per_minute": float,
+            "ms_per_minute": float,
+            **{f"step_ms_{each}": float for each in ("p50", "p99", "max")},
+        }
+        for name in ("nothing", "active", "silent")
+    },
     "paused": {
         "search": {
             "pushed_ms": float,

@@ -169,6 +169,7 @@ UNJUDGED = {
     "now": "reads no table",
     "selecting": "its statements are judged by `test_a_selection_costs_as_much_as_it_returns`",
     "overview": "its statements are judged by `test_an_overview_costs_as_much_as_it_shows`",
+    "watching": "judged by `test_what_a_judge_reads_costs_as_much_as_it_returns`",
     "rights": "match no row",
     "count": "counts every row",
     "skip_locked_probe": "matches no row",
@@ -325,6 +326,34 @@ def test_an_overview_costs_as_much_as_it_shows(crowd, name):
 def test_every_statement_of_an_overview_is_judged(crowd):
     sent = [each for each in vars(crowd.sql.overview) if not each.startswith("_")]
     assert sorted(sent) == ["counts", "due", "following", "leased", "paused"]
+
+
+@pytest.mark.parametrize("what", ["active", "active after", "page", "mentioning", "keys"])
+def test_what_a_judge_reads_costs_as_much_as_it_returns(crowd, what):
+    """The number of all rows does not matter; leased rows are read all."""
+    watching, sent = crowd.sql.watching, []
+
+    def query(statement, values):
+        sent.append((statement, dict(values)))
+        return crowd.store._query(statement, values)
+
+    begin = watching.page(crowd.store._query, None, LIMIT, None).following
+    place = crowd.first[0].next_run_time, crowd.key
+    {
+        "active": lambda: watching.active(query, None, LIMIT),
+        "active after": lambda: watching.active(query, place, LIMIT),
+        "page": lambda: watching.page(query, begin, LIMIT, None),
+        "mentioning": lambda: watching.page(query, begin, LIMIT, "expect"),
+        "keys": lambda: watching.of_keys(query, [row.key for row in crowd.first]),
+    }[what]()
+    assert sent
+    for statement, values in sent:
+        cost = crowd.store._connector.run(
+            lambda c, s=statement, v=values: Cost(c, crowd.kind, s, v)
+        )
+        assert cost.examined <= max(MOST, 4 * LEASED), (str(statement), cost.plan)
+        assert not cost.scans or "FROM" not in str(statement), (str(statement), cost.plan)
+        assert not cost.sorts, (str(statement), cost.plan)
 
 
 def costs_of_listing(crowd, conditions, rows):

@@ -122,7 +122,9 @@ def test_the_states_of_an_answer_are_those_that_there_are():
 OF_EVERY_COMMAND = {"--help", "--config", "--environment", "--database", "--table"}
 
 
-@pytest.mark.parametrize("command", ["history", "why", "verify", "audit", "list", "health"])
+@pytest.mark.parametrize(
+    "command", ["alerts", "history", "why", "verify", "audit", "list", "health"]
+)
 def test_the_page_of_a_command_names_its_options(command):
     options = {
         parameter.opts[-1]

@@ -72,7 +72,7 @@ def test_a_path_works_first_and_alone(module):
 
 
 def test_what_a_handler_gets_has_all_that_a_collection_can_do():
-    """Left out: leasing without a worker, an older name, parts of apply, changes to many."""
+    """Left out: polling, an older name, parts of apply, alerts, changes to many."""
 
     def public(cls):
         functions = inspect.getmembers(cls, inspect.isfunction)
@@ -80,6 +80,8 @@ def test_what_a_handler_gets_has_all_that_a_collection_can_do():
 
     assert public(ScheduleCollection) - public(Schedules) == {
         "add_rows",
+        "alerts",
+        "close_alerts",
         "durations",
         "failures",
         "live_workers",
