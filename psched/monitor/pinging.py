@@ -4,7 +4,7 @@ The protocol: https://healthchecks.io/docs/http_api/
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from psched.base.fault_log import FaultLog
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import counted
 from psched.config.monitoring.pings import KEY, slug_of
+from psched.core.history.redaction import Redaction
 from psched.output.masking import Secrets
 
 _log = logging.getLogger("psched.monitor")
@@ -64,6 +65,7 @@ class Pinging:
         open_delivery: creates what delivers pings; called when the first one is to be sent.
         clock: measures how old a ping is.
         secrets: texts that are masked in reasons; output was masked before.
+        redact: patterns of the names of fields whose values are hidden.
     """
 
     name = "pings"
@@ -75,12 +77,14 @@ class Pinging:
         *,
         clock: Clock,
         secrets: Iterable[str] = (),
+        redact: Sequence[str] = (),
     ) -> None:
         self._urls = urls
         self._open_delivery = open_delivery
         self._delivery: Delivery | None = None
         self._clock = clock
         self._secrets = Secrets(secrets)
+        self._redaction = Redaction(redact)
         self._undefined: set[str] = set()
         self._lost = FaultLog("pings are lost", _log, clock)
 
@@ -124,10 +128,11 @@ class Pinging:
         text: bytes = message["text"].encode(errors="replace")
         if self._secrets.all:
             text = self._secrets.pattern.sub(self._secrets.shown, text)
-        # The server keeps a body only if it is UTF-8. The output can begin with half a character.
         tail: bytes = message["data"] if "tail" in message else b""
-        output = tail.decode(errors="replace").encode()
-        return output + (b"" if output.endswith(b"\n") or not output else b"\n") + text + b"\n"
+        between = b"\n" if tail and not tail.endswith(b"\n") else b""
+        # The server keeps a body only if it is UTF-8. The output can begin with half a character.
+        whole = (tail + between + text + b"\n").decode(errors="replace")
+        return self._redaction.text(whole).encode()
 
 
 def url_of(url: str, message: Mapping[str, Any]) -> str:

@@ -137,4 +137,10 @@ def _pinging(settings: Config) -> Pinging:
         client = HttpClient(allowed=settings.allow_private_addresses, clock=CLOCK)
         return PingDelivery(client, CLOCK)
 
-    return Pinging(settings.pings, open_delivery, clock=CLOCK, secrets=settings.secrets)
+    return Pinging(
+        settings.pings,
+        open_delivery,
+        clock=CLOCK,
+        secrets=settings.secrets,
+        redact=settings.redact,
+    )

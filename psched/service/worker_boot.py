@@ -17,6 +17,7 @@ from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.base.texts import brief, cut, visible
 from psched.config import Config, withhold
+from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of
 from psched.core.remote_policy import answer_request
@@ -100,6 +101,8 @@ class WorkerBoot:
             given = {
                 "metrics are not shown": settings.metrics,
                 "pings are not sent": settings.pings,
+                "hooks are not told": settings.hooks,
+                "nothing that is expected is judged": settings.expect != NO_EXPECTATIONS,
             }
             for what in (each for each, value in given.items() if value):
                 _log.warning("%s: a master of a program keeps no monitor", what)

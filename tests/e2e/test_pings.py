@@ -115,6 +115,14 @@ def test_a_task_at_its_time_limit_has_failed(pinged, server):
     assert master.stop() == 0
 
 
+def test_a_task_whose_process_is_killed_has_failed_and_the_next_attempt_succeeds(pinged, server):
+    master = pinged.start()
+    pinged.add("job", data={"kills": "runner", "times": 1})
+    failed = server.wait_for(CHECK, "start", "fail", "start", "success")[1]
+    assert "SIGKILL" in failed.body
+    assert master.stop() == 0
+
+
 def test_a_stop_of_the_service_is_no_failure(pinged, server):
     pinged.configure(graceful_timeout=0)
     master = pinged.start()

@@ -42,9 +42,9 @@ def pinging():
     """Makes the duty that pings, by default without long pauses between tries."""
     made = []
 
-    def make(urls, *, waits=QUICK, allowed=EVERYWHERE, secrets=()):
+    def make(urls, *, waits=QUICK, allowed=EVERYWHERE, **hidden):
         delivery = PingDelivery(client(allowed), CLOCK, waits)
-        made.append(Pinging(urls, lambda: delivery, clock=CLOCK, secrets=secrets))
+        made.append(Pinging(urls, lambda: delivery, clock=CLOCK, **hidden))
         return made[-1]
 
     yield make
@@ -119,6 +119,13 @@ def test_a_secret_in_the_reason_is_masked(server, pinging):
     pings = pinging({"backup": server.url(CHECK)}, secrets=["hunter22"])
     pings.note(told("fail", text="ValueError: hunter22"))
     assert server.wait_for(CHECK, "fail")[0].body == "ValueError: ***\n"
+
+
+def test_the_values_of_fields_that_are_redacted_are_hidden(server, pinging):
+    pings = pinging({"backup": server.url(CHECK)}, redact=["*token*"])
+    pings.note(told("fail", text="api_token=abc is wrong", output=b"token: secret\n"))
+    body = server.wait_for(CHECK, "fail")[0].body
+    assert body == "token: [redacted]\napi_token=[redacted] is wrong\n"
 
 
 def test_the_output_is_cut_at_its_beginning_to_what_the_server_keeps(pinging):
