@@ -230,7 +230,14 @@ def test_the_last_success_is_shown_of_keys_that_are_listed(each_service, tmp_pat
 
 def test_a_program_has_no_monitor_and_says_what_it_does_not_do(service):
     pings = {"check": "https://hc-ping.com/x"}
-    service.configure(metrics="127.0.0.1:9464", pings=pings, ping="check", dispatch=None)
+    service.configure(
+        metrics="127.0.0.1:9464",
+        pings=pings,
+        ping="check",
+        hooks={"ops": {"command": ["/bin/true"]}},
+        expect={"late": "5m"},
+        dispatch=None,
+    )
     service.write(
         "program.py",
         """
@@ -244,6 +251,8 @@ def test_a_program_has_no_monitor_and_says_what_it_does_not_do(service):
 
     assert master.text.count("metrics are not shown") == 1
     assert master.text.count("pings are not sent") == 1
+    assert master.text.count("hooks are not told") == 1
+    assert master.text.count("nothing that is expected is judged") == 1
     assert status(service)["monitor"] is None
     service.add("one")
     service.wait_for_finish("one")
