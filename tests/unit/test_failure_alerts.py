@@ -1,11 +1,14 @@
 """Tests of the alerts about failed runs, on a real store."""
 
 import random
+import sqlite3
+from contextlib import closing
 from dataclasses import replace as changed
 
 import pytest
 
 from psched import stores
+from psched.base.errors import SchemaError
 from psched.config import from_mapping
 from psched.core.alerts.failures import Failures
 from psched.core.alerts.protocol import AlertSelection
@@ -56,6 +59,18 @@ class Bench:
         )
         self.store.record([record])
         return record
+
+    def hide_alerts(self):
+        self._rename("psched_alerts", "hidden")
+
+    def show_alerts(self):
+        self._rename("hidden", "psched_alerts")
+
+    def _rename(self, old, new):
+        path = self.settings.url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+            connection.commit()
 
     def open(self):
         return [(alert.key, alert.rule) for alert in self.alerts(only_open=True)]
@@ -257,22 +272,101 @@ def test_of_many_open_alerts_all_are_closed_at_last(bench, monkeypatch):
     assert sorted(closed) == keys[:5]
 
 
-def test_while_very_many_alerts_are_open_no_more_are_raised(bench, monkeypatch):
+def test_many_failed_tasks_do_not_silence_a_schedule(bench, monkeypatch):
     monkeypatch.setattr("psched.core.alerts.failures.MOST_OPEN", 3)
     bench.add("k0", "k1", "k2", "more")
+    bench.add("nightly", cron="@daily")
     monitor = bench.monitor()
     for number in range(3):
         bench.run(f"k{number}", Outcome.FAILED)
     assert len(monitor.step().raised) == 3
     bench.run("more", Outcome.FAILED)
+    bench.run("nightly", Outcome.FAILED)
     raised, _, [note], _ = monitor.step()
-    assert not raised
-    assert note.endswith("no more are raised until some are over")
+    assert [alert.key for alert in raised] == ["nightly"]
+    assert "one-off tasks" in note
     assert not monitor.step().notes
-    bench.store.delete("k0")
+
+
+@pytest.mark.parametrize("failures", [2, 40])
+def test_an_incident_that_is_over_is_not_told_again_however_many_runs_follow(bench, failures):
+    bench.add("k")
+    one, other = bench.monitor(), bench.monitor()
+    raised, closed = [], []
+
+    def step():
+        for monitor in one, other, bench.monitor():
+            done = monitor.step()
+            raised.extend(done.raised)
+            closed.extend(done.closed)
+
+    step()
+    for attempt in range(failures):
+        bench.run("k", Outcome.FAILED, attempt=attempt + 1)
+        step()
+    for number in range(45):
+        bench.run("k", Outcome.FINISHED, Fate.FINISHED, scheduled_time=number + 2)
+        step()
+    assert (len(raised), len(closed)) == (1, 1)
+
+
+def test_an_alert_that_was_closed_by_hand_is_not_raised_again_by_the_same_incident(bench):
+    bench.add("k")
+    monitor = bench.monitor()
+    bench.run("k", Outcome.FAILED)
+    bench.store.close_alerts(monitor.step().raised, "closed by ann")
+    for attempt in range(2, 42):
+        bench.run("k", Outcome.FAILED, attempt=attempt)
+        assert not any(monitor.step()[:2])
+    assert not any(bench.monitor().step()[:2])
+
+
+def test_an_extra_run_counts_as_a_run_of_its_schedule(bench):
+    bench.add("k", cron="@daily")
+    monitor = bench.monitor()
+    bench.run("k!0123456789abcdef", Outcome.FAILED, reason="why")
+    [raised], _ = monitor.step()[:2]
+    assert (raised.key, raised.text) == (
+        "k",
+        "extra run k!0123456789abcdef: attempt 1 has failed: why",
+    )
+    bench.run("k!0123456789abcdef", Outcome.FINISHED, Fate.FINISHED, attempt=2)
+    _, [closed] = monitor.step()[:2]
+    assert closed.closed_text == "an extra run has succeeded"
+
+
+def test_a_task_that_is_gone_tells_the_hooks_of_its_type(tmp_path):
+    bench = Bench(f"sqlite:///{tmp_path}/psched.db", types={"default": {"max_attempts": 7}})
+    monitor = bench.monitor()
     monitor.step()
-    bench.run("more", Outcome.FAILED, attempt=2)
-    assert monitor.step().raised or monitor.step().raised
+    bench.run("gone", Outcome.FAILED, Fate.GAVE_UP)
+    [raised], [closed] = monitor.step()[:2]
+    assert raised.on_close == ("after-7",)
+    assert closed.closed_text == "the schedule was deleted"
+
+
+def test_an_alert_is_over_at_the_next_occurrence_if_the_history_is_switched_off(bench):
+    bench.add("k", cron="@every 1h")
+    monitor = bench.monitor()
+    bench.run("k", Outcome.FAILED)
+    assert monitor.step().raised
+    row = bench.store.get("k")
+    assert bench.store.replace(
+        row, changed(row, options='{"history": "none"}', next_time=3601, next_run_time=3601)
+    )
+    assert [alert.closed_text for alert in monitor.step().closed] == ["a later run has succeeded"]
+
+
+def test_a_store_that_fails_in_between_is_asked_again_for_the_same(bench):
+    bench.add("k")
+    monitor = bench.monitor()
+    monitor.step()
+    bench.run("k", Outcome.FAILED)
+    bench.hide_alerts()
+    with pytest.raises(SchemaError):
+        monitor.step()
+    bench.show_alerts()
+    assert len(monitor.step().raised) == 1
 
 
 def test_values_of_fields_that_are_redacted_are_not_in_the_text(tmp_path):

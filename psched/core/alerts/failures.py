@@ -1,12 +1,12 @@
 """Alerts about failed runs: found in the run history, over when the schedule has succeeded again.
 
-Failures of a schedule that follow each other without a success between them are one incident, which
-begins with the first of them. All monitors find the same beginning, because they read the same
-records; so only one of them raises the alert.
+Failures of a schedule that follow each other without a success between them are one incident. An
+incident is raised only if no alert of the same schedule and rule was raised since the last success
+before it. An extra run counts as a run of its schedule.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import dropwhile
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from psched.base.clock import Clock
@@ -15,12 +15,14 @@ from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.alerts.raising import MOST_RAISED, HooksOf, Raising
+from psched.core.alerts.watching import light_rows
 from psched.core.columns import annotation
 from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, Row
+from psched.core.operations.extra_runs import schedule_key
 from psched.core.store_protocol import Store
 
 RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
@@ -29,19 +31,26 @@ RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
 _MOST_NEW = 1000
 """The most records of failures that one step reads."""
 
-MOST_OPEN = 5000
-"""While so many alerts about failures are open, no further ones are raised."""
+_MOST_SEEN = 20_000
+"""The most records that are remembered, because a store may return them again."""
 
-_FULL = f"{MOST_OPEN} alerts about failures are open: no more are raised until some are over"
+MOST_OPEN = 5000
+"""While so many alerts about failures are open, those of one-off tasks raise no further ones."""
+
+_MOST_READ = 4 * MOST_OPEN
+"""The most open alerts that are read."""
 
 _CHECKED = 500
 """Of so many open alerts, one step finds out whether they are over."""
 
+_EXTRA_CHECKED = 20
+"""Of so many schedules, one step looks whether an extra run has succeeded: one query for each."""
+
 _OTHERS = 60.0
 """Seconds between two looks for alerts that other monitors have raised, while none is open."""
 
-_MOST_TRIED = 30
-"""Among so many of the newest records of a key, the first failure of an incident is searched."""
+_NEAREST = 30
+"""So many records of a schedule are read to find the beginning of an incident."""
 
 _LONGEST_TEXT = 400
 """The most characters of a reason in an alert's text."""
@@ -86,10 +95,12 @@ class Failures:
         self._redaction = Redaction(settings.redact)
         self._clock = clock
         self._place: str | None = None
+        self._seen: OrderedDict[tuple[str, int, str | None], None] = OrderedDict()
         self._open: Sequence[Alert] = ()  # those that are still to be checked
         self._open_count = 0
         self._is_full = False
         self._read_open_at = clock.monotonic()
+        self._turn = 0
 
     def step(self) -> Step:
         """Raise alerts about failures that are new, and close those that are over.
@@ -101,23 +112,42 @@ class Failures:
             StoreError: the store does not answer. The next step continues where this one began.
         """
         news = self._store.new_failures(self._place, _MOST_NEW)
+        records = [record for record in news.records if _identity(record) not in self._seen]
         raised: Sequence[Alert] = ()
-        was_full, self._is_full = self._is_full, self._open_count >= MOST_OPEN
-        notes = [_FULL] if self._is_full and not was_full else []
-        if news.records and not self._is_full:
-            raised = self._raise(news.records, is_first=self._place is None)
+        notes = list[str]()
+        if records:
+            raised = self._raise(records, is_first=self._place is None, notes=notes)
+        for record in reversed(records):
+            self._seen[_identity(record)] = None
+        while len(self._seen) > _MOST_SEEN:
+            self._seen.popitem(last=False)
         self._place = news.place
         return Step(raised, self._close(is_news=bool(raised)), notes)
 
-    def _raise(self, records: Sequence[RunRecord], *, is_first: bool) -> Sequence[Alert]:
+    # --- raising -------------------------------------------------------------------------
+
+    def _raise(
+        self, records: Sequence[RunRecord], *, is_first: bool, notes: list[str]
+    ) -> Sequence[Alert]:
         latest: dict[tuple[str, Rule], RunRecord] = {}
         for record in records:  # the newest first
             if rule := rule_of(record):
-                latest.setdefault((record.key, rule), record)
-        wanted = [(rule, record) for (_, rule), record in latest.items()]
-        rows = self._store.look([record.key for _, record in wanted]) if wanted else {}
+                latest.setdefault((schedule_key(record.key), rule), record)
+        rows = light_rows(self._store, sorted({key for key, _ in latest}))
+        was_full, self._is_full = self._is_full, self._open_count >= MOST_OPEN
+        if self._is_full:
+            # Failed one-off tasks stay until somebody cares. They must not silence the schedules.
+            if not was_full:
+                notes.append(f"{MOST_OPEN} alerts are open: those of one-off tasks raise no more")
+            latest = {
+                (key, rule): record
+                for (key, rule), record in latest.items()
+                if key in rows and rows[key].cron is not None
+            }
         found = [
-            self._alert(rule, record, rows.get(record.key)) for rule, record in reversed(wanted)
+            each
+            for (key, rule), record in reversed(latest.items())
+            if (each := self._incident(key, rule, record, rows.get(key)))
         ]
         if is_first:
             over = {alert.subject for alert, _ in self._over([alert for alert, _ in found])}
@@ -128,15 +158,23 @@ class Failures:
             for alert in self._raising.raise_alerts(found[start : start + MOST_RAISED])
         ]
 
-    def _alert(self, rule: Rule, record: RunRecord, row: Row | None) -> tuple[Alert, Config]:
-        """The alert about a failure, and the settings of its schedule."""
-        settings = self._settings if row is None else settings_of(row, self._settings)
-        of_key = self._store.runs(RunSelection(key=record.key, limit=_MOST_TRIED))
-        earlier = dropwhile(lambda other: other.lease != record.lease, of_key)
+    def _incident(
+        self, key: str, rule: Rule, record: RunRecord, row: Row | None
+    ) -> tuple[Alert, Config] | None:
+        """The alert about a failure, and the settings of its schedule; None if it was raised."""
+        settings = settings_of(
+            Row(key=key, type=record.type) if row is None else row, self._settings
+        )
+        began, success = self._beginning(
+            key, rule, record, knows_successes=settings.history == "all"
+        )
+        [*last] = self._store.alerts(AlertSelection(key=key, rules=frozenset({rule}), limit=1))
+        if last and (success is None or last[0].since > success):
+            return None
         alert = Alert(
-            key=record.key,
+            key=key,
             rule=rule,
-            since=_began(rule, record, earlier, whole=settings.history == "all"),
+            since=began,
             type=record.type,
             label=record.label if row is None else annotation(row, "label"),
             scheduled_time=record.scheduled_time,
@@ -144,11 +182,44 @@ class Failures:
         )
         return alert, settings
 
+    def _beginning(
+        self, key: str, rule: Rule, record: RunRecord, *, knows_successes: bool
+    ) -> tuple[int, int | None]:
+        """When the first failure of an incident ended, and the last success before it.
+
+        If the history contains no successes, each occurrence is an incident of its own, because it
+        cannot be seen which ones belong together.
+
+        Returns:
+            Both in milliseconds. Of very many failures, the first one is not looked for. The second
+            value is None if there was no success.
+        """
+        began = record.ended
+        nearest = RunSelection(key=key, with_extra_runs=True, limit=_NEAREST)
+        for other in self._store.runs(nearest):
+            if other.ended > record.ended or other.lease == record.lease:
+                continue
+            if _is_success(other):
+                return began, other.ended
+            if not knows_successes and other.scheduled_time != record.scheduled_time:
+                return began, other.ended
+            if rule_of(other) is rule:
+                began = other.ended
+        succeeded = RunSelection(
+            key=key, with_extra_runs=True, fates=frozenset({Fate.FINISHED}), limit=_NEAREST
+        )
+        for other in self._store.runs(succeeded):
+            if other.ended < record.ended:
+                return began, other.ended
+        return began, None
+
+    # --- closing -------------------------------------------------------------------------
+
     def _close(self, *, is_news: bool) -> Sequence[Alert]:
         """Close alerts that are over; of many, only some, and others by the next step."""
         now = self._clock.monotonic()
         if not self._open and (is_news or self._open_count or now >= self._read_open_at):
-            selection = AlertSelection(rules=RULES, only_open=True, limit=MOST_OPEN)
+            selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_READ)
             self._open = [*self._store.alerts(selection)]
             self._open_count = len(self._open)
             self._read_open_at = now + _OTHERS
@@ -158,14 +229,25 @@ class Failures:
     def _over(self, alerts: Sequence[Alert]) -> Iterator[tuple[Alert, str]]:
         """Those of some alerts that are over, and why."""
         keys = sorted({alert.key for alert in alerts})
-        rows = self._store.look(keys) if keys else {}
+        rows = light_rows(self._store, keys)
         last = self._store.last_runs(keys) if keys else {}
+        still: list[Alert] = []
         for alert in alerts:
             row = rows.get(alert.key)
             if row is None:
                 yield alert, "the schedule was deleted"
             elif why := _why_over(alert, row, last.get(alert.key), self._settings):
                 yield alert, why
+            elif row.cron is not None and alert.rule != Rule.QUARANTINED:
+                still.append(alert)
+        # Of many, each step looks at others.
+        begin = self._turn % len(still) if still else 0
+        for alert in (still[begin:] + still[:begin])[:_EXTRA_CHECKED]:
+            self._turn += 1
+            newest = RunSelection(key=alert.key, with_extra_runs=True, limit=1)
+            for record in self._store.runs(newest):
+                if _is_success(record) and record.ended >= alert.since:
+                    yield alert, "an extra run has succeeded"
 
 
 def rule_of(record: RunRecord) -> Rule | None:
@@ -183,6 +265,11 @@ def rule_of(record: RunRecord) -> Rule | None:
             return None
 
 
+def _identity(record: RunRecord) -> tuple[str, int, str | None]:
+    # A lost attempt can get another outcome later, which is news.
+    return f"{record.key}\0{record.lease}", record.scheduled_time, record.outcome
+
+
 def _why_over(alert: Alert, row: Row, last: RunRecord | None, settings: Config) -> str | None:
     """Why an alert is over; None if it is not.
 
@@ -198,39 +285,18 @@ def _why_over(alert: Alert, row: Row, last: RunRecord | None, settings: Config) 
         return f"it has succeeded, attempt {last.attempt}"
     if row.status in ENDED - {FAILED, EXPIRED}:
         return f"it is {row.status}"
+    if settings_of(row, settings).history == "all" and last is not None:
+        return None
     # Without records of successes, a later settle that has left no record of a failure is one.
-    if (
-        last is not None
-        and settings_of(row, settings).history == "failures"
-        and row.settled_by != last.lease
-        and (row.next_time or 0) > last.scheduled_time
-        and row.attempt == 0
-    ):
+    failed = alert.scheduled_time if last is None else last.scheduled_time
+    settled = last is None or row.settled_by != last.lease
+    if settled and row.attempt == 0 and (row.next_time or 0) > (failed or 0):
         return "a later run has succeeded"
     return None
 
 
 def _is_success(record: RunRecord) -> bool:
     return record.fate == Fate.FINISHED or record.outcome == Outcome.FINISHED
-
-
-def _began(rule: Rule, record: RunRecord, earlier: Iterable[RunRecord], *, whole: bool) -> int:
-    """When the incident began to which a failure belongs, in milliseconds.
-
-    Args:
-        rule: the rule of the failure.
-        record: the failure.
-        earlier: the records of its key from this one on, the newest first.
-        whole: whether the history contains successes. If it does not, each occurrence is an
-            incident of its own, because it cannot be seen which ones belong together.
-    """
-    began = record.ended
-    for other in earlier:
-        if _is_success(other) or (not whole and other.scheduled_time != record.scheduled_time):
-            break
-        if rule_of(other) is rule:
-            began = other.ended
-    return began
 
 
 def _text(record: RunRecord, redaction: Redaction) -> str:
@@ -249,5 +315,7 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
             what = f"attempt {record.attempt} has lost its lease"
         case _:
             what = f"attempt {record.attempt} has failed"
+    if record.key != schedule_key(record.key):
+        what = f"extra run {record.key}: {what}"
     reason = cut(visible(redaction.text(record.reason or "")), _LONGEST_TEXT)
     return f"{what}: {reason}" if reason else what
