@@ -192,6 +192,7 @@ TO_MONITOR = Shapes(
                 due=whole(),
                 late=whole(),
                 deaths=whole(),
+                last_death=maybe(number()),
                 problem=maybe(brief_text),
             ),
         },

@@ -32,6 +32,7 @@ class Host(NamedTuple):
         due: how many due rows wait because no slot is free, see `psched.master.reports.load.Load`.
         late: the whole seconds by which the oldest of these rows is late.
         deaths: how many workers have died since the master's start.
+        last_death: when the last one has died, in seconds of the boot-time clock; None if none has.
         problem: why no task could be claimed lately, see `psched.master.reports.health`; None if
             one could be.
     """
@@ -42,6 +43,7 @@ class Host(NamedTuple):
     due: int = 0
     late: int = 0
     deaths: int = 0
+    last_death: float | None = None
     problem: str | None = None
 
 
@@ -106,5 +108,6 @@ def host_of(workers: Workers, problem: str | None) -> Host:
         due=load.due,
         late=floor(load.late),
         deaths=workers.deaths,
+        last_death=workers.last_death,
         problem=None if problem is None else brief(problem),
     )

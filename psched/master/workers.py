@@ -48,6 +48,8 @@ class Workers:
 
     Attributes:
         deaths: how many ready workers have exited unexpectedly.
+        last_death: when the last one of them did, in seconds of the boot-time clock; None if none
+            has.
         due: when `excuse_standstill` should be called next, in seconds of the monotonic clock. The
             caller of `excuse_standstill` sets this attribute.
     """
@@ -80,6 +82,7 @@ class Workers:
         self._helpers: dict[int, Callable[[Exit], object]] = {}
         self.due = clock.monotonic()
         self.deaths = 0
+        self.last_death: float | None = None
 
     def __iter__(self) -> Iterator[WorkerChild]:
         return iter([*self._by_pid.values()])
@@ -208,7 +211,9 @@ class Workers:
                 self._nonce_file.remove(worker.recovering)
             worker.reaped(exit_)
             expected = exit_.status == DRAINED or worker.draining
-            self.deaths += worker.ready and not expected
+            if worker.ready and not expected:
+                self.deaths += 1
+                self.last_death = self._clock.boottime()
             level = logging.INFO if expected else logging.ERROR
             how = worker.describe_exit(self._clock.boottime())
             _log.log(level, "%s, pid %d, %s", worker.identity, exit_.pid, how)

@@ -26,6 +26,9 @@ _GONE = 300
 _EVERY = 60.0
 """Seconds between two searches for alerts about hosts that are gone."""
 
+_FORGOTTEN = 3600.0
+"""Seconds after which this host's alerts are closed that another master has raised."""
+
 _MOST = 1000
 """The most open alerts about hosts that are read."""
 
@@ -36,6 +39,9 @@ class HostAlertStore(Store, KeepsHistory, KeepsAlerts, Protocol):
 
 class HostAlerts:
     """Raises and closes the alerts about this host, and closes those about hosts that are gone.
+
+    What the master says decides whether an alert is on, and the store decides whether it is open.
+    So nothing is forgotten if an answer of the store is lost, or if a monitor is replaced.
 
     Args:
         store: contains the alerts.
@@ -62,61 +68,71 @@ class HostAlerts:
         self._observe = observe
         self._hooks_of = hooks_of
         self._clock = clock
-        self._open: dict[str, Alert] | None = None  # by rule; None before they were read
-        self._deaths: int | None = None
-        self._last_death = clock.monotonic()
+        self._told_death: float | None = None
+        self._is_any_open = False
         self._look_at = clock.monotonic()
+        # Another master on this host may have raised an alert of the same name. Those that are not
+        # ours are closed only if nobody has closed them for long.
+        self._ours: set[str] | None = None
 
     def step(self) -> Step:
         """Raise and close what is due.
 
         Raises:
-            StoreError: the store does not answer.
+            StoreError: the store does not answer. The next step does the same.
         """
         host = self._observe()
         if host is None:
             return Step()
-        if self._open is None:
-            self._open = {
-                alert.rule: alert for alert in self._all_open() if alert.host == self._host
-            }
+        wanted, over = self._judged(host)
+        now = self._clock.monotonic()
+        if not (wanted or self._is_any_open or now >= self._look_at):
+            return Step()
+        found = [*self._store.alerts(AlertSelection(key="", only_open=True, limit=_MOST))]
+        mine = {alert.rule: alert for alert in found if alert.host == self._host}
+        if self._ours is None:
+            self._ours = {*mine}
         raised: list[Alert] = []
         closed: list[Alert] = []
-        self._judge_slots(host, raised, closed)
-        self._judge_deaths(host, raised, closed)
-        closed += self._close_gone()
+        for rule, text in wanted.items():
+            if rule not in mine:
+                self._ours.add(rule)  # also if the answer is lost
+                raised += self._raise(rule, text)
+        if Rule.WORKER_DIED in wanted:
+            self._told_death = host.last_death
+        for rule, alert in mine.items():
+            is_old = now >= self._look_at and self._age(alert) > _FORGOTTEN
+            if rule in over and (rule in self._ours or is_old):
+                closed += self._store.close_alerts([alert], over[rule])
+        if now >= self._look_at:
+            closed += self._close_gone([alert for alert in found if alert.host != self._host])
+            self._look_at = now + _EVERY
+        self._is_any_open = bool(mine or raised)
         return Step(raised, closed)
 
-    def _judge_slots(self, host: Host, raised: list[Alert], closed: list[Alert]) -> None:
+    def _judged(self, host: Host) -> tuple[dict[str, str], dict[str, str]]:
+        """The texts of the alerts that are on, by rule; and why the others are over."""
+        wanted: dict[str, str] = {}
+        over: dict[str, str] = {}
         if host.due and not host.free and host.slots and host.late >= WAITED:
-            text = (
+            wanted[Rule.NO_SLOT] = (
                 f"{counted(host.due, 'due row')} cannot start, the oldest is {host.late} s late:"
                 f" none of {counted(host.slots, 'slot')} is free; raise concurrency or processors"
             )
-            raised += self._raise(Rule.NO_SLOT, text)
         elif host.slots and not host.due:
-            closed += self._close(Rule.NO_SLOT, "no due row waits for a slot any more")
-
-    def _judge_deaths(self, host: Host, raised: list[Alert], closed: list[Alert]) -> None:
-        now = self._clock.monotonic()
-        before, self._deaths = self._deaths, host.deaths
-        if before is not None and host.deaths > before:
-            self._last_death = now
-            died = counted(host.deaths - before, "worker")
-            text = f"{died} died unexpectedly; the log of psched-master says how"
-            try:
-                raised += self._raise(Rule.WORKER_DIED, text)
-            except Exception:
-                self._deaths = before  # tried again by the next step
-                raise
-        elif now >= self._last_death + QUIET:
-            closed += self._close(
-                Rule.WORKER_DIED, f"no worker has died for {QUIET / 60:.0f} minutes"
+            over[Rule.NO_SLOT] = "no due row waits for a slot any more"
+        last = host.last_death
+        if last is None or self._clock.boottime() - last >= QUIET:
+            over[Rule.WORKER_DIED] = f"no worker has died for {QUIET / 60:.0f} minutes"
+        elif last != self._told_death:
+            # So that a death is told once, even if somebody closes the alert.
+            died = counted(host.deaths, "worker")
+            wanted[Rule.WORKER_DIED] = (
+                f"{died} died unexpectedly since psched-master started; its log says how"
             )
+        return wanted, over
 
-    def _raise(self, rule: Rule, text: str) -> Sequence[Alert]:
-        if self._open is None or rule in self._open:
-            return ()
+    def _raise(self, rule: str, text: str) -> Sequence[Alert]:
         on_raise, on_close = self._hooks_of(rule, self._settings)
         alert = Alert(
             key="",
@@ -127,31 +143,15 @@ class HostAlerts:
             on_raise=on_raise,
             on_close=on_close,
         )
-        raised = self._store.raise_alerts([alert])
-        # If none was raised, another master on this host has raised it.
-        self._open[rule] = raised[0] if raised else alert
-        return raised
+        return self._store.raise_alerts([alert])
 
-    def _close(self, rule: Rule, why: str) -> Sequence[Alert]:
-        if not self._open or rule not in self._open:
-            return ()
-        closed = self._store.close_alerts([self._open[rule]], why)
-        del self._open[rule]
-        return closed
+    def _age(self, alert: Alert) -> float:
+        return self._store.now() - alert.raised / 1000
 
-    def _all_open(self) -> Sequence[Alert]:
-        return [*self._store.alerts(AlertSelection(key="", only_open=True, limit=_MOST))]
-
-    def _close_gone(self) -> Sequence[Alert]:
+    def _close_gone(self, others: Sequence[Alert]) -> Sequence[Alert]:
         """Close the alerts about hosts that have no worker any more: nobody else would."""
-        now = self._clock.monotonic()
-        if now < self._look_at:
+        if not others:
             return ()
-        others = [alert for alert in self._all_open() if alert.host != self._host]
-        closed: Sequence[Alert] = ()
-        if others:
-            alive = {each.host for each in self._store.workers(int(self._store.now()) - _GONE)}
-            gone = [alert for alert in others if alert.host not in alive]
-            closed = self._store.close_alerts(gone, "no worker of the host is alive any more")
-        self._look_at = now + _EVERY
-        return closed
+        alive = {each.host for each in self._store.workers(int(self._store.now()) - _GONE)}
+        gone = [alert for alert in others if alert.host not in alive]
+        return self._store.close_alerts(gone, "no worker of the host is alive any more")

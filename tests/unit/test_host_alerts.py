@@ -5,6 +5,7 @@ import random
 import pytest
 
 from psched import stores
+from psched.base.errors import UnknownOutcomeError
 from psched.config import from_mapping
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import WorkerRecord
@@ -111,24 +112,68 @@ def test_a_new_monitor_goes_on_with_the_alerts_of_its_host(bench):
     assert sorted(bench.open()) == [("web1", "no_slot"), ("web2", "no_slot")]
 
 
+def died(bench, number=1):
+    return Host(slots=4, free=4, deaths=number, last_death=bench.clock.boottime())
+
+
 def test_deaths_of_workers_raise_an_alert_until_none_has_died_for_a_while(bench):
     monitor = bench.monitor()
-    assert step(monitor, Host(slots=4, deaths=0)) == ([], [])
-    [text], _ = step(monitor, Host(slots=4, deaths=2))
-    assert text == "2 workers died unexpectedly; the log of psched-master says how"
+    [text], _ = step(monitor, died(bench, 2))
+    assert text == "2 workers died unexpectedly since psched-master started; its log says how"
     bench.clock.advance(QUIET - 1)
-    assert step(monitor, Host(slots=4, deaths=3)) == ([], [])
+    assert step(monitor, died(bench, 3)) == ([], [])
     bench.clock.advance(QUIET - 1)
     assert step(monitor) == ([], [])
     bench.clock.advance(1)
     assert step(monitor) == ([], ["no worker has died for 10 minutes"])
 
 
-def test_deaths_before_the_monitor_began_are_not_told(bench):
+def test_a_death_just_before_the_monitor_began_is_told_and_an_old_one_is_not(bench):
+    seen = died(bench)
+    bench.clock.advance(QUIET)
+    assert step(bench.monitor(), seen) == ([], [])
+    assert len(step(bench.monitor(), died(bench))[0]) == 1
+
+
+def test_a_death_is_told_once_even_if_somebody_closes_the_alert(bench):
     monitor = bench.monitor()
-    monitor.seen = Host(slots=4, deaths=5)
-    monitor._deaths = None
+    assert len(step(monitor, died(bench))[0]) == 1
+    bench.store.close_alerts([*bench.store.alerts()], "by hand")
     assert step(monitor) == ([], [])
+    bench.clock.advance(1)
+    assert len(step(monitor, died(bench, 2))[0]) == 1
+
+
+def test_another_monitor_may_close_an_alert_and_a_want_that_lasts_is_told_again(bench):
+    monitor = bench.monitor()
+    step(monitor, BUSY)
+    bench.store.close_alerts([*bench.store.alerts()], "by another host")
+    assert len(step(monitor)[0]) == 1
+
+
+def test_an_answer_that_was_lost_leaves_no_alert_open(bench, monkeypatch):
+    monitor = bench.monitor()
+    raise_alerts = monitor._store.raise_alerts
+
+    def unanswered(alerts):
+        raise_alerts(alerts)
+        raise UnknownOutcomeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(monitor._store, "raise_alerts", unanswered)
+        with pytest.raises(UnknownOutcomeError):
+            step(monitor, BUSY)
+    assert step(monitor) == ([], [])
+    assert step(monitor, BUSY._replace(due=0))[1] == ["no due row waits for a slot any more"]
+
+
+def test_two_masters_on_one_host_do_not_close_each_others_alert(bench):
+    one, other = bench.monitor(), bench.monitor()
+    step(one, BUSY)
+    for _ in range(3):
+        assert step(other, Host(slots=4, free=4)) == ([], [])
+        bench.clock.advance(60)
+    assert bench.open() == [("web1", "no_slot")]
 
 
 def test_the_alerts_of_a_host_that_is_gone_are_closed_by_another_one(bench):
