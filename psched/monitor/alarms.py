@@ -7,10 +7,11 @@ connection to the store.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from psched.base.clock import Clock
-from psched.base.errors import SchemaError, StoreError
+from psched.base.errors import TransientStoreError
 from psched.base.fault_log import FaultLog
 from psched.core.alerts.alert import Alert
 from psched.core.alerts.protocol import KeepsAlerts
@@ -35,14 +36,18 @@ _REPAIRS = 60.0
 _TRIMS = 3600.0
 """Seconds between two deletions of old alerts."""
 
-_TRIMMED = 1000
+_TRIMMED = 500
 """The most alerts that one deletion deletes."""
 
 _LOOK = 5.0
 """Seconds between two looks whether the thread has ended."""
 
-_LAST_WAIT = 5.0
-"""Seconds for which the end of the monitor waits for deliveries."""
+_LAST_WAIT = 2.0
+"""Seconds for which the end of the monitor waits for deliveries. The master kills a monitor that
+takes 5 seconds to end, and the pings need 2."""
+
+_SHORT = 0.1
+"""The longest pause between two looks for deliveries that have ended."""
 
 
 class AlertStore(Store, KeepsAlerts, Protocol):
@@ -93,6 +98,8 @@ class _Timed:
 class AlarmLoop:
     """One look after the other at the store.
 
+    A fault of one source stops neither the others nor the deliveries.
+
     Args:
         store: contains the alerts.
         sources: raise and close alerts.
@@ -122,9 +129,8 @@ class AlarmLoop:
         self._pause = pause
         self._clock = clock
         self._problems = FaultLog("no alerts are raised", _log, clock)
-        self._faults = FaultLog("the store does not answer the monitor", _log, clock)
-        self._usable_until = float("-inf")
-        self._trim_at = float("-inf")
+        self._silence = FaultLog("the store does not answer the monitor", _log, clock)
+        self._usable_until = self._trim_at = float("-inf")
 
     @property
     def is_idle(self) -> bool:
@@ -135,26 +141,41 @@ class AlarmLoop:
         """Judge and deliver what is due; return the seconds until the next step."""
         pause = self._pause
         try:
-            if not self._is_usable():
-                pause = _REPAIRS
-            else:
-                self._judge()
+            if self._is_usable():
                 self._deliveries.step(self._store.now)
+                if self._judge():
+                    self._deliveries.step(self._store.now)  # so that it is told at once
                 self._trim()
                 pause = self._until_due()
-        except SchemaError as error:
+            else:
+                pause = _REPAIRS
+        except TransientStoreError as error:
+            self._silence.failed(error)
+            self._outage.failed(error)
+        except Exception as error:  # noqa: BLE001  # for example, a right on the table is missing
             self._problems.failed(error)
             self._usable_until = float("-inf")
+            self._answered()
             pause = _REPAIRS
-        except StoreError as error:
-            self._faults.failed(error)
-            self._outage.failed(error)
-            self._usable_until = float("-inf")
         else:
-            self._faults.passed()
-            self._outage.passed()
+            self._answered()
         self._outage.step()
         return pause if self.is_idle else min(pause, _BUSY)
+
+    def finish(self) -> None:
+        """Note what was delivered, and begin nothing more."""
+        with suppress(Exception):
+            self._deliveries.step(self._store.now, takes=False)
+        self._outage.step(takes=False)
+
+    def close(self) -> None:
+        """Let the threads of the hooks end."""
+        self._deliveries.close()
+        self._outage.close()
+
+    def _answered(self) -> None:
+        self._silence.passed()
+        self._outage.passed()
 
     def _until_due(self) -> float:
         now = self._clock.monotonic()
@@ -172,15 +193,19 @@ class AlarmLoop:
         self._usable_until = now + _REPAIRS
         return True
 
-    def _judge(self) -> None:
+    def _judge(self) -> bool:
+        """Let the sources judge that are due; return whether something was raised or closed."""
+        is_news = False
         for each in self._sources:
             if self._clock.monotonic() < each.due:
                 continue
             try:
                 done = each.source.step()
-            except SchemaError as error:  # for example, because the run history is not kept
+            except Exception as error:  # noqa: BLE001  # it must not stop the others
+                # The deliveries have reached the store just before, so this is no outage.
                 each.problems.failed(error)
-                each.due = self._clock.monotonic() + _REPAIRS
+                is_short = isinstance(error, TransientStoreError)
+                each.due = self._clock.monotonic() + (self._pause if is_short else _REPAIRS)
                 continue
             each.problems.passed()
             each.due = self._clock.monotonic() + (self._pause if done.wait is None else done.wait)
@@ -190,6 +215,8 @@ class AlarmLoop:
                 _log.warning("alert, %s: %s", _name(alert), alert.text)
             for alert in done.closed:
                 _log.info("alert closed, %s: %s", _name(alert), alert.closed_text)
+            is_news = is_news or bool(done.raised or done.closed)
+        return is_news
 
     def _trim(self) -> None:
         now = self._clock.monotonic()
@@ -251,13 +278,18 @@ class Alarms:
             self._thread.join(_LAST_WAIT)
 
     def _run(self) -> None:
+        loop = None
         try:
             loop = self._make_loop()
-            while loop is not None:
-                pause = loop.step()
-                if self._is_closing and loop.is_idle:
-                    break
-                self._wake.wait(pause)
+            while loop is not None and not self._is_closing:
+                self._wake.wait(loop.step())
+                self._wake.clear()
+            while loop is not None and not loop.is_idle:
+                loop.finish()
+                self._wake.wait(_SHORT)
                 self._wake.clear()
         except Exception as error:  # noqa: BLE001  # reported by the next step
             self._error = error
+        finally:
+            if loop is not None:
+                loop.close()

@@ -8,57 +8,55 @@ lease has ended, so a receiver can be told twice.
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace as changed
 from typing import NamedTuple, Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.core.alerts.alert import Alert, Delivery
+from psched.notify.delivery import DeliveryError, next_wait
+from psched.notify.notification import CLOSED, RAISED
 
 _log = logging.getLogger("psched.monitor")
 
-RAISED = "raised"
-CLOSED = "closed"
-"""The two events of an alert."""
-
 _LEASE = 150.0
-"""Seconds for which an alert is leased. A webhook takes at most a minute, and waits for at most
-`_MOST_QUEUED` others. A program may run longer: then another monitor can run it, too."""
+"""Seconds for which an alert is leased. A webhook takes at most a minute, and so does each of the
+few that are before it. A program may run longer: then another monitor can run it, too."""
 
 _MOST_TAKEN = 50
 """The most alerts that are leased at the same time."""
 
-_MOST_QUEUED = 1
-"""The most deliveries that wait for one hook, besides the one that is going on. Further ones are
-put off, so that a slow receiver does not keep the alerts from the other hooks."""
+_LONGEST_QUEUE = 5.0
+"""About so many seconds of work wait for one hook. Further deliveries are put off, so that a slow
+receiver does not keep the alerts from the other hooks."""
 
-_PUT_OFF = 0.2
-"""Seconds for which a delivery is put off."""
+_FIRST_GUESS = 0.5
+"""How long a delivery takes, in seconds, before one has ended."""
 
-_SLOW = 2.0
-"""Seconds of one delivery after which a receiver counts as slow."""
-
-_PUT_OFF_LONG = 30.0
-"""Seconds for which a delivery to a slow receiver is put off."""
+_SMOOTHING = 0.3
+"""The weight of the last delivery in the mean time of a delivery."""
 
 
-class DeliveryFailedError(Exception):
-    """A delivery has failed.
+class Deliverer(Protocol):
+    """Delivers events by the hooks of the configuration."""
 
-    Args:
-        problem: what went wrong, in one line.
-        wait: seconds until it is tried again; None if it is not.
-    """
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the hooks."""
+        ...
 
-    def __init__(self, problem: str, wait: float | None) -> None:
-        super().__init__(problem)
-        self.wait = wait
+    def deliver(self, hook: str, event: str, alert: Alert) -> None:
+        """Deliver an event, in the thread of its hook.
 
+        Raises:
+            DeliveryError: it was not delivered.
+        """
+        ...
 
-Deliver = Callable[[str, str, Alert, int], None]
-"""Delivers an event to a hook. The arguments are the name of the hook, the event, the alert, and
-how often the delivery was tried before. Raises `DeliveryFailedError`."""
+    def tries(self, hook: str) -> int:
+        """The largest number of tries."""
+        ...
 
 
 class Delivered(Protocol):
@@ -81,7 +79,8 @@ class _Job(NamedTuple):
 
 class _Done(NamedTuple):
     job: _Job
-    error: DeliveryFailedError | None
+    error: DeliveryError | None
+    took: float
 
 
 class _Taken:
@@ -101,12 +100,12 @@ class _Taken:
         self.alert = changed(self.alert, deliveries={**self.alert.deliveries, name: delivery})
 
 
-class HookThread:
+class _HookThread:
     """Calls one hook, one delivery after the other.
 
     Args:
-        name: the name of the hook.
-        deliver: see `Deliver`.
+        hook: the name of the hook.
+        deliverer: delivers.
         done: receives the results.
         clock: measures how long a delivery takes.
         wake: set after each result.
@@ -114,46 +113,68 @@ class HookThread:
 
     def __init__(
         self,
-        name: str,
-        deliver: Deliver,
+        hook: str,
+        deliverer: Deliverer,
         done: "queue.Queue[_Done]",
         *,
         clock: Clock,
         wake: threading.Event,
     ) -> None:
-        self._name = name
-        self._deliver = deliver
+        self._hook = hook
+        self._deliverer = deliverer
         self._done = done
         self._clock = clock
         self._wake = wake
-        self._since = clock.monotonic()
-        self._jobs: queue.Queue[_Job] = queue.Queue()
-        threading.Thread(target=self._run, name=f"hook {name}", daemon=True).start()
+        self._jobs: queue.Queue[_Job | None] = queue.Queue()
+        self._waiting = 0  # deliveries whose results were not reaped yet
+        self._usual = _FIRST_GUESS
+        self._free_at = 0.0
+        threading.Thread(target=self._run, name=f"hook {hook}", daemon=True).start()
 
-    @property
-    def put_off(self) -> float:
-        """Seconds for which a further delivery is put off; 0 if it can wait here."""
-        if self._jobs.qsize() < _MOST_QUEUED:
-            return 0.0
-        return _PUT_OFF_LONG if self._clock.monotonic() > self._since + _SLOW else _PUT_OFF
+    def add(self, job: _Job, now: float) -> float | None:
+        """Have something delivered.
 
-    def add(self, job: _Job) -> None:
-        """Have something delivered."""
+        Args:
+            job: the delivery.
+            now: the time of the store's clock.
+
+        Returns:
+            None if it is delivered soon; else the time until which it is put off, in Unix seconds
+            of the store's clock. All that are put off get different times, so that each of them is
+            put off once.
+        """
+        if self._waiting and self._waiting * self._usual > _LONGEST_QUEUE:
+            self._free_at = max(self._free_at, now + _LONGEST_QUEUE) + self._usual
+            return self._free_at
+        self._waiting += 1
         self._jobs.put(job)
+        return None
+
+    def reaped(self, took: float) -> None:
+        """Note that a delivery has ended.
+
+        Args:
+            took: the seconds that it has taken.
+        """
+        self._waiting -= 1
+        self._usual += _SMOOTHING * (took - self._usual)
+
+    def end(self) -> None:
+        """Let the thread end after what it does now."""
+        self._jobs.put(None)
 
     def _run(self) -> None:
-        while True:
-            job = self._jobs.get()
-            self._since = self._clock.monotonic()
+        while (job := self._jobs.get()) is not None:
+            begun = self._clock.monotonic()
             error = None
             try:
-                self._deliver(self._name, job.name.partition("/")[0], job.alert, job.tries)
-            except DeliveryFailedError as failure:
+                self._deliverer.deliver(self._hook, job.name.partition("/")[0], job.alert)
+            except DeliveryError as failure:
                 error = failure
             except Exception as fault:  # noqa: BLE001  # a hook's fault must not end its thread
-                _log.exception("a fault in hook %s", self._name)
-                error = DeliveryFailedError(f"a fault: {brief(str(fault))}", None)
-            self._done.put(_Done(job, error))
+                _log.exception("a fault in hook %s", self._hook)
+                error = DeliveryError(f"a fault: {brief(str(fault))}", retry=False)
+            self._done.put(_Done(job, error, self._clock.monotonic() - begun))
             self._wake.set()
 
 
@@ -165,7 +186,7 @@ class Deliveries:
     Args:
         store: contains the alerts.
         owner: a text that no other monitor uses.
-        deliver: see `Deliver`; called in other threads.
+        deliverer: delivers, in other threads.
         clock: measures how long deliveries take.
         wake: set when a delivery has ended, so that `step` can be called.
     """
@@ -174,18 +195,18 @@ class Deliveries:
         self,
         store: Delivered,
         owner: str,
-        deliver: Deliver,
+        deliverer: Deliverer,
         *,
         clock: Clock,
         wake: threading.Event,
     ) -> None:
         self._store = store
         self._owner = owner
-        self._deliver = deliver
+        self._deliverer = deliverer
         self._clock = clock
         self._wake = wake
         self._done: queue.Queue[_Done] = queue.Queue()
-        self._threads: dict[str, HookThread] = {}
+        self._threads: dict[str, _HookThread] = {}
         self._taken: dict[tuple[str, str, str, int], _Taken] = {}
 
     @property
@@ -193,11 +214,12 @@ class Deliveries:
         """Whether nothing is being delivered."""
         return not self._taken
 
-    def step(self, tell_time: Callable[[], float]) -> None:
+    def step(self, tell_time: Callable[[], float], *, takes: bool = True) -> None:
         """Note what was delivered, and take what is due.
 
         Args:
             tell_time: returns the time of the store's clock, in Unix seconds; called if needed.
+            takes: whether more is taken; if not, what is going on is brought to its end.
 
         Raises:
             StoreError: the store does not answer. What is not noted is noted by a later step.
@@ -205,10 +227,11 @@ class Deliveries:
         if self._taken:
             now = tell_time()
             self._reap(now)
-            for taken in self._taken.values():
+            for taken in self._taken.values() if takes else ():
                 self._begin(taken, now)
             self._note()
-        if (free := _MOST_TAKEN - len(self._taken)) <= 0:
+        free = _MOST_TAKEN - len(self._taken)
+        if not takes or free <= 0:
             return
         if found := self._store.take_alerts(self._owner, lease=_LEASE, limit=free):
             now = tell_time()
@@ -221,32 +244,49 @@ class Deliveries:
                     self._begin(taken, now)
             self._note()
 
+    def close(self) -> None:
+        """Let the threads end."""
+        for thread in self._threads.values():
+            thread.end()
+
     def _begin(self, taken: _Taken, now: float) -> None:
         """Have the deliveries of an alert made that are due and not going on."""
         for name in due_deliveries(taken.alert, now):
             if name in taken.going_on:
                 continue
             hook = name.partition("/")[2]
-            if (thread := self._threads.get(hook)) is None:
-                thread = self._threads[hook] = HookThread(
-                    hook, self._deliver, self._done, clock=self._clock, wake=self._wake
-                )
             seen = taken.alert.deliveries.get(name, Delivery())
-            if put_off := thread.put_off:
-                taken.note(name, changed(seen, next_try=_milliseconds(now + put_off)))
-            else:
+            if hook not in self._deliverer.names:
+                # A row can name any hook, so no thread is started. Another host may define it.
+                error = DeliveryError(f"hooks does not define {hook} on this host", retry=True)
+                taken.note(name, _result(seen.tries + 1, error, next_wait(seen.tries + 1), now))
+                continue
+            put_off = self._thread(hook).add(_Job(taken.alert, name, seen.tries), now)
+            if put_off is None:
                 taken.going_on.add(name)
-                thread.add(_Job(taken.alert, name, seen.tries))
+            else:
+                taken.note(name, changed(seen, next_try=_milliseconds(put_off)))
+
+    def _thread(self, hook: str) -> _HookThread:
+        if (thread := self._threads.get(hook)) is None:
+            thread = self._threads[hook] = _HookThread(
+                hook, self._deliverer, self._done, clock=self._clock, wake=self._wake
+            )
+        return thread
 
     def _reap(self, now: float) -> None:
         while not self._done.empty():
-            job, error = self._done.get()
+            job, error, took = self._done.get()
+            hook = job.name.partition("/")[2]
+            self._threads[hook].reaped(took)
             taken = self._taken[_identity(job.alert)]
             taken.going_on.remove(job.name)
-            taken.note(job.name, _result(job.tries + 1, error, now))
+            tries, wait = job.tries + 1, None
             if error is not None:
-                again = "tried again" if error.wait is not None else "given up"
-                _log.error("hook %s: %s: %s", job.name.partition("/")[2], error, again)
+                wait = next_wait(tries, self._deliverer.tries(hook)) if error.retry else None
+                again = "given up" if wait is None else f"tried again in {wait} s"
+                _log.error("hook %s: %s: %s", hook, error, again)
+            taken.note(job.name, _result(tries, error, wait, now))
 
     def _note(self) -> None:
         """Store the deliveries of the alerts of which none is going on."""
@@ -265,21 +305,26 @@ def _milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _result(tries: int, error: DeliveryFailedError | None, now: float) -> Delivery:
+def _result(tries: int, error: DeliveryError | None, wait: float | None, now: float) -> Delivery:
     if error is None:
         return Delivery(tries=tries, done=True)
-    again = None if error.wait is None else _milliseconds(now + error.wait)
+    again = None if wait is None else _milliseconds(now + wait)
     return Delivery(tries=tries, next_try=again, problem=brief(str(error)))
 
 
 def _wanted(alert: Alert) -> Iterator[tuple[str, Delivery | None]]:
-    """The deliveries that an alert needs, by name, and what has become of them."""
-    events: Mapping[str, tuple[str, ...]] = {RAISED: alert.on_raise}
-    if alert.closed is not None:
-        events = {**events, CLOSED: alert.on_close}
-    for event, hooks in events.items():
-        for hook in hooks:
-            name = f"{event}/{hook}"
+    """The deliveries that an alert needs now, by name, and what has become of them.
+
+    A hook is told of the end only after it was told of the beginning; and not at all if that was
+    given up.
+    """
+    for hook in alert.on_raise:
+        name = f"{RAISED}/{hook}"
+        yield name, alert.deliveries.get(name)
+    for hook in alert.on_close if alert.closed is not None else ():
+        begun = alert.deliveries.get(f"{RAISED}/{hook}")
+        if hook not in alert.on_raise or (begun is not None and begun.done):
+            name = f"{CLOSED}/{hook}"
             yield name, alert.deliveries.get(name)
 
 

@@ -9,14 +9,18 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.raising import HooksOf
-from psched.monitor.delivering import Deliver, Deliveries
+from psched.monitor.delivering import Deliverer, Deliveries
 
 PATIENCE = 60.0
 """Seconds for which the store does not answer before somebody is told."""
 
 
-class _OneAlert:
-    """Keeps the alert about the present outage, as a store keeps all others.
+_MOST_KEPT = 10
+"""The most outages whose alerts are kept until they are delivered."""
+
+
+class _Shelf:
+    """Keeps the alerts about outages, as a store keeps all others.
 
     Args:
         clock: tells the time of this host, because that of the store is not known.
@@ -24,48 +28,46 @@ class _OneAlert:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.alert: Alert | None = None
+        self._alerts: list[Alert] = []
 
     def now(self) -> float:
         return self._clock.wall()
 
-    def raise_alert(self, alert: Alert) -> None:
-        """Replace the alert of an earlier outage."""
+    def add(self, alert: Alert) -> None:
+        """Add the alert about an outage that has begun."""
         now = round(self.now() * 1000)
-        self.alert = changed(alert, since=now, raised=now, next_try=now)
+        kept = [each for each in self._alerts if each.next_try is not None]
+        self._alerts = [*kept[1 - _MOST_KEPT :], changed(alert, raised=now, next_try=now)]
 
-    def close_alert(self, text: str) -> None:
-        """Close the alert."""
-        if self.alert is not None:
-            now = round(self.now() * 1000)
-            self.alert = changed(self.alert, closed=now, closed_text=text)
-            if self.alert.owner is None:
-                self.alert = changed(self.alert, next_try=now)
+    def close_last(self, text: str) -> None:
+        """Close the alert about the present outage."""
+        alert, now = self._alerts[-1], round(self.now() * 1000)
+        next_try = alert.next_try if alert.owner is not None else now
+        self._alerts[-1] = changed(alert, closed=now, closed_text=text, next_try=next_try)
 
     def take_alerts(self, owner: str, *, lease: float, limit: int) -> Sequence[Alert]:
-        """Return the alert if a delivery is due."""
+        """Return alerts of which a delivery is due."""
         now = round(self.now() * 1000)
-        alert = self.alert
-        if not limit or alert is None or alert.next_try is None or alert.next_try > now:
-            return ()
-        self.alert = changed(
-            alert, owner=owner, fence=alert.fence + 1, next_try=now + round(lease * 1000)
-        )
-        return [self.alert]
+        taken = list[Alert]()
+        for number, alert in enumerate(self._alerts):
+            if len(taken) < limit and alert.next_try is not None and alert.next_try <= now:
+                until = now + round(lease * 1000)
+                held = changed(alert, owner=owner, fence=alert.fence + 1, next_try=until)
+                self._alerts[number] = held
+                taken.append(held)
+        return taken
 
     def note_deliveries(self, alert: Alert) -> bool:
         """Store what has become of the deliveries."""
-        kept = self.alert
-        if kept is None or (kept.since, kept.fence) != (alert.since, alert.fence):
-            return False
-        missed = kept.closed != alert.closed
-        self.alert = changed(
-            kept,
-            deliveries=alert.deliveries,
-            next_try=round(self.now() * 1000) if missed else alert.next_try,
-            owner=None,
-        )
-        return True
+        for number, kept in enumerate(self._alerts):
+            if (kept.since, kept.fence) == (alert.since, alert.fence):
+                missed = kept.closed != alert.closed
+                next_try = round(self.now() * 1000) if missed else alert.next_try
+                self._alerts[number] = changed(
+                    kept, deliveries=alert.deliveries, next_try=next_try, owner=None
+                )
+                return True
+        return False
 
 
 class Outage:
@@ -75,7 +77,7 @@ class Outage:
         settings: the settings of the installation.
         host: the name of this host.
         hooks_of: tells which hooks are told. Hooks that need the store must not be among them.
-        deliver: see `psched.monitor.delivering.Deliver`.
+        deliverer: delivers, in other threads.
         clock: measures how long the store does not answer.
         wake: set when `step` has something to do.
     """
@@ -86,7 +88,7 @@ class Outage:
         *,
         host: str,
         hooks_of: HooksOf,
-        deliver: Deliver,
+        deliverer: Deliverer,
         clock: Clock,
         wake: threading.Event,
     ) -> None:
@@ -95,25 +97,26 @@ class Outage:
         self._hooks_of = hooks_of
         self._clock = clock
         self._since: float | None = None
+        self._began = 0.0
         self._is_told = False
-        self._kept = _OneAlert(clock)
-        self._deliveries = Deliveries(self._kept, "this monitor", deliver, clock=clock, wake=wake)
+        self._kept = _Shelf(clock)
+        self._deliveries = Deliveries(self._kept, "this monitor", deliverer, clock=clock, wake=wake)
 
     def failed(self, error: Exception) -> None:
         """Note that the store has not answered."""
         now = self._clock.monotonic()
         if self._since is None:
-            self._since = now
+            self._since, self._began = now, self._clock.wall()
         if self._is_told or now < self._since + PATIENCE:
             return
         self._is_told = True
         on_raise, on_close = self._hooks_of(Rule.UNREACHABLE, self._settings)
-        self._kept.raise_alert(
+        self._kept.add(
             Alert(
                 key="",
                 host=self._host,
                 rule=Rule.UNREACHABLE,
-                since=0,
+                since=round(self._began * 1000),
                 text=f"the store does not answer the monitor: {brief(str(error))}",
                 on_raise=on_raise,
                 on_close=on_close,
@@ -125,13 +128,21 @@ class Outage:
         self._since = None
         if self._is_told:
             self._is_told = False
-            self._kept.close_alert("the store answers the monitor again")
+            self._kept.close_last("the store answers the monitor again")
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being delivered."""
         return self._deliveries.is_idle
 
-    def step(self) -> None:
-        """Deliver what is due."""
-        self._deliveries.step(self._kept.now)
+    def step(self, *, takes: bool = True) -> None:
+        """Deliver what is due.
+
+        Args:
+            takes: whether more is begun.
+        """
+        self._deliveries.step(self._kept.now, takes=takes)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._deliveries.close()

@@ -40,15 +40,15 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
     if not isinstance(store, KeepsAlerts):
         return None
     host = visible(socket.gethostname())
-    deliver = HookCaller(
+    deliverer = HookCaller(
         Deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
     )
-    deliveries = Deliveries(store, new_nonce(), deliver, clock=CLOCK, wake=wake)
+    deliveries = Deliveries(store, new_nonce(), deliverer, clock=CLOCK, wake=wake)
     outage = Outage(
         settings,
         host=host,
         hooks_of=hooks_without_store,
-        deliver=deliver,
+        deliverer=deliverer,
         clock=CLOCK,
         wake=wake,
     )

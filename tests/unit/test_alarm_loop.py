@@ -1,12 +1,14 @@
 """Tests of the loop of the alarms, whose time the tests control."""
 
 import random
+import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
 from psched import stores
-from psched.base.errors import SchemaError
+from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
 from psched.core.alerts.failures import Step
@@ -51,12 +53,12 @@ class Bench:
         self.told = []
         self.sources = [Source(self.store), Source(self.store, wait=100.0)]
         wake = threading.Event()
-        deliveries = Deliveries(self.store, "me", self.deliver, clock=self.clock, wake=wake)
+        deliveries = Deliveries(self.store, "me", self, clock=self.clock, wake=wake)
         outage = Outage(
             self.settings,
             host="web1",
             hooks_of=lambda *_: (("ops",), ("ops",)),
-            deliver=self.deliver,
+            deliverer=self,
             clock=self.clock,
             wake=wake,
         )
@@ -64,8 +66,13 @@ class Bench:
             self.store, self.sources, deliveries, outage, keep=keep, pause=10.0, clock=self.clock
         )
 
-    def deliver(self, hook, event, alert, tries):
-        self.told.append((hook, event, alert.rule, tries))
+    names = ("ops",)
+
+    def tries(self, _hook):
+        return 12
+
+    def deliver(self, hook, event, alert):
+        self.told.append((hook, event, alert.rule))
 
     def settle(self):
         def is_idle():
@@ -88,10 +95,10 @@ def bench(tmp_path):
 
 def test_what_is_raised_is_logged_and_delivered(bench, caplog):
     assert bench.settle() == 10.0
-    assert bench.told == [("ops", "raised", "late", 0)]
+    assert bench.told == [("ops", "raised", "late")]
     assert caplog.messages.count("alert, late, key: it is late") == 1
     bench.pass_time(10)
-    assert bench.told == [("ops", "raised", "late", 0)]
+    assert bench.told == [("ops", "raised", "late")]
 
 
 def test_each_source_is_asked_as_often_as_it_wants(bench):
@@ -104,12 +111,34 @@ def test_each_source_is_asked_as_often_as_it_wants(bench):
 def test_a_source_that_cannot_judge_stops_no_other(bench, caplog):
     bench.sources[0].error = SchemaError("no run history is kept")
     bench.settle()
-    assert bench.told == [("ops", "raised", "late", 0)]
+    assert bench.told == [("ops", "raised", "late")]
     assert "some alerts are not raised: no run history is kept" in caplog.messages
     bench.pass_time(10)
     assert bench.sources[0].asked == 1
     bench.pass_time(60)
     assert bench.sources[0].asked == 2
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("too slow"), StoreError("no right"), ZeroDivisionError()]
+)
+def test_a_source_that_fails_is_no_outage_and_keeps_nothing_from_being_told(bench, error):
+    bench.sources[0].error = error
+    for _ in range(20):
+        bench.pass_time(10)
+    assert bench.told == [("ops", "raised", "late")]
+    assert bench.sources[0].asked >= 3
+
+
+def test_a_table_that_is_not_as_it_should_be_is_no_outage(tmp_path, caplog):
+    bench = Bench(f"sqlite:///{tmp_path}/psched.db")
+    bench.store.init()
+    with closing(sqlite3.connect(tmp_path / "psched.db")) as connection:
+        connection.execute("DROP TABLE psched_alerts")
+    for _ in range(20):
+        bench.pass_time(10)
+    assert bench.told == []
+    assert "no alerts are raised" in caplog.text
 
 
 def test_without_a_table_nothing_is_judged_until_there_is_one(tmp_path, caplog):
@@ -120,7 +149,7 @@ def test_without_a_table_nothing_is_judged_until_there_is_one(tmp_path, caplog):
     assert "psched init" in caplog.text
     bench.store.init()
     bench.pass_time(60)
-    assert bench.told == [("ops", "raised", "late", 0)]
+    assert bench.told == [("ops", "raised", "late")]
 
 
 def test_closed_alerts_are_deleted_when_they_are_old(tmp_path):
@@ -144,11 +173,11 @@ def test_a_store_that_is_away_is_told_after_a_while_and_so_is_its_return(mariadb
             for _ in range(6):
                 bench.pass_time(PATIENCE / 4)
         assert bench.told == [
-            ("ops", "raised", "late", 0),
-            ("ops", "raised", "unreachable", 0),
+            ("ops", "raised", "late"),
+            ("ops", "raised", "unreachable"),
         ]
         bench.pass_time(10)
-        assert bench.told[2:] == [("ops", "closed", "unreachable", 0)]
+        assert bench.told[2:] == [("ops", "closed", "unreachable")]
         bench.store.disconnect()
     mariadb_server.drop_database(name)
 

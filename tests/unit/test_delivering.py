@@ -10,8 +10,9 @@ from psched.base.clock import SystemClock
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert, Delivery
 from psched.errors import StoreUnavailableError
-from psched.monitor.delivering import Deliveries, DeliveryFailedError, due_deliveries, next_try
+from psched.monitor.delivering import Deliveries, due_deliveries, next_try
 from psched.monitor.outage import PATIENCE, Outage
+from psched.notify.delivery import DeliveryError
 from psched.testing import ManualClock
 from support.waiting import HANG_TIMEOUT, wait_until
 
@@ -43,11 +44,17 @@ def test_a_failed_delivery_is_due_at_its_next_try():
     assert next_try(alert) == 10_000
 
 
-def test_the_end_of_an_alert_is_told_after_its_beginning():
+def test_a_hook_is_told_of_the_end_after_the_beginning_or_not_at_all():
     alert = changed(ALERT, on_raise=("a",), on_close=("a", "c"), closed=7_000, closed_text="over")
-    assert due_deliveries(alert, 0) == ["raised/a", "closed/a", "closed/c"]
-    alert = changed(alert, deliveries={"raised/a": Delivery(tries=1, done=True)})
-    assert due_deliveries(alert, 0) == ["closed/a", "closed/c"]
+    assert due_deliveries(alert, 0) == ["raised/a", "closed/c"]
+
+    def after(begun):
+        seen = changed(alert, deliveries={"raised/a": begun, "closed/c": Delivery(done=True)})
+        return due_deliveries(seen, 0), next_try(seen)
+
+    assert after(Delivery(tries=1, done=True)) == (["closed/a"], 5_000)
+    assert after(Delivery(tries=1, next_try=60_000)) == ([], 60_000)
+    assert after(Delivery(tries=12)) == ([], None)
 
 
 # --- with threads --------------------------------------------------------------------
@@ -87,11 +94,15 @@ class Hooks:
         self.told = queue.Queue()
         self.errors = {}
         self.gates = {}
+        self.names = {"a", "b"}
 
-    def deliver(self, hook, event, alert, tries):
+    def tries(self, _hook):
+        return 12
+
+    def deliver(self, hook, event, alert):
         if hook in self.gates:
             assert self.gates[hook].wait(HANG_TIMEOUT)
-        self.told.put((hook, event, alert.key, tries))
+        self.told.put((hook, event, alert.key))
         if hook in self.errors:
             raise self.errors[hook]
 
@@ -114,7 +125,7 @@ def run(deliveries, shelf, done):
 
 def started(shelf, hooks):
     clock = SystemClock()
-    return Deliveries(shelf, "me", hooks.deliver, clock=clock, wake=threading.Event())
+    return Deliveries(shelf, "me", hooks, clock=clock, wake=threading.Event())
 
 
 def test_each_hook_is_told_and_the_store_says_so(hooks):
@@ -122,31 +133,31 @@ def test_each_hook_is_told_and_the_store_says_so(hooks):
     deliveries = started(shelf, hooks)
     run(deliveries, shelf, lambda: deliveries.is_idle and shelf.alerts["key"].deliveries)
 
-    assert {hooks.next(), hooks.next()} == {("a", "raised", "key", 0), ("b", "raised", "key", 0)}
+    assert {hooks.next(), hooks.next()} == {("a", "raised", "key"), ("b", "raised", "key")}
     kept = shelf.alerts["key"]
     assert kept.next_try is None
     assert kept.deliveries == dict.fromkeys(["raised/a", "raised/b"], Delivery(tries=1, done=True))
 
 
 def test_a_failure_is_tried_again_when_the_hook_says_so_and_only_there(hooks):
-    hooks.errors["b"] = DeliveryFailedError("status 500", 30)
+    hooks.errors["b"] = DeliveryError("status 500", retry=True)
     shelf = Shelf(ALERT)
     deliveries = started(shelf, hooks)
     run(deliveries, shelf, lambda: deliveries.is_idle and shelf.alerts["key"].deliveries)
     assert shelf.alerts["key"].deliveries["raised/b"] == Delivery(
-        tries=1, next_try=130_000, problem="status 500"
+        tries=1, next_try=160_000, problem="status 500"
     )
-    assert shelf.alerts["key"].next_try == 130_000
+    assert shelf.alerts["key"].next_try == 160_000
 
-    shelf.time = 131.0
-    hooks.errors["b"] = DeliveryFailedError("status 404", None)
+    shelf.time = 160.0
+    hooks.errors["b"] = DeliveryError("status 404", retry=False)
     run(deliveries, shelf, lambda: shelf.alerts["key"].next_try is None)
     assert shelf.alerts["key"].deliveries["raised/b"] == Delivery(tries=2, problem="status 404")
-    assert {hooks.next() for _ in range(3)} == {
-        ("a", "raised", "key", 0),
-        ("b", "raised", "key", 0),
-        ("b", "raised", "key", 1),
-    }
+    assert sorted(hooks.next() for _ in range(3)) == [
+        ("a", "raised", "key"),
+        ("b", "raised", "key"),
+        ("b", "raised", "key"),
+    ]
 
 
 def test_a_slow_hook_delays_no_other(hooks):
@@ -177,7 +188,7 @@ def test_a_slow_hook_delays_no_other(hooks):
 
     run(deliveries, shelf, everything)
     all_told()
-    assert sorted(key for hook, _, key, _ in told if hook == "a") == sorted(keys)
+    assert sorted(key for hook, _, key in told if hook == "a") == sorted(keys)
     assert all(
         alert.deliveries["raised/a"] == Delivery(tries=1, done=True)
         for alert in shelf.alerts.values()
@@ -205,6 +216,56 @@ def test_what_another_monitor_has_taken_meanwhile_is_left_to_it(hooks):
     assert shelf.alerts["key"] == other
 
 
+def test_a_hook_that_no_host_defines_costs_no_thread_and_is_given_up_at_last(hooks):
+    names = [f"hook{n}" for n in range(40)]
+    shelf = Shelf(*(changed(ALERT, key=name, on_raise=(name,)) for name in names))
+    deliveries = started(shelf, hooks)
+    threads = threading.active_count()
+    for _ in range(13):
+        run(deliveries, shelf, lambda: deliveries.is_idle)
+        shelf.time += 3600
+    assert threading.active_count() == threads
+    for alert in shelf.alerts.values():
+        [seen] = alert.deliveries.values()
+        assert seen.tries == 12
+        assert seen.problem == f"hooks does not define {alert.key} on this host"
+        assert alert.next_try is None
+
+
+def test_many_alerts_are_put_off_once_each_until_a_slow_hook_is_free(hooks):
+    hooks.gates["a"] = threading.Event()
+    keys = [f"k{n}" for n in range(200)]
+    shelf = Shelf(*(changed(ALERT, key=key, on_raise=("a",)) for key in keys))
+    deliveries = started(shelf, hooks)
+    for _ in range(10):
+        deliveries.step(shelf.now)
+    waiting = [alert.next_try for alert in shelf.alerts.values() if alert.owner is None]
+    assert len(waiting) > 150
+    assert len({*waiting}) == len(waiting)
+    assert all(alert.fence == 1 for alert in shelf.alerts.values())
+    hooks.gates.pop("a").set()
+    run(deliveries, shelf, lambda: deliveries.is_idle)
+    assert max(alert.fence for alert in shelf.alerts.values()) <= 2
+
+
+def test_after_the_last_step_nothing_is_begun(hooks):
+    hooks.gates["a"] = threading.Event()
+    shelf = Shelf(changed(ALERT, on_raise=("a",)), changed(ALERT, key="later", on_raise=("b",)))
+    shelf.alerts["later"] = changed(shelf.alerts["later"], next_try=10**9)
+    deliveries = started(shelf, hooks)
+    deliveries.step(shelf.now)
+    shelf.time = 10**7
+    hooks.gates["a"].set()
+
+    def done():
+        deliveries.step(shelf.now, takes=False)
+        return deliveries.is_idle
+
+    wait_until(done, what="the last delivery")
+    assert shelf.alerts["key"].deliveries["raised/a"].done
+    assert not shelf.alerts["later"].deliveries
+
+
 # --- an outage of the store ----------------------------------------------------------
 
 
@@ -219,7 +280,7 @@ def outage(clock, hooks):
         from_mapping({"url": "sqlite:///x.db"}),
         host="web1",
         hooks_of=lambda rule, _: (("a",), ("b",)) if rule == "unreachable" else ((), ()),
-        deliver=hooks.deliver,
+        deliverer=hooks,
         clock=clock,
         wake=threading.Event(),
     )
@@ -252,24 +313,45 @@ def test_an_outage_and_its_end_are_told_once(outage, clock, hooks):
             outage.failed(error)
             clock.advance(PATIENCE)
             settled(outage)
-        assert hooks.next() == ("a", "raised", "", 0)
+        assert hooks.next() == ("a", "raised", "")
         outage.passed()
         outage.passed()
         settled(outage)
-        assert hooks.next() == ("b", "closed", "", 0)
+        assert hooks.next() == ("b", "closed", "")
         assert hooks.told.empty()
 
 
 def test_a_hook_that_fails_during_an_outage_is_tried_again(outage, clock, hooks):
-    hooks.errors["a"] = DeliveryFailedError("status 500", 20)
+    hooks.errors["a"] = DeliveryError("status 500", retry=True)
     outage.failed(StoreUnavailableError("connection refused"))
     clock.advance(PATIENCE)
     outage.failed(StoreUnavailableError("connection refused"))
     settled(outage)
-    clock.advance(19)
+    clock.advance(59)
     settled(outage)
-    assert hooks.next() == ("a", "raised", "", 0)
+    assert hooks.next() == ("a", "raised", "")
     assert hooks.told.empty()
     clock.advance(1)
     settled(outage)
-    assert hooks.next() == ("a", "raised", "", 1)
+    assert hooks.next() == ("a", "raised", "")
+
+
+def test_the_end_of_an_outage_is_told_even_if_another_one_has_begun(outage, clock, hooks):
+    error = StoreUnavailableError("connection refused")
+    hooks.errors["b"] = DeliveryError("status 500", retry=True)
+    for _ in range(2):
+        outage.failed(error)
+        clock.advance(PATIENCE)
+        outage.failed(error)
+        settled(outage)
+        outage.passed()
+        settled(outage)
+    del hooks.errors["b"]
+    clock.advance(600)
+    settled(outage)
+    told = [hooks.next() for _ in range(hooks.told.qsize())]
+    assert told.count(("a", "raised", "")) == 2
+    first, second = outage._kept._alerts
+    assert first.since < second.since
+    for alert in first, second:
+        assert alert.deliveries["closed/b"].done

@@ -16,7 +16,6 @@ _SETTINGS: Mapping[str, str] = {
     Rule.NO_SLOT: "on_late",
     Rule.LOST: "on_lost",
     Rule.WORKER_DIED: "on_lost",
-    Rule.UNREACHABLE: "on_lost",
 }
 """For each rule: the setting that names the hooks."""
 
@@ -36,6 +35,9 @@ def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, .
         The hooks that are told that the alert was raised, and those that are told that it was
         closed; the fields ``on_raise`` and ``on_close`` of an `Alert`.
     """
-    setting = _SETTINGS.get(rule)
-    told: tuple[str, ...] = getattr(settings, setting) if setting is not None else ()
+    if rule == Rule.UNREACHABLE:  # then nothing else can be told
+        told = (*dict.fromkeys((*settings.on_failed, *settings.on_late, *settings.on_lost)),)
+    else:
+        setting = _SETTINGS.get(rule)
+        told = getattr(settings, setting) if setting is not None else ()
     return told, settings.on_recovered if told else ()
