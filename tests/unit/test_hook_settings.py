@@ -164,6 +164,28 @@ def test_only_variables_that_can_be_secret_are_withheld():
     assert settings.hooks["b"].command == ("a", "3")
 
 
+def test_a_credential_is_a_file_for_secret_file_and_a_text_elsewhere(tmp_path):
+    (tmp_path / "key").write_text(f"{CANARY}\n")
+    reference = "${CREDENTIALS_DIRECTORY}/key"
+    url = "https://example.org/"
+    settings = take(
+        {
+            "hooks": {
+                "a": {"webhook": url, "secret_file": reference},
+                "b": {"webhook": url, "secret": reference},
+            }
+        },
+        CREDENTIALS_DIRECTORY=str(tmp_path),
+    )
+    assert settings.hooks["a"].secret_file == tmp_path / "key"
+    assert settings.hooks["b"].secret == CANARY
+
+
+def test_users_who_cannot_read_a_secret_can_use_the_configuration():
+    hooks = {"a": {"webhook": "https://example.org/", "secret_file": "/no/such/file"}}
+    assert take({"hooks": hooks}).hooks["a"].secret_file
+
+
 def test_a_configuration_with_hooks_can_be_changed_and_can_be_a_key():
     settings = take({"hooks": TWO, "on_failed": "ops"})
     changed = settings.with_settings(retry_wait=5)
