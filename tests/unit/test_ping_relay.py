@@ -99,6 +99,22 @@ def test_the_last_runs_are_told_before_the_monitor_is_told_to_end(driver):
     assert told.index(run("success")) < told.index({"stop": True})
 
 
+def test_a_monitor_that_is_behind_is_told_all_runs_before_the_end(driver):
+    worker = driver.worker(0)
+    for number in range(100):
+        worker.link.send({**run("log", text=str(number)), "tail": True}, b"x" * 10_000)
+        driver.master.tick()  # the monitor reads nothing
+        worker.link.flush()
+    driver.master.tick()
+    driver.master.obey([SIGTERM])
+    end(driver)
+    for _ in range(50):  # as often as the link has room
+        driver.tick()
+    told = monitor(driver).received
+    assert [each["text"] for each in told if "ping" in each] == [*map(str, range(100))]
+    assert told[-1] == {"stop": True}
+
+
 def test_the_runs_of_a_worker_that_dies_have_failed(driver):
     driver.worker(0).say(**run("start", 1))
     driver.worker(0).say(**run("start", 2))

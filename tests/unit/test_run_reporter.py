@@ -131,6 +131,17 @@ def test_a_run_whose_lease_was_lost_counts_for_nothing(host):
     assert "preempted" in told(worker)[1]["text"]
 
 
+def test_a_success_that_is_not_recorded_because_another_worker_has_the_row_is_none(host):
+    host.add("one", ping="backup")
+    worker = host.worker(pings=PINGS)
+    worker.tick()
+    host.sql("update psched set fence = fence + 1, owner = 'other.1'")
+    worker.tasks["one"].finish()
+    worker.advance(1)
+    assert kinds(worker) == ["start", "log"]
+    assert "preempted" in told(worker)[1]["text"]
+
+
 def test_without_a_monitor_nothing_is_told(host):
     host.add("one", ping="backup")
     worker = host.worker(monitor=False)
