@@ -45,7 +45,8 @@ class Told:
 
 
 def alerts(service, *options):
-    return json.loads(service.psched("alerts", "--json", *options).stdout)
+    lines = service.psched("alerts", "--json", *options).stdout.splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def test_a_failure_is_told_and_so_is_its_end(service):
