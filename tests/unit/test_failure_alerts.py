@@ -330,6 +330,9 @@ def test_an_extra_run_counts_as_a_run_of_its_schedule(bench):
         "k",
         "extra run k!0123456789abcdef: attempt 1 has failed: why",
     )
+    row = bench.store.get("k")
+    assert bench.store.replace(row, changed(row, next_time=3601))
+    assert not any(monitor.step()[:2])
     bench.run("k!0123456789abcdef", Outcome.FINISHED, Fate.FINISHED, attempt=2)
     _, [closed] = monitor.step()[:2]
     assert closed.closed_text == "an extra run has succeeded"

@@ -285,7 +285,7 @@ def _why_over(alert: Alert, row: Row, last: RunRecord | None, settings: Config) 
         return f"it has succeeded, attempt {last.attempt}"
     if row.status in ENDED - {FAILED, EXPIRED}:
         return f"it is {row.status}"
-    if settings_of(row, settings).history == "all" and last is not None:
+    if settings_of(row, settings).history == "all":
         return None
     # Without records of successes, a later settle that has left no record of a failure is one.
     failed = alert.scheduled_time if last is None else last.scheduled_time
