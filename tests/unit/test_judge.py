@@ -119,6 +119,25 @@ class TestLate:
         assert alert.text.startswith("has been due for 5.")
         assert "since 2023-11-14T22:13:20Z, and has not started (late: 5.0 min)" in alert.text
 
+    def test_an_open_alert_that_is_lost_is_raised_again(self, host):
+        add(host)
+        court = Court(host, {"late": "5m"})
+        assert court.judged(10 * MINUTE) == ([("late", "k")], [])
+        host.sql("DELETE FROM psched_alerts")
+        assert court.until_quiet(11 * MINUTE) == ([("late", "k")], [])
+        assert [alert.since for alert in court.alerts(only_open=True)] == [1000 * START]
+
+    def test_the_store_is_seldom_asked_for_what_it_has_refused(self, host):
+        add(host)
+        court = Court(host, {"late": "5m"})
+        court.judged(10 * MINUTE)
+        sent = []
+        raise_alerts = court.store.raise_alerts
+        court.store.raise_alerts = lambda alerts: sent.append(len(alerts)) or raise_alerts(alerts)
+        court.store.close_alerts(court.alerts(), "by hand")
+        assert court.until_quiet(HOUR) == ([], [])
+        assert sent in ([1] * 5, [1] * 6)
+
     def test_it_is_over_when_the_row_has_started(self, host):
         add(host)
         court = Court(host, {"late": "5m"})

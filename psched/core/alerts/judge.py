@@ -124,7 +124,9 @@ class Judge:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._raising = Raising(store, hooks_of) if isinstance(store, KeepsAlerts) else None
+        self._raising = None
+        if isinstance(store, KeepsAlerts):
+            self._raising = Raising(store, hooks_of, clock=clock)
         self._ask_at = self._pass_at = self._page_at = clock.monotonic()
         self._after: Place | None = None
         self._checked = 0
