@@ -6,7 +6,7 @@ from dataclasses import replace as changed
 from psched.base.clock import Clock, SystemClock
 from psched.config import Config
 from psched.core.alerts.alert import Alert
-from psched.core.alerts.protocol import KeepsAlerts
+from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 
 HooksOf = Callable[[str, Config], tuple[tuple[str, ...], tuple[str, ...]]]
 """Returns the names of the hooks that are told of an alert.
@@ -52,8 +52,8 @@ class Raising:
         """Raise alerts that are on.
 
         An alert that was sent is not sent again for `KNOWN_TIME`: the store has it, open or closed,
-        or another alert of its subject is open. In the last case, the alert can be raised as soon as
-        the other one has been closed by `close_alerts`.
+        or another alert of its subject is open. In the last case, it can be raised as soon as
+        `close_alerts` has closed the other one.
 
         Args:
             found: each alert, with the settings that apply to its schedule.
@@ -77,6 +77,22 @@ class Raising:
         until = now + KNOWN_TIME
         self._known.update(((alert.subject, alert.since), until) for alert in new)
         return raised
+
+    def begun_before(self, alert: Alert) -> Alert:
+        """An alert with the beginning of an earlier one of the same incident, if there is one.
+
+        Monitors that have looked at different times can know different beginnings. If an alert of
+        the same subject was closed after the incident surely was on, somebody has closed it, and
+        nobody must be told of the incident again.
+
+        Args:
+            alert: an alert; the incident may have begun before its ``since``.
+        """
+        selection = AlertSelection(key=alert.key, rules=frozenset({alert.rule}), limit=1)
+        for earlier in self._store.alerts(selection):
+            if earlier.closed is not None and earlier.closed > alert.since:
+                return changed(alert, since=earlier.since)
+        return alert
 
     def close_alerts(self, over: Iterable[tuple[Alert, str]]) -> Sequence[Alert]:
         """Close alerts that are over.
