@@ -19,8 +19,8 @@ MOST_RAISED = 200
 """The most alerts that one call raises; the others are raised by later calls."""
 
 KNOWN_TIME = 600.0
-"""Seconds after which an alert that the store had is sent again, because the store can have lost it:
-its row was deleted, or a failover of Redis has lost it."""
+"""Seconds after which an alert that the store had is sent again, because the store can have lost
+it: somebody has deleted its row, or a failover of Redis has lost it."""
 
 _MOST_KNOWN = 20_000
 """The most alerts that are remembered because the store has them, open or closed."""
