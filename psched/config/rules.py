@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from psched.base import lease_times
+from psched.base.quantities import format_duration
 from psched.config import input_files, tls, urls
 from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
@@ -101,12 +102,42 @@ def apply_rules(
             except InvalidValueError as error:
                 yield key, str(error)
     yield from _undefined(values, given, invalid, before)
+    yield from _impossible(values, given, invalid, before)
     login = {"url", "password_file", *_URL_PARTS}
     if login & {*given} and not login & {*invalid}:
         try:
             _add_password(values, given, before)
         except InvalidValueError as error:
             yield "password_file", str(error)
+
+
+def _impossible(
+    values: Mapping[str, Any],
+    given: Collection[str],
+    invalid: Collection[str],
+    before: Mapping[str, Any] | None,
+) -> Iterator[tuple[str, str]]:
+    """Find what a configuration expects of schedules, and the monitor cannot judge.
+
+    What a row expects itself is not checked: the row must run nevertheless.
+    """
+    needed = {"monitor", "types", "history_keep"}
+    if {"expect", *needed} & {*invalid} or (before is not None and not needed & {*given}):
+        return
+    found = [("expect", "", values["expect"])]
+    for name, own in values["types"].items():
+        found.append(("types", f"{safe_name(name)}.expect", own.get("expect", NO_EXPECTATIONS)))
+    keep = values["history_keep"]
+    for setting, part, expect in found:
+        if expect.any and not values["monitor"]:
+            text = "is judged by the monitor; set monitor to on, or remove it"
+            yield setting, f"{part}: {text}" if part else text
+        if keep and expect.silent is not None and expect.silent >= keep:
+            text = (
+                f"must be shorter than history_keep, which is {format_duration(keep)}: the run"
+                " history says when a schedule has last succeeded; raise history_keep"
+            )
+            yield setting, f"{part}.silent: {text}" if part else f"silent: {text}"
 
 
 def _undefined(
@@ -410,6 +441,12 @@ def _check_metrics_keys(values: Mapping[str, Any]) -> None:
         raise InvalidValueError(f"has more than {_MOST_METRICS_KEYS} keys; name fewer schedules")
 
 
+def _check_hooks(values: Mapping[str, Any]) -> None:
+    # The names in on_failed and so on must be in hooks, so this is the rule for them, too.
+    if values["hooks"] and not values["monitor"]:
+        raise InvalidValueError("are told by the monitor; set monitor to on, or remove them")
+
+
 def _check_metrics(values: Mapping[str, Any]) -> None:
     if values["metrics"] and not values["monitor"]:
         raise InvalidValueError("are shown by the monitor; set monitor to on, or remove it")
@@ -436,6 +473,7 @@ _RULES = (
     _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
     _Rule("metrics_keys", {"metrics", "metrics_keys"}, _check_metrics_keys),
     _Rule("pings", {"monitor", "pings"}, check_pings),
+    _Rule("hooks", {"monitor", "hooks"}, _check_hooks),
     _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
     _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),

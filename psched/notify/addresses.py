@@ -5,7 +5,7 @@ reach services that listen only for the network of this machine.
 """
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from psched.config.monitoring.networks import Network
 
@@ -15,6 +15,13 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _COMPATIBLE = IPv6Network("::/96")
 
 _IPV4 = 0xFFFF_FFFF
+
+_SPECIAL: Sequence[Network] = (
+    IPv4Network("192.0.0.0/24"),  # for protocols, RFC 6890; Python 3.11.7 knows only parts of it
+    IPv6Network("3fff::/20"),  # for documentation, RFC 9637
+)
+"""Networks that are not public, and that the module ipaddress of some versions of Python, to 3.13,
+takes for public."""
 
 
 def refusal(text: str, allowed: Sequence[Network] = ()) -> str | None:
@@ -58,7 +65,8 @@ def _kind_of(address: Address) -> str | None:
         "link-local": address.is_link_local,
         "multicast": address.is_multicast,
         "private": address.is_private
-        or (isinstance(address, IPv6Address) and address.is_site_local),
+        or (isinstance(address, IPv6Address) and address.is_site_local)
+        or any(address in network for network in _SPECIAL),
         # Addresses between a provider and its customers (100.64.0.0/10) are not private.
         "reserved": address.is_reserved or not address.is_global,
     }

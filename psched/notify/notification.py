@@ -51,9 +51,15 @@ class Notification:
 
     @cached_property
     def alert_id(self) -> str:
-        """The same text for all events of an alert, and for no other alert."""
+        """The same text for all events of an alert, and for no other alert.
+
+        The tables of two databases can have the same name, and the same schedule can be late in
+        both since the same second. The instants at which the alerts were raised tell them apart.
+        The url does not: one database can have other urls on other hosts.
+        """
         alert = self.alert
-        parts = (self.installation, alert.key, alert.host, alert.rule, str(alert.since))
+        numbers = (str(alert.since), str(alert.raised))
+        parts = (self.installation, alert.key, alert.host, alert.rule, *numbers)
         return sha256("\0".join(map(storable, parts)).encode()).hexdigest()[:_ID_LENGTH]
 
     @cached_property

@@ -20,6 +20,9 @@ LIMIT = 20
 MOST = 15 * LIMIT
 """Rows that a statement may examine."""
 
+LATE = 1000
+"""How many records before the newest known one are read again, because they may be written late."""
+
 START = 1_700_000_000
 
 KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
@@ -157,6 +160,21 @@ def test_failures_are_searched_among_as_many_records_as_wanted(ledger):
     assert [record.outcome for record in found] == ["failed"]
     assert len(sent) == 2
     assert sum(ledger.cost(*each).examined for each in sent) <= 2 * 1000 + MOST
+
+
+def test_new_failures_cost_the_new_records_and_those_that_may_be_late(ledger):
+    sent = []
+
+    def query(statement, values):
+        sent.append((statement, values))
+        return ledger.store.__class__._query(ledger.store, statement, values)
+
+    place = str(int(ledger.store.new_failures(None, 1).place) - LIMIT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger.store, "_query", query)
+        assert ledger.store.new_failures(place, 1000).place == str(int(place) + LIMIT)
+    assert len(sent) == 2
+    assert sum(ledger.cost(*each).examined for each in sent) <= 2 * (LATE + LIMIT) + MOST
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 2.0])

@@ -6,11 +6,12 @@ import pytest
 
 from psched.config import from_mapping
 from psched.core.alerts.alert import Rule
-from psched.core.alerts.judge import Judge
+from psched.core.alerts.judge import MOST_OPEN, Judge
 from psched.core.alerts.protocol import AlertSelection
+from psched.core.alerts.watching import active_rows
 from psched.core.history.records import Fate
 from psched.testing import ManualClock
-from psched.testing.store_contract.bench import LATER, LONG_AGO, claim, due
+from psched.testing.store_contract.bench import LATER, LONG_AGO, claim, claim_all, due
 from psched.testing.store_contract.history.bench import ending_with, made
 from support.stores import store_factory
 from support.waiting import wait_until
@@ -97,6 +98,25 @@ def test_each_rule_is_raised_once_and_closed_once(make_store):
     assert stepped(judges, clock) == ([], expected)
     assert stepped(judges, clock) == ([], [])
     assert all(alert.closed is not None for alert in store.alerts())
+
+
+MANY = 1100
+"""More leases than one request reads from any store."""
+
+
+def test_each_of_many_runs_is_judged(make_store):
+    store, clock = make_store(), ManualClock()
+    store.add([due(f"k{number}") for number in range(MANY)], nonce="n")
+    claimed = claim_all(store, "w")
+    assert len(claimed) == MANY
+    begun = max(row.claimed_at for row in store.look([row.key for row in claimed]).values())
+    wait_until(lambda: store.now() > begun + 2, what="runs that take long")
+    seen = active_rows(store, None, 10)
+    assert {row.key for row in seen.leased} == {row.key for row in claimed}
+    assert seen.due == []
+    court = judge(store, clock, {"longest": 0.1})
+    raised = [key for _ in range(10) for _, key in stepped([court], clock)[0]]
+    assert len({*raised}) == len(raised) == MOST_OPEN
 
 
 def test_the_sweep_finds_what_rows_expect_themselves(make_store):

@@ -17,6 +17,7 @@ from psched.testing.store_contract.alerts.bench import (
     stored,
     taken,
 )
+from psched.testing.store_contract.bench import claim, due
 from support.stores import store_factory
 
 pytestmark = pytest.mark.redis
@@ -60,6 +61,18 @@ def test_a_deleted_alert_leaves_nothing_but_the_last_number(store, left, redis_c
     assert store.trim_alerts(before=LATER, limit=9) == 3
     assert left() == ["alert_ids"]
     assert redis_cli("HKEYS", "{psched}:alert_ids") == [b"last"]
+
+
+def test_leases_are_read_once_however_many_rows_are_due(store, redis_cli):
+    many, few = 1100, 7
+    store.add([due(f"k{number}") for number in range(many)], nonce="n")
+    claimed = claim(store, "w.1", limit=few).rows
+    redis_cli("CONFIG", "RESETSTAT")
+    seen = store.active_rows(None, many)
+    calls = redis_cli("INFO", "commandstats")["cmdstat_hmget"]["calls"]
+    assert {row.key for row in seen.leased} == {row.key for row in claimed}
+    assert len(seen.due) == many - few
+    assert calls == many
 
 
 def test_a_user_without_a_right_keeps_no_alerts(store, open_as):

@@ -283,7 +283,7 @@ class TestConversion:
             @daily d
             """
         declarations, remarks = converted(tab)
-        hook = "mail-ops-example-org-ann"
+        hook = "mail-ops-example-org-ann-c1ca6d"
         assert [each.get("on_failed") for each in declarations] == [None, hook, hook, None]
         [remark] = remarks
         assert remark.line == 3
@@ -303,6 +303,45 @@ class TestConversion:
         [declared], [remark] = converted("MAILTO=eve\n@daily a", settings=settings)
         assert declared["on_failed"] == "mail-eve"
         assert "add to the configuration" in remark.text
+
+    @pytest.mark.parametrize(
+        "others",
+        [
+            ["a.b@x.org", "a-b@x.org", "a@b.x.org", "a-b-x-org", "a@b-x.org"],
+            ["a@b.c", "a,b,c", "a-b-c", "a,b@c", "a@b,c"],
+            ["ann, ben", "ann-ben"],
+        ],
+    )
+    def test_hooks_that_mail_to_others_have_other_names(self, others):
+        tab = "\n".join(f"MAILTO={each}\n@daily a" for each in others)
+        declarations, remarks = converted(tab)
+        names = [each["on_failed"] for each in declarations]
+        assert len({*names}) == len(remarks) == len(others)
+        assert names == [each["on_failed"] for each in converted(tab)[0]]
+        defined = SETTINGS.with_settings(
+            hooks={
+                name: {"mail": each.replace(",", " ").split()}
+                for name, each in zip(names, others, strict=True)
+            }
+        )
+        again, remarks = converted(tab, settings=defined)
+        assert [each["on_failed"] for each in again] == names
+        assert not remarks
+
+    @pytest.mark.parametrize("hook", [{"mail": "boss@example.org"}, {"task": "clean"}])
+    def test_a_hook_that_tells_others_is_not_used(self, hook):
+        tab = "MAILTO=ops@example.org\n@daily a"
+        name = "mail-ops-example-org"
+        settings = SETTINGS.with_settings(hooks={name: hook})
+        [declared], [remark] = converted(tab, settings=settings)
+        other = declared["on_failed"]
+        assert other.startswith(f"{name}-")
+        assert remark.text.endswith(f"hooks: {{{other}: {{mail: [ops@example.org]}}}}")
+
+        settings = SETTINGS.with_settings(hooks={name: hook, other: hook})
+        [declared], [remark] = converted(tab, settings=settings)
+        assert declared["on_failed"].startswith(f"{other}")
+        assert declared["on_failed"] != other
 
     def test_the_name_of_a_hook_with_many_addresses_is_short(self):
         many = ",".join(f"somebody-{number}@example.org" for number in range(9))

@@ -92,6 +92,44 @@ class TestReading:
         assert by_type.startswith("types: mail.expect: PerfectSched's table has no table of alerts")
         assert config.from_mapping({**theirs, "expect": {}}).expect == NO_EXPECTATIONS
 
+    @pytest.mark.parametrize(
+        ("given", "name"),
+        [
+            ({"expect": {"late": 60}}, "expect"),
+            ({"types": {"mail": {"expect": {"unusual": 3}}}}, "types: mail.expect"),
+        ],
+    )
+    def test_the_monitor_is_needed(self, given, name):
+        assert problem(**given, monitor=False) == (
+            f"{name}: is judged by the monitor; set monitor to on, or remove it"
+        )
+        config.from_mapping({**URL, "expect": "off", "monitor": False})
+        settings = config.from_mapping({**URL, "monitor": False})
+        # A row is run by each host, whichever of them have a monitor.
+        own = declared({"late": 60}, settings)
+        assert expected(own, settings) == {"late": 60}
+        assert parse_row(own, settings).settings.expect.late == 60
+
+    @pytest.mark.parametrize(
+        ("given", "name"),
+        [
+            ({"expect": {"silent": "30d"}}, "expect: silent"),
+            ({"types": {"mail": {"expect": {"silent": "32d"}}}}, "types: mail.expect.silent"),
+        ],
+    )
+    def test_the_history_must_be_kept_for_longer_than_silent(self, given, name):
+        assert problem(**given) == (
+            f"{name}: must be shorter than history_keep, which is 30.0 d: the run history says when"
+            " a schedule has last succeeded; raise history_keep"
+        )
+        for keep in "33d", 0:
+            settings = config.from_mapping({**URL, **given, "history_keep": keep})
+            with pytest.raises(ConfigError, match="must be shorter than history_keep"):
+                settings.with_settings(history_keep="1d")
+        # A row must run, whatever it expects.
+        own = declared({"silent": "32d"})
+        assert parse_row(own, SETTINGS).settings.expect.silent == 32 * 86_400
+
     def test_settings_can_still_be_changed_and_be_a_key(self):
         settings = config.from_mapping({**URL, "expect": FULL})
         assert settings.with_settings(poll_interval=2).expect == settings.expect

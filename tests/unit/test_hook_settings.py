@@ -30,6 +30,15 @@ def problem(mapping, **environ):
     return str(error.value)
 
 
+def test_hooks_need_the_monitor():
+    assert problem({"hooks": TWO, "on_failed": "ops", "monitor": False}) == (
+        "hooks: are told by the monitor; set monitor to on, or remove them"
+    )
+    assert take({"hooks": {}, "on_failed": [], "monitor": False}).hooks == {}
+    # A row is run by each host, whichever of them have a monitor.
+    assert take({"monitor": False}).with_settings(on_failed="ops").on_failed == ("ops",)
+
+
 def test_hooks_are_read(tmp_path):
     file = tmp_path / "psched.yml"
     file.write_text("""\
@@ -284,7 +293,7 @@ def test_a_row_contains_names_of_hooks_and_nothing_else(value):
     [
         ((Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED), "on_failed"),
         ((Rule.LATE, Rule.SILENT, Rule.LONGEST, Rule.UNUSUAL, Rule.NO_SLOT), "on_late"),
-        ((Rule.LOST,), "on_lost"),
+        ((Rule.LOST, Rule.WORKER_DIED, Rule.UNREACHABLE), "on_lost"),
     ],
 )
 def test_each_rule_has_a_setting(rules, setting):

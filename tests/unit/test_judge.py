@@ -106,6 +106,21 @@ def history(host, *durations, key="k"):
     )
 
 
+def ran(host, seconds, outcome):
+    """Record a run that has ended so many seconds after the start."""
+    fate = Fate.FINISHED if outcome == Outcome.FINISHED else Fate.GAVE_UP
+    time = START + seconds
+    record = made(
+        "k",
+        scheduled_time=time,
+        owner=f"w.{seconds}",
+        outcome=outcome,
+        fate=fate,
+        ended=1000 * time,
+    )
+    host.store().record([record])
+
+
 class TestLate:
     def test_a_row_that_nobody_takes_is_told_once(self, host):
         add(host, label="ours")
@@ -118,6 +133,25 @@ class TestLate:
         assert (alert.type, alert.label, alert.closed) == ("test", "ours", None)
         assert alert.text.startswith("has been due for 5.")
         assert "since 2023-11-14T22:13:20Z, and has not started (late: 5.0 min)" in alert.text
+
+    def test_an_open_alert_that_is_lost_is_raised_again(self, host):
+        add(host)
+        court = Court(host, {"late": "5m"})
+        assert court.judged(10 * MINUTE) == ([("late", "k")], [])
+        host.sql("DELETE FROM psched_alerts")
+        assert court.until_quiet(11 * MINUTE) == ([("late", "k")], [])
+        assert [alert.since for alert in court.alerts(only_open=True)] == [1000 * START]
+
+    def test_the_store_is_seldom_asked_for_what_it_has_refused(self, host):
+        add(host)
+        court = Court(host, {"late": "5m"})
+        court.judged(10 * MINUTE)
+        sent = []
+        raise_alerts = court.store.raise_alerts
+        court.store.raise_alerts = lambda alerts: sent.append(len(alerts)) or raise_alerts(alerts)
+        court.store.close_alerts(court.alerts(), "by hand")
+        assert court.until_quiet(HOUR) == ([], [])
+        assert sent in ([1] * 5, [1] * 6)
 
     def test_it_is_over_when_the_row_has_started(self, host):
         add(host)
@@ -389,6 +423,62 @@ class TestSilent:
         assert alert.text.startswith("has last succeeded 1.0 d ago, at 2023-11-14T22:13:20Z")
         (success,) = [run for run in host.store().runs() if run.outcome == Outcome.FINISHED]
         assert alert.since == success.ended
+
+    def test_a_success_whose_record_is_too_old_to_be_kept_is_not_denied(self, host):
+        add(host, expect={"silent": "3d"})
+        ran(host, 2 * DAY, Outcome.FINISHED)
+        court = Court(host, history_keep="2d")
+        host.clock.advance(4 * DAY + HOUR)
+        host.store().trim(before=1000 * (START + 3 * DAY), limit=9)
+        assert court.until_quiet(DAY - HOUR) == ([], [])
+        assert court.until_quiet(2 * HOUR) == ([("silent", "k")], [])
+        (alert,) = court.alerts()
+        assert alert.text == (
+            "has not succeeded for 3.0 d or longer; the records of earlier runs are deleted"
+            " (silent: 3.0 d)"
+        )
+        assert START + 2 * DAY < alert.since / 1000 <= START + 2 * DAY + 2 * HOUR
+        ran(host, 5 * DAY + HOUR, Outcome.FINISHED)
+        assert court.until_quiet(MINUTE) == ([], [("silent", "k")])
+
+    def test_a_success_before_as_many_records_as_are_kept_is_not_denied(self, host):
+        add(host, expect={"silent": "1d"})
+        ran(host, 10 * HOUR, Outcome.FINISHED)
+        for hour in 20, 21, 22:
+            ran(host, hour * HOUR, Outcome.FAILED)
+        host.store().trim_key("k", 3)
+        court = Court(host, history_keep_per_key=3)
+        host.clock.advance(25 * HOUR)
+        court.judged()
+        # The judge remembers what it has seen, and what is deleted later does not matter.
+        ran(host, 26 * HOUR, Outcome.FAILED)
+        host.store().trim_key("k", 3)
+        assert court.until_quiet(18 * HOUR) == ([], [])
+        assert court.until_quiet(2 * HOUR) == ([("silent", "k")], [])
+        (alert,) = court.alerts()
+        assert alert.since == 1000 * (START + 20 * HOUR)
+        assert alert.text.startswith("has not succeeded for 1.0 d or longer; the records of")
+
+    def test_a_schedule_all_of_whose_records_are_kept_has_never_succeeded(self, host):
+        add(host, expect={"silent": "1d"})
+        for hour in 2, 3, 4:
+            ran(host, hour * HOUR, Outcome.FAILED)
+        court = Court(host, history_keep_per_key=4, history_keep=0)
+        assert court.until_quiet(DAY + HOUR) == ([("silent", "k")], [])
+        (alert,) = court.alerts()
+        assert alert.since == 1000 * START
+        assert alert.text.startswith("has never succeeded since it was added")
+
+    def test_what_was_closed_by_hand_is_not_told_again_when_records_are_deleted(self, host):
+        add(host, expect={"silent": "1d"})
+        ran(host, HOUR, Outcome.FINISHED)
+        court = Court(host, history_keep="2d")
+        assert court.until_quiet(DAY + 2 * HOUR) == ([("silent", "k")], [])
+        court.store.close_alerts(court.alerts(), "by hand")
+        host.clock.advance(DAY)
+        host.store().trim(before=1000 * (START + 2 * HOUR), limit=9)
+        assert Court(host, history_keep="2d").until_quiet(HOUR) == ([], [])
+        assert len(court.alerts()) == 1
 
     def test_after_a_success_it_can_be_told_again(self, host):
         add(host, expect={"silent": "1d"})

@@ -45,7 +45,9 @@ class MonitorSettings:
     has not succeeded for too long, and when no slot is free for it."""
 
     on_lost: Annotated[tuple[str, ...], HookNames()] = ()
-    """Names of the hooks that are told when a worker or a host has died while it ran a task."""
+    """Names of the hooks that are told when a worker or a host has died while it ran a task, when
+    workers of a host have died, and when a monitor cannot reach the database. In the last case,
+    the hooks of on_failed and on_late are told, too."""
 
     on_recovered: Annotated[tuple[str, ...], HookNames()] = ()
     """Names of the hooks that are told when something is over that a hook was told about."""

@@ -1,7 +1,7 @@
 """The hook that replaces a crontab's ``MAILTO``."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -10,9 +10,13 @@ from psched.config import Config, from_mapping
 from psched.config.monitoring.hooks import MailHook
 
 _LONGEST_NAME = 40
-"""The number of characters of a hook's name above which it is cut, and ends in a hash."""
+"""The number of characters to which the readable part of a hook's name is cut."""
 
-_HASH = 6
+_PLAIN = re.compile(r"\w+(@\w+\.\w+)?", re.ASCII)
+"""What an address looks like that can be told from its name: ``-`` stands for ``@``, then ``.``."""
+
+_HASHES = (6, 12, 20)
+"""How many digits of a hash a name can end in; more are used if the name is taken."""
 
 
 class Mailing(NamedTuple):
@@ -30,7 +34,8 @@ class Mailing(NamedTuple):
 def mailing_of(mailto: str | None, settings: Config) -> Mailing:
     """The hook that mails to the addresses of a ``MAILTO``.
 
-    If the settings define a hook that mails to the same addresses, this is the hook.
+    If the settings define a hook that mails to the same addresses, this is the hook. Hooks that
+    mail to different addresses have different names.
 
     Args:
         mailto: the value in the crontab; None if the crontab does not set it.
@@ -42,21 +47,21 @@ def mailing_of(mailto: str | None, settings: Config) -> Mailing:
     for name, hook in settings.hooks.items():
         if isinstance(hook, MailHook) and {*hook.to} == {*addresses}:
             return Mailing(name)
-    name = _name_of(addresses)
+    name = next(each for each in _names_of(addresses) if each not in settings.hooks)
     try:
         from_mapping({"hooks": {name: {"mail": addresses}}})
     except ConfigError:
         return Mailing(None, f"MAILTO={mailto}: not imported: it is no list of addresses")
-    if name in settings.hooks:
-        return Mailing(name)
     wanted = f"hooks: {{{name}: {{mail: [{', '.join(addresses)}]}}}}"
     how = f"so that psched mails failures, add to the configuration: {wanted}"
     return Mailing(name, f"MAILTO={mailto}: {how}")
 
 
-def _name_of(addresses: Sequence[str]) -> str:
+def _names_of(addresses: Sequence[str]) -> Iterator[str]:
+    """Names for a hook that mails to some addresses, the best one first."""
     name = "-".join(["mail", *(re.sub(r"[^A-Za-z0-9_]+", "-", each) for each in addresses)])
-    if len(name) <= _LONGEST_NAME:
-        return name
+    if len(name) <= _LONGEST_NAME and len(addresses) == 1 and _PLAIN.fullmatch(addresses[0]):
+        yield name
     digest = sha256(" ".join(addresses).encode()).hexdigest()
-    return f"{name[:_LONGEST_NAME]}-{digest[:_HASH]}"
+    for digits in _HASHES:
+        yield f"{name[:_LONGEST_NAME]}-{digest[:digits]}"

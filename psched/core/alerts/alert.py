@@ -16,8 +16,8 @@ class Rule(StrEnum):
     SILENT = "silent"
     """A schedule has not succeeded for too long (``expect: {silent: …}``)."""
     UNUSUAL = "unusual"
-    """A run takes, or took, much longer than the schedule's runs usually do (``expect: {unusual:
-    …}``)."""
+    """A run takes much longer than the schedule's runs usually do (``expect: {unusual: …}``). It is
+    judged while it runs."""
     FAILED = "failed"
     """An attempt has failed."""
     GAVE_UP = "gave_up"

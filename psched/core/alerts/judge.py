@@ -27,6 +27,7 @@ from psched.core.alerts.rules import (
     SHORTEST_UNUSUAL,
     Watched,
     after_success,
+    is_forgotten,
     late,
     longest,
     runs_since,
@@ -36,7 +37,7 @@ from psched.core.alerts.rules import (
     unusual,
     why_over,
 )
-from psched.core.alerts.successes import last_resumption, last_successes
+from psched.core.alerts.successes import covered_since, last_resumption, last_successes
 from psched.core.alerts.watching import ActiveRows, Place, active_rows, light_rows, row_page
 from psched.core.definition import settings_of
 from psched.core.history.protocol import KeepsHistory
@@ -73,6 +74,10 @@ MOST_OPEN = 1000
 
 MOST_CHECKED = 200
 """Of how many open alerts one fast pass finds out whether they are over."""
+
+_MOST_COVERED = 20_000
+"""The most schedules without a recorded success of which is remembered how far their records reach.
+"""
 
 _JITTER = 0.1
 
@@ -124,11 +129,14 @@ class Judge:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._raising = Raising(store, hooks_of) if isinstance(store, KeepsAlerts) else None
+        self._raising = None
+        if isinstance(store, KeepsAlerts):
+            self._raising = Raising(store, hooks_of, clock=clock)
         self._ask_at = self._pass_at = self._page_at = clock.monotonic()
         self._after: Place | None = None
         self._checked = 0
         self._durations = dict[tuple[str, int], Sequence[int]]()
+        self._covered = dict[str, int]()
         self._sweep = _Sweep()
         self._owns = False
         self._open: Sequence[Alert] = ()
@@ -311,15 +319,34 @@ class Judge:
             return
         found = last_successes(history, [watched.row.key for watched in judged])
         for watched in judged:
-            row, last = watched.row, found.get(watched.row.key)
+            row, last, covered = watched.row, found.get(watched.row.key), 0
             since = silent_since(row, rules, now, last)
+            if last is not None:
+                self._covered.pop(row.key, None)
             if silent(watched, since, now, last) is None:
                 continue
-            # Only now, because it costs a request.
-            since = silent_since(row, rules, now, last, last_resumption(history, row.key))
-            alert = silent(watched, since, now, last)
+            # Only now, because each of these costs a request.
+            resumed = last_resumption(history, row.key)
+            if last is None:
+                covered = self._covered_since(history, row.key, now)
+            forgotten = is_forgotten(row, covered)
+            since = silent_since(row, rules, now, covered if forgotten else last, resumed)
+            alert = silent(watched, since, now, last, covered)
             if alert is not None:
-                yield alert, watched.settings
+                raising = self._raise_or_close()
+                yield raising.begun_before(alert) if forgotten else alert, watched.settings
+
+    def _covered_since(self, history: KeepsHistory, key: str, now: float) -> int:
+        """Since when a schedule surely has no success, as the records say, in milliseconds.
+
+        The first answer stays true until a success is found: the sweeps would find one before its
+        record is deleted. So a schedule can be silent for longer than its records are kept.
+        """
+        if key not in self._covered:
+            if len(self._covered) >= _MOST_COVERED:
+                self._covered.clear()
+            self._covered[key] = covered_since(history, key, self._settings, now)
+        return self._covered[key]
 
     # --- what both need ---
 

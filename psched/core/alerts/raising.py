@@ -1,11 +1,12 @@
-"""Raises and closes alerts, of any rule, without asking the store again for what it has refused."""
+"""Raises and closes alerts, of any rule, without often asking the store for what it has refused."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace as changed
 
+from psched.base.clock import Clock, SystemClock
 from psched.config import Config
 from psched.core.alerts.alert import Alert
-from psched.core.alerts.protocol import KeepsAlerts
+from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 
 HooksOf = Callable[[str, Config], tuple[tuple[str, ...], tuple[str, ...]]]
 """Returns the names of the hooks that are told of an alert.
@@ -16,6 +17,10 @@ raised, and of those that are told that it was closed."""
 
 MOST_RAISED = 200
 """The most alerts that one call raises; the others are raised by later calls."""
+
+KNOWN_TIME = 600.0
+"""Seconds after which an alert that the store had is sent again, because the store can have lost
+it: somebody has deleted its row, or a failover of Redis has lost it."""
 
 _MOST_KNOWN = 20_000
 """The most alerts that are remembered because the store has them, open or closed."""
@@ -32,19 +37,23 @@ class Raising:
     Args:
         store: the store.
         hooks_of: returns the hooks of an alert.
+        clock: decides when an alert that the store had is sent again; None means the system's.
     """
 
-    def __init__(self, store: KeepsAlerts, hooks_of: HooksOf = no_hooks) -> None:
+    def __init__(
+        self, store: KeepsAlerts, hooks_of: HooksOf = no_hooks, *, clock: Clock | None = None
+    ) -> None:
         self._store = store
         self._hooks_of = hooks_of
-        self._known = set[tuple[tuple[str, str, str], int]]()
+        self._clock = clock or SystemClock()
+        self._known = dict[tuple[tuple[str, str, str], int], float]()
 
     def raise_alerts(self, found: Iterable[tuple[Alert, Config]]) -> Sequence[Alert]:
         """Raise alerts that are on.
 
-        An alert that the store has refused once is not sent again: the store has it, open or
-        closed, or another alert of its subject is open. In the last case, the alert can be raised
-        after the other one has been closed by `close_alerts`.
+        An alert that was sent is not sent again for `KNOWN_TIME`: the store has it, open or closed,
+        or another alert of its subject is open. In the last case, it can be raised as soon as
+        `close_alerts` has closed the other one.
 
         Args:
             found: each alert, with the settings that apply to its schedule.
@@ -52,9 +61,9 @@ class Raising:
         Returns:
             The alerts that this call has raised, as they are stored.
         """
-        new = list[Alert]()
+        new, now = list[Alert](), self._clock.monotonic()
         for alert, settings in found:
-            if (alert.subject, alert.since) in self._known:
+            if self._known.get((alert.subject, alert.since), now) > now:
                 continue
             on_raise, on_close = self._hooks_of(alert.rule, settings)
             new.append(changed(alert, on_raise=on_raise, on_close=on_close))
@@ -65,8 +74,25 @@ class Raising:
         raised = self._store.raise_alerts(new)
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
-        self._known.update((alert.subject, alert.since) for alert in new)
+        until = now + KNOWN_TIME
+        self._known.update(((alert.subject, alert.since), until) for alert in new)
         return raised
+
+    def begun_before(self, alert: Alert) -> Alert:
+        """An alert with the beginning of an earlier one of the same incident, if there is one.
+
+        Monitors that have looked at different times can know different beginnings. If an alert of
+        the same subject was closed after the incident surely was on, somebody has closed it, and
+        nobody must be told of the incident again.
+
+        Args:
+            alert: an alert; the incident may have begun before its ``since``.
+        """
+        selection = AlertSelection(key=alert.key, rules=frozenset({alert.rule}), limit=1)
+        for earlier in self._store.alerts(selection):
+            if earlier.closed is not None and earlier.closed > alert.since:
+                return changed(alert, since=earlier.since)
+        return alert
 
     def close_alerts(self, over: Iterable[tuple[Alert, str]]) -> Sequence[Alert]:
         """Close alerts that are over.
@@ -86,5 +112,9 @@ class Raising:
         subjects = {alert.subject for alerts in by_text.values() for alert in alerts}
         if subjects:
             ended = {(alert.subject, alert.since) for each in by_text.values() for alert in each}
-            self._known = {each for each in self._known if each[0] not in subjects or each in ended}
+            self._known = {
+                each: until
+                for each, until in self._known.items()
+                if each[0] not in subjects or each in ended
+            }
         return closed

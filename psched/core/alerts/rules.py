@@ -176,6 +176,16 @@ def should_succeed(watched: Watched, rules: Iterable[PauseRule], now: float) -> 
     )
 
 
+def is_forgotten(row: Row, covered: int) -> bool:
+    """Whether a schedule can have succeeded at a time of which the run history has no records.
+
+    Args:
+        row: its row.
+        covered: since when none of its records was deleted, in milliseconds.
+    """
+    return covered > 1000 * (row.created_at or 0)
+
+
 def silent_since(
     row: Row, rules: Iterable[PauseRule], now: float, last: int | None, resumed: int | None = None
 ) -> int | None:
@@ -185,7 +195,8 @@ def silent_since(
         row: its row.
         rules: the stored rules that pause types.
         now: the time of the store's clock.
-        last: when it last succeeded, in milliseconds; None if it has not.
+        last: when it last succeeded, in milliseconds; None if it has not. If it can have succeeded
+            before none of its records was deleted, this instant.
         resumed: when a pause last ended of which the run history knows, in milliseconds.
     """
     created = None if row.created_at is None else 1000 * row.created_at
@@ -196,7 +207,9 @@ def silent_since(
     return max(begun, resumed or 0, *(1000 * pause.until for pause in pauses))
 
 
-def silent(watched: Watched, since: int | None, now: float, last: int | None) -> Alert | None:
+def silent(
+    watched: Watched, since: int | None, now: float, last: int | None, covered: int = 0
+) -> Alert | None:
     """The alert about a schedule that has not succeeded for too long; None if it has.
 
     Args:
@@ -204,11 +217,17 @@ def silent(watched: Watched, since: int | None, now: float, last: int | None) ->
         since: see `silent_since`.
         now: the time of the store's clock.
         last: when it last succeeded, in milliseconds; None if it has not.
+        covered: since when none of its records was deleted, in milliseconds.
     """
     limit = watched.settings.expect.silent
     if limit is None or since is None or now - since / 1000 <= limit:
         return None
-    if last is None:
+    if last is None and is_forgotten(watched.row, covered):
+        text = (
+            f"has not succeeded for {format_duration(now - covered / 1000)} or longer; the records"
+            " of earlier runs are deleted"
+        )
+    elif last is None:
         text = "has never succeeded since it was added"
     else:
         ago = format_duration(now - last / 1000)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from psched.config import Config
 from psched.core.history.protocol import FindsLastRuns, KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 
@@ -27,6 +28,30 @@ def last_successes(history: KeepsHistory, keys: Sequence[str]) -> Mapping[str, i
         if record is not None:
             found[key] = record.ended
     return found
+
+
+def covered_since(history: KeepsHistory, key: str, settings: Config, now: float) -> int:
+    """Since when no record of a schedule was deleted, in milliseconds; 0 if none ever was.
+
+    Workers delete records that are older than ``history_keep``, and the oldest ones of a key that
+    has more than ``history_keep_per_key``. It costs a request for each 200 records of the schedule.
+
+    Args:
+        history: the store.
+        key: the key of the schedule.
+        settings: the settings of the installation.
+        now: the time of the store's clock.
+    """
+    keep, most = settings.history_keep, settings.history_keep_per_key
+    since = max(0, round(1000 * (now - keep))) if keep else 0
+    if not most:
+        return since
+    number, oldest = 0, 0
+    for record in history.runs(RunSelection(key=key, limit=most)):
+        if record.ended < since:
+            return since
+        number, oldest = number + 1, record.ended
+    return max(since, oldest) if number >= most else since
 
 
 def last_resumption(history: KeepsHistory, key: str) -> int | None:

@@ -1,8 +1,10 @@
 #!lua flags=no-writes,allow-oom
--- Returns rows without data, in one of three ways. ARGV: the way, then what it needs.
+-- Returns rows without data, in one of four ways. ARGV: the way, then what it needs.
 --
--- active: the present time, the leased rows, and the due rows after a place. ARGV: the most leased and
---   the most due rows; the score and the key of the place, both empty for the first rows.
+-- due: the present time, and the due rows after a place. ARGV: the most rows; the score and the key of
+--   the place, both empty for the first rows.
+-- leased: the place of the next page, empty after the last page; and a page of the leased rows. ARGV:
+--   the most rows; the place, which is a member of the set HELD, empty for the first page.
 -- page: the place of the next page, and the rows of a page. ARGV: the set ('due' or 'rest'), the cursor
 --   of its scan, about how many rows, and a text that the options must contain; empty for all rows.
 -- keys: the rows with the given keys. ARGV: the keys.
@@ -49,15 +51,15 @@ if ARGV[1] == 'page' then
   return {part == 'due' and 'rest' or '', '0', rows}
 end
 
-local most_leased, most_due, score, last = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local leased = {}
-for i, member in ipairs(redis.call('ZRANGE', HELD, 0, most_leased - 1)) do
-  leased[i] = light(member:match('%z(.*)$') or member)
+if ARGV[1] == 'leased' then
+  local most, from = tonumber(ARGV[2]), ARGV[3] == '' and '-' or '('..ARGV[3]
+  local members, rows = redis.call('ZRANGEBYLEX', HELD, from, '+', 'LIMIT', 0, most), {}
+  for i, member in ipairs(members) do rows[i] = light(member:match('%z(.*)$') or member) end
+  return {#members == most and members[most] or '', rows}
 end
 
+local most, score, last = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local rank = score == '' and 0 or rank_after(score, last)
-local due = math.min(redis.call('ZCOUNT', DUE, '-inf', integer(now)) - rank, most_due)
+local due = math.min(redis.call('ZCOUNT', DUE, '-inf', integer(now)) - rank, most)
 local time = redis.call('TIME')
-return {
-  time[1], time[2], leased, rows_of(due > 0 and redis.call('ZRANGE', DUE, rank, rank + due - 1) or {}),
-}
+return {time[1], time[2], rows_of(due > 0 and redis.call('ZRANGE', DUE, rank, rank + due - 1) or {})}

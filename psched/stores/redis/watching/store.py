@@ -3,17 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psched.core.alerts.watching import ActiveRows, Place, RowPage
+from psched.core.alerts.watching import MOST_LEASED, ActiveRows, Place, RowPage
 from psched.core.model import Row
 from psched.stores.redis import encoding, scripts
 from psched.stores.redis.alert_store import AlertStore
 from psched.stores.redis.encoding import Argument
 
 _BATCH = 200
-"""The most due rows, or rows by their keys, that one run of the script reads."""
-
-_MOST_LEASED = 500
-"""The most leased rows that it reads."""
+"""The most rows that are due or leased, or rows by their keys, that one run of the script reads."""
 
 _LARGEST_PAGE = 1000
 """About the most rows that it looks at for a page."""
@@ -25,21 +22,30 @@ class WatchStore(AlertStore):
     def active_rows(self, after: Place | None, limit: int) -> ActiveRows:
         """Read what runs or is due, as `WatchesRows.active_rows` describes.
 
-        More than one request is sent if there are many due rows. Of many leased rows, some are left
-        out.
+        More than one request is sent for each kind of rows if there are many of them.
         """
-        now, leased, due = 0.0, list[Row](), list[Row]()
+        now, due = 0.0, list[Row]()
         while True:
             most = min(_BATCH, limit - len(due))
             place = ("", "") if after is None else (after[0], encoding.text(after[1]))
-            seconds, microseconds, held, found = self._watch("active", _MOST_LEASED, most, *place)
-            if not due:
-                now, leased = int(seconds) + int(microseconds) / 1e6, _rows(held)
+            seconds, microseconds, found = self._watch("due", most, *place)
+            now = now or int(seconds) + int(microseconds) / 1e6
             rows = _rows(found)
             due += rows
             if len(rows) < _BATCH or len(due) >= limit:
-                return ActiveRows(now=now, leased=leased, due=due)
+                return ActiveRows(now=now, leased=self._leased(), due=due)
             after = rows[-1].next_run_time or 0, rows[-1].key
+
+    def _leased(self) -> Sequence[Row]:
+        # By their keys, because a row that gets another owner meanwhile can be on two pages.
+        leased, place = dict[str, Row](), b""
+        while len(leased) < MOST_LEASED:
+            most = min(_BATCH, MOST_LEASED - len(leased))
+            place, found = self._watch("leased", most, place)
+            leased |= {row.key: row for row in _rows(found)}
+            if not place:
+                break
+        return [*leased.values()]
 
     def row_page(self, begin: object, limit: int, mentioning: str | None) -> RowPage:
         """Read a page of all rows in any order, as `WatchesRows.row_page` describes."""

@@ -197,7 +197,13 @@ class HistoryStatements:
         )
 
     def select_runs(
-        self, selection: RunSelection, *, first: int | None, before: int | None, limit: int
+        self,
+        selection: RunSelection,
+        *,
+        first: int | None,
+        before: int | None,
+        limit: int,
+        light: bool = False,
     ) -> Request:
         """A request that reads one page of records, the newest first.
 
@@ -206,6 +212,8 @@ class HistoryStatements:
             first: the least id; None means no limit.
             before: the id before which the page begins; None means the newest record.
             limit: the most records.
+            light: whether large columns are left out. They are not left out if records of extra
+                runs are wanted.
         """
         if selection.key is not None and selection.with_extra_runs:
             return self._select_with_extra_runs(selection, first, before, limit)
@@ -230,7 +238,8 @@ class HistoryStatements:
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         source = self._runs if selection.covering is None else f"({self._earlier}) AS earlier"
         order = "id DESC" if selection.key is None else self._newest_of_key
-        statement = f"SELECT {self._run_columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
+        columns = self._light_columns if light else self._run_columns
+        statement = f"SELECT {columns} FROM {source}{where} ORDER BY {order} LIMIT :limit"
         return _text(statement), values
 
     def _select_with_extra_runs(

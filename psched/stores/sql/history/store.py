@@ -3,7 +3,6 @@
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace as changed
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection, TextClause
@@ -55,8 +54,11 @@ _LATE = 3_600_000
 """The longest time in milliseconds from an attempt's end until its record is written, for which
 `HistoryStore.runs` allows."""
 
-_MARGIN = 100
-"""How many records before the newest known one may be written later than it."""
+_MARGIN = 1000
+"""How many records before the newest known one may be written later than it.
+
+So many can other workers write while a transaction is open. They are read again by each call.
+"""
 
 _KEYS = 100
 """The most keys whose last runs one query finds. SQLite refuses a query of more than 500 parts."""
@@ -211,9 +213,10 @@ class HistoryStore(TableStore[S]):
 
     def _failures_from(self, first: int, since: int | None, limit: int) -> list[RunRecord]:
         failed = RunSelection(outcomes=FAILURES, fates=FAILED_FATES, since=since)
-        request = self._history.select_runs(failed, first=first, before=None, limit=limit)
-        records = [run_record(columns) for columns in self._query(*request)]
-        return [changed(record, error=None, result=None) for record in records]
+        request = self._history.select_runs(
+            failed, first=first, before=None, limit=limit, light=True
+        )
+        return [run_record(columns) for columns in self._query(*request)]
 
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
         """The changes of a selection, as `KeepsHistory.audits` describes."""
