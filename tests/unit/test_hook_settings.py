@@ -291,8 +291,11 @@ def test_a_row_contains_names_of_hooks_and_nothing_else(value):
 @pytest.mark.parametrize(
     ("rules", "setting"),
     [
-        ((Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED), "on_failed"),
-        ((Rule.LATE, Rule.SILENT, Rule.LONGEST, Rule.UNUSUAL, Rule.NO_SLOT), "on_late"),
+        ((Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.UNREACHABLE), "on_failed"),
+        (
+            (Rule.LATE, Rule.SILENT, Rule.LONGEST, Rule.UNUSUAL, Rule.NO_SLOT, Rule.UNREACHABLE),
+            "on_late",
+        ),
         ((Rule.LOST, Rule.WORKER_DIED, Rule.UNREACHABLE), "on_lost"),
     ],
 )
