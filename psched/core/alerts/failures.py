@@ -91,7 +91,7 @@ class Failures:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._raising = Raising(store, hooks_of)
+        self._raising = Raising(store, hooks_of, clock=clock)
         self._redaction = Redaction(settings.redact)
         self._clock = clock
         self._place: str | None = None
