@@ -63,11 +63,14 @@ class MemoryFolder:
         """Use the folder of the running master from now on, and do not create a folder."""
         self._uses_running_master = True
 
-    def join(self, owner: int) -> None:
+    def join(self, owner: int, *, holds: bool = True) -> None:
         """Use the owner's folder, and create it if it does not exist.
 
         Args:
             owner: the pid of this process or of its master.
+            holds: whether the folder stays while this process lives. A process that the kernel
+                kills with its master must not hold it: it may still be dying when the last worker
+                looks whether it can remove the folder, and then nobody would.
 
         Raises:
             ConfigError: the folder cannot be created.
@@ -81,8 +84,9 @@ class MemoryFolder:
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 raise PermissionError(f"{folder} belongs to another user")
-            self._lock = _open_lock(folder)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            if holds:
+                self._lock = _open_lock(folder)
+                fcntl.flock(self._lock, fcntl.LOCK_SH)
         except OSError as error:
             raise ConfigError(f"url: {URL} cannot be used: {error}") from None
         self._folder = folder

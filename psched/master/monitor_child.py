@@ -170,9 +170,9 @@ class MonitorKeeper:
                 self._start(wanted, now)
         else:
             self._watch(child, now)
-            self._tell(child, now)
             if not (child.cut_off or self._leaving):
-                # Those that come while it ends wait for the next monitor.
+                # What comes while it ends waits for the next monitor.
+                self._tell(child, now)
                 self._pings.pass_on(child.link)
             if wanted is not self._spec:
                 self._end(child, now)

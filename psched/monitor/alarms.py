@@ -17,7 +17,7 @@ from psched.core.alerts.alert import Alert
 from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.store_protocol import Store
 from psched.monitor.delivering import Deliveries
-from psched.monitor.outage import Outage
+from psched.monitor.outage import PATIENCE, Outage
 
 _log = logging.getLogger("psched.monitor")
 
@@ -86,13 +86,40 @@ class Source(Protocol):
         ...
 
 
+class _Problems:
+    """Logs what lasts: the workers log an outage, or a table that is too old, at once.
+
+    Args:
+        what: what is said about it.
+        clock: measures how long it lasts.
+    """
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self._log = FaultLog(what, _log, clock)
+        self._clock = clock
+        self._since: float | None = None
+
+    def failed(self, error: Exception | str) -> None:
+        """Note that it has occurred."""
+        now = self._clock.monotonic()
+        if self._since is None:
+            self._since = now
+        if now >= self._since + PATIENCE:
+            self._log.failed(error)
+
+    def passed(self) -> None:
+        """Note that it has not occurred."""
+        self._since = None
+        self._log.passed()
+
+
 class _Timed:
     """A source, when it is due, and why it cannot judge."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
         self.source = source
         self.due = float("-inf")
-        self.problems = FaultLog("some alerts are not raised", _log, clock)
+        self.problems = _Problems("some alerts are not raised", clock)
 
 
 class AlarmLoop:
@@ -128,8 +155,8 @@ class AlarmLoop:
         self._keep = keep
         self._pause = pause
         self._clock = clock
-        self._problems = FaultLog("no alerts are raised", _log, clock)
-        self._silence = FaultLog("the store does not answer the monitor", _log, clock)
+        self._problems = _Problems("no alerts are raised", clock)
+        self._silence = _Problems("the store does not answer the monitor", clock)
         self._usable_until = self._trim_at = float("-inf")
 
     @property
@@ -146,6 +173,7 @@ class AlarmLoop:
                 if self._judge():
                     self._deliveries.step(self._store.now)  # so that it is told at once
                 self._trim()
+                self._problems.passed()
                 pause = self._until_due()
             else:
                 pause = _REPAIRS
@@ -189,7 +217,6 @@ class AlarmLoop:
         if (problem := self._store.alerts_problem()) is not None:
             self._problems.failed(problem)
             return False
-        self._problems.passed()
         self._usable_until = now + _REPAIRS
         return True
 

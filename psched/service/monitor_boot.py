@@ -77,7 +77,7 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
     try:
         redirect_log(log, settings.log, settings.log_level, settings.log_format)
         if settings.url == MEMORY_URL:
-            MEMORY.join(master)
+            MEMORY.join(master, holds=False)
     except ConfigError as error:
         _log.error("%s", error)
         return BAD_CONFIG

@@ -95,9 +95,12 @@ def open_in(pid, kinds):
     return Counter(name for name in named if name != "null")
 
 
-def the_monitor_has_its_lines_and_no_database(found):
-    # One to the master, and the two ends by which a signal wakes it.
-    return found == Counter(unix=3, log=3)
+def has_its_database(found, database):
+    theirs = ("unix", "log", "pipe")
+    its_own = {name: number for name, number in found.items() if name not in theirs}
+    if database.server is not None:
+        return its_own == {"internet": 1}
+    return {*its_own} <= {"psched.db", "psched.db-wal", "psched.db-shm"}
 
 
 def mapped_in(pid):
@@ -106,7 +109,7 @@ def mapped_in(pid):
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if "/" in line}
 
 
-def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_its_output(
+def test_workers_and_the_monitor_have_a_database_and_a_runner_only_its_line_and_its_output(
     each_service, database
 ):
     service = each_service
@@ -134,7 +137,6 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_it
     assert {run.pid for run in runs} < {*runners}
     wait_until(lambda: all(" tasks" in title(worker) for worker in workers), what="their titles")
 
-    kinds = sockets()
     # The log, and the service's output, which a task may want unchanged; its own is a pipe.
     output = {"log": 3, "pipe": 2}
 
@@ -146,11 +148,13 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_it
         return found == Counter(unix=1, pipe=2, log=3)
 
     def a_worker_has_its_database(found):
-        theirs = ("unix", "log", "pipe")
-        its_own = {name: number for name, number in found.items() if name not in theirs}
-        if database.server is not None:
-            return its_own == {"internet": 1}
-        return {*its_own} <= {"psched.db", "psched.db-wal", "psched.db-shm"}
+        return has_its_database(found, database)
+
+    def the_monitor_has_its_lines_and_a_database(found):
+        # One line to the master, and the two ends by which a signal wakes it.
+        return (found["unix"], found["log"], found["pipe"]) == (3, 3, 0) and (
+            has_its_database(found, database)
+        )
 
     def the_master_has_neither(found):
         return {*found} == {"unix", "log", "pid"} and found["log"] == 3
@@ -159,16 +163,16 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_it
         *((runner, a_runner_has_its_line) for runner in runners),
         *((collector, a_collector_has_its_line_and_pipes) for collector in collectors),
         *((worker, a_worker_has_its_database) for worker in workers),
-        (monitor, the_monitor_has_its_lines_and_no_database),
+        (monitor, the_monitor_has_its_lines_and_a_database),
         (master.pid, the_master_has_neither),
     ]
     for pid, expected in expectations:
         # Each process opens files of /proc and of control groups for a moment.
         wait_until(
-            lambda pid=pid, expected=expected: expected(open_in(pid, kinds)),
+            lambda pid=pid, expected=expected: expected(open_in(pid, sockets())),
             what=f"{title(pid)}: {expected.__name__}",
         )
-    for pid in [master.pid, monitor, *runners, *collectors]:
+    for pid in [master.pid, *runners, *collectors]:
         assert not [name for name in mapped_in(pid) if "psched.db" in name]
 
     service.open_gate("gate")
