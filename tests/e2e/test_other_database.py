@@ -36,7 +36,11 @@ class TestRunningMaster:
         service.write("schedules.yml", "s1: {type: report, cron: '@daily'}\n")
         service.write("crontab", "0 0 * * * true\n")
         self.master = service.start()
-        [self.published] = [*Path(service.env["RUNTIME_DIRECTORY"]).glob("service.*.json")]
+        folder = Path(service.env["RUNTIME_DIRECTORY"])
+        # The master writes the file just after it has logged that it serves.
+        [self.published] = wait_until(
+            lambda: [*folder.glob("service.*.json")], what="the file of the service"
+        )
 
         def psched(*arguments):
             return service.run(sys.executable, "-m", "psched", *arguments)

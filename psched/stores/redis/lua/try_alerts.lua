@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- Tries each command that only the scripts of alerts use, but changes no data. Returns the names of the
+-- Tries each command that only the scripts for monitors use, but changes no data. Returns the names of the
 -- commands that the server refuses, each followed by its reason.
 local refused = {}
 for _, request in ipairs({
   {'HEXISTS', ALERT_IDS, ''}, {'HGETALL', PREFIX..'none'},
+  {'ZSCAN', DUE, '0', 'COUNT', 1},
   {'ZRANGE', ALERTS, '+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 0},
 }) do
   local answer = redis.pcall(unpack(request))
