@@ -82,6 +82,21 @@ def test_the_last_to_leave_removes_them_though_a_process_that_was_just_forked_ha
         assert list(tmp_path.iterdir()) == []
 
 
+def test_who_does_not_hold_them_does_not_keep_the_last_one_from_removing_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    worker, monitor = MemoryFolder(), MemoryFolder()
+    with subprocess.Popen(["sleep", "1000"]) as owner:
+        worker.join(owner.pid)
+        monitor.join(owner.pid, holds=False)
+        assert monitor.url == worker.url
+        owner.kill()
+    worker.leave()
+    assert list(tmp_path.iterdir()) == []
+    monitor.leave()
+
+
 def same_file(path, other):
     try:
         return path.samefile(other)
