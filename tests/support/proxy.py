@@ -216,8 +216,9 @@ class Proxy:
         if line.released:
             line.released = False
             self._late.set()
-        # An answer may come in several pieces.
-        self.answers += line.asked
+        # An answer may come in several pieces. The end of a connection is none: it may come when
+        # somebody counts the answers on the next one.
+        self.answers += bool(data) and line.asked
         line.asked = False
         if line.fault is Fault.LOSE_REPLY or not data:
             self._cut(line)
