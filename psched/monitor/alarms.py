@@ -15,6 +15,7 @@ from psched.base.errors import TransientStoreError
 from psched.base.fault_log import FaultLog
 from psched.core.alerts.alert import Alert
 from psched.core.alerts.protocol import KeepsAlerts
+from psched.core.alerts.raising import Judged
 from psched.core.store_protocol import Store
 from psched.monitor.delivering import Deliveries
 from psched.monitor.outage import PATIENCE, Outage
@@ -54,34 +55,10 @@ class AlertStore(Store, KeepsAlerts, Protocol):
     """What the loop needs of a store."""
 
 
-class Done(Protocol):
-    """What a source has done; see `psched.core.alerts.failures.Step`."""
-
-    @property
-    def raised(self) -> Sequence[Alert]:
-        """The alerts that were raised."""
-        ...
-
-    @property
-    def closed(self) -> Sequence[Alert]:
-        """The alerts that were closed."""
-        ...
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What is not judged, and why."""
-        ...
-
-    @property
-    def wait(self) -> float | None:
-        """Seconds until the next step; None means the usual time."""
-        ...
-
-
 class Source(Protocol):
     """Judges something, and raises and closes alerts."""
 
-    def step(self) -> Done:
+    def step(self) -> Judged:
         """Judge, and say what was raised and closed."""
         ...
 

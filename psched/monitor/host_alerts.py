@@ -7,9 +7,8 @@ from psched.base.clock import Clock
 from psched.base.texts import counted
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.alerts.failures import Step
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import HooksOf
+from psched.core.alerts.raising import HooksOf, Judged
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Store
 from psched.master.totals import Host
@@ -75,7 +74,7 @@ class HostAlerts:
         # ours are closed only if nobody has closed them for long.
         self._ours: set[str] | None = None
 
-    def step(self) -> Step:
+    def step(self) -> Judged:
         """Raise and close what is due.
 
         Raises:
@@ -83,11 +82,11 @@ class HostAlerts:
         """
         host = self._observe()
         if host is None:
-            return Step()
+            return Judged()
         wanted, over = self._judged(host)
         now = self._clock.monotonic()
         if not (wanted or self._is_any_open or now >= self._look_at):
-            return Step()
+            return Judged()
         found = [*self._store.alerts(AlertSelection(key="", only_open=True, limit=_MOST))]
         mine = {alert.rule: alert for alert in found if alert.host == self._host}
         if self._ours is None:
@@ -108,7 +107,7 @@ class HostAlerts:
             closed += self._close_gone([alert for alert in found if alert.host != self._host])
             self._look_at = now + _EVERY
         self._is_any_open = bool(mine or raised)
-        return Step(raised, closed)
+        return Judged(raised, closed)
 
     def _judged(self, host: Host) -> tuple[dict[str, str], dict[str, str]]:
         """The texts of the alerts that are on, by rule; and why the others are over."""

@@ -11,8 +11,8 @@ from psched import stores
 from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
-from psched.core.alerts.failures import Step
 from psched.core.alerts.protocol import AlertSelection
+from psched.core.alerts.raising import Judged
 from psched.monitor.alarms import AlarmLoop, Alarms, pause_of
 from psched.monitor.delivering import Deliveries
 from psched.monitor.outage import PATIENCE, Outage
@@ -36,7 +36,7 @@ class Source:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return Step(self.store.raise_alerts([ALERT]), wait=self.wait)
+        return Judged(self.store.raise_alerts([ALERT]), wait=self.wait)
 
 
 class Bench:

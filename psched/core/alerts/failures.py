@@ -7,14 +7,14 @@ before it. An extra run counts as a run of its schedule.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import counted, cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import MOST_RAISED, HooksOf, Raising
+from psched.core.alerts.raising import MOST_RAISED, HooksOf, Judged, Raising
 from psched.core.alerts.watching import light_rows
 from psched.core.columns import annotation
 from psched.core.definition import settings_of
@@ -41,10 +41,10 @@ _MOST_READ = 4 * MOST_OPEN
 """The most open alerts that are read."""
 
 _CHECKED = 500
-"""Of so many open alerts, one step finds out whether they are over."""
+"""The most open alerts that one step compares with the store, to close those that are over."""
 
 _EXTRA_CHECKED = 20
-"""Of so many schedules, one step looks whether an extra run has succeeded: one query for each."""
+"""The most schedules whose extra runs one step reads, because each costs a query."""
 
 _OTHERS = 60.0
 """Seconds between two looks for alerts that other monitors have raised, while none is open."""
@@ -58,22 +58,6 @@ _LONGEST_TEXT = 400
 
 class FailureStore(Store, KeepsHistory, FollowsFailures, FindsLastRuns, KeepsAlerts, Protocol):
     """What `Failures` needs of a store."""
-
-
-class Step(NamedTuple):
-    """What one step has done.
-
-    Attributes:
-        raised: the alerts that it has raised.
-        closed: the alerts that it has closed.
-        notes: what is not judged, and why, in words for the log.
-        wait: seconds until the next step; None means the usual time.
-    """
-
-    raised: Sequence[Alert] = ()
-    closed: Sequence[Alert] = ()
-    notes: Sequence[str] = ()
-    wait: float | None = None
 
 
 class Failures:
@@ -102,7 +86,7 @@ class Failures:
         self._read_open_at = clock.monotonic()
         self._turn = 0
 
-    def step(self) -> Step:
+    def step(self) -> Judged:
         """Raise alerts about failures that are new, and close those that are over.
 
         An incident that is over already is raised and closed at once, so that it is told. Only when
@@ -122,7 +106,7 @@ class Failures:
         while len(self._seen) > _MOST_SEEN:
             self._seen.popitem(last=False)
         self._place = news.place
-        return Step(raised, self._close(is_news=bool(raised)), notes)
+        return Judged(raised, self._close(is_news=bool(raised)), notes)
 
     # --- raising -------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from psched.config import Config
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import HooksOf, Raising, no_hooks
+from psched.core.alerts.raising import HooksOf, Judged, Raising, no_hooks
 from psched.core.alerts.rules import (
     EXPECTED,
     SHORTEST_UNUSUAL,
@@ -86,23 +86,6 @@ _OF_PASS = (Rule.LATE, Rule.LONGEST, Rule.UNUSUAL)
 
 _MENTIONED = "expect"
 """What the options of a row with expectations of its own contain."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What one step of a judge has done.
-
-    Attributes:
-        raised: the alerts that this step has raised.
-        closed: the alerts that this step has closed.
-        notes: what is not judged, and why, in words for the log; each judge says it once.
-        wait: seconds until the next step.
-    """
-
-    raised: Sequence[Alert] = ()
-    closed: Sequence[Alert] = ()
-    notes: Sequence[str] = ()
-    wait: float
 
 
 class Judge:

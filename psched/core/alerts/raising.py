@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace as changed
+from typing import NamedTuple
 
 from psched.base.clock import Clock, SystemClock
 from psched.config import Config
@@ -24,6 +25,22 @@ it: somebody has deleted its row, or a failover of Redis has lost it."""
 
 _MOST_KNOWN = 20_000
 """The most alerts that are remembered because the store has them, open or closed."""
+
+
+class Judged(NamedTuple):
+    """What one step of a monitor's judge has done.
+
+    Attributes:
+        raised: the alerts that this step has raised.
+        closed: the alerts that this step has closed.
+        notes: what is not judged, and why, in words for the log; each judge says it once.
+        wait: seconds until the next step; None means the usual time.
+    """
+
+    raised: Sequence[Alert] = ()
+    closed: Sequence[Alert] = ()
+    notes: Sequence[str] = ()
+    wait: float | None = None
 
 
 def no_hooks(_rule: str, _settings: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
