@@ -8,8 +8,7 @@ import pytest
 from psched.core.alerts.protocol import AlertSelection
 from psched.stores.sql.alerts.statements import closing, identity_of, inserted, noted
 from psched.testing.store_contract.alerts.bench import alert
-from support.big_tables import Cost, fill, joined, number
-from support.stores import store_factory
+from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
 KEYS = 50
 CLOSED = 60_000
@@ -30,8 +29,6 @@ MOST = 15 * LIMIT
 
 START = 1_700_000_000_000
 FUTURE = 4_000_000_000_000
-
-KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
 
 @dataclass(frozen=True)
@@ -54,20 +51,13 @@ class Alarmed:
 )
 def many(request, tmp_path_factory):
     kind = request.param
-    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
-    if server is None:
-        url = f"sqlite:///{tmp_path_factory.mktemp('alerts')}/psched.db"
-    else:
-        name = server.create_database()
-        url = server.url(name)
-    with store_factory(url, timeout=60) as open_store:
-        store = open_store()
-        store.init()
-        store._connector.run(lambda connection: gather(connection, kind, store))
+
+    def fill_all(connection, store):
+        gather(connection, kind, store)
+
+    with big_store(kind, request, tmp_path_factory, fill_all) as store:
         store.disconnect()
         yield Alarmed(kind, store)
-    if server is not None:
-        server.drop_database(name)
 
 
 def gather(connection, kind, store):

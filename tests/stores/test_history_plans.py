@@ -8,8 +8,7 @@ import pytest
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
 from psched.stores.sql.history.statements import audit_values, run_values
-from support.big_tables import Cost, fill, joined, number
-from support.stores import store_factory
+from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
 KEYS = 50
 RECORDS = 60_000
@@ -24,8 +23,6 @@ LATE = 1000
 """How many records before the newest known one are read again, because they may be written late."""
 
 START = 1_700_000_000
-
-KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
 
 @dataclass(frozen=True)
@@ -48,20 +45,13 @@ class Ledger:
 )
 def ledger(request, tmp_path_factory):
     kind = request.param
-    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
-    if server is None:
-        url = f"sqlite:///{tmp_path_factory.mktemp('ledger')}/psched.db"
-    else:
-        name = server.create_database()
-        url = server.url(name)
-    with store_factory(url, timeout=60) as open_store:
-        store = open_store()
-        store.init()
-        store._connector.run(lambda connection: gather(connection, kind, store))
+
+    def fill_all(connection, store):
+        gather(connection, kind, store)
+
+    with big_store(kind, request, tmp_path_factory, fill_all) as store:
         store.disconnect()
         yield Ledger(kind, store)
-    if server is not None:
-        server.drop_database(name)
 
 
 def gather(connection, kind, store):

@@ -9,8 +9,7 @@ from psched.core.output.protocol import OutputSelection
 from psched.core.output.records import RunningAttempt
 from psched.stores.sql.output.statements import stored
 from psched.testing.store_contract.output.bench import printed
-from support.big_tables import Cost, fill, joined, number
-from support.stores import store_factory
+from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
 KEYS = 50
 RECORDS = 60_000
@@ -34,8 +33,6 @@ MARGIN = 100
 
 START = 1_700_000_000
 
-KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
-
 
 @dataclass(frozen=True)
 class Printed:
@@ -57,20 +54,13 @@ class Printed:
 )
 def much(request, tmp_path_factory):
     kind = request.param
-    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
-    if server is None:
-        url = f"sqlite:///{tmp_path_factory.mktemp('output')}/psched.db"
-    else:
-        name = server.create_database()
-        url = server.url(name)
-    with store_factory(url, timeout=60) as open_store:
-        store = open_store()
-        store.init()
-        store._connector.run(lambda connection: gather(connection, kind, store))
+
+    def fill_all(connection, store):
+        gather(connection, kind, store)
+
+    with big_store(kind, request, tmp_path_factory, fill_all) as store:
         store.disconnect()
         yield Printed(kind, store)
-    if server is not None:
-        server.drop_database(name)
 
 
 def gather(connection, kind, store):

@@ -21,8 +21,15 @@ from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import PLACE, Statements, as_seen
 from psched.stores.sql.store import SqlStore
-from support.big_tables import Cost, fill, joined, number, take_statistics
-from support.stores import store_factory
+from support.big_tables import (
+    KINDS,
+    Cost,
+    big_store,
+    fill,
+    joined,
+    number,
+    take_statistics,
+)
 
 ROWS = 60_000
 
@@ -35,7 +42,6 @@ MOST = 10 * LIMIT
 LEASED = 300 + LIMIT
 """The rows that are leased."""
 
-KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
 STATES = ("calm", "flooded")
 """Calm: few rows are due, some are leased, some at rest, many due later, some of them at one time.
@@ -193,16 +199,11 @@ SORTS = {"claim_unlocked": "what it has claimed"}
 )
 def crowd(request, tmp_path_factory):
     kind, state = request.param
-    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
-    if server is None:
-        url = f"sqlite:///{tmp_path_factory.mktemp('crowd')}/psched.db"
-    else:
-        name = server.create_database()
-        url = server.url(name)
-    with store_factory(url, timeout=60) as open_store:
-        store = open_store()
-        store.init()
-        store._connector.run(lambda c: gather(c, kind, int(store.now()), flooded=state != "calm"))
+
+    def fill_all(connection, store):
+        gather(connection, kind, int(store.now()), flooded=state != "calm")
+
+    with big_store(kind, request, tmp_path_factory, fill_all) as store:
         store.change_pause_rules(drop=[], store=RULES)
         yield Crowd(
             kind=kind,
@@ -210,8 +211,6 @@ def crowd(request, tmp_path_factory):
             first=[*itertools.islice(store.rows(), LIMIT)],
             held=[*store.look([f"held{i}" for i in range(LIMIT)]).values()],
         )
-    if server is not None:
-        server.drop_database(name)
 
 
 def gather(connection, kind, now, *, flooded):

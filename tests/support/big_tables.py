@@ -2,10 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, TextClause, text
+
+from support.stores import store_factory
 
 OPERATIONS = 100
 """Operations of SQLite's virtual machine per row, roughly; a row that is skipped costs ten."""
@@ -20,6 +24,40 @@ _SORTED = {
     "mariadb": re.compile(r"filesort|temporary"),
     "postgresql": re.compile(r"Sort"),
 }
+
+
+KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+"""The kinds of database, each with the marks of its tests."""
+
+
+@contextmanager
+def big_store(
+    kind: str,
+    request: pytest.FixtureRequest,
+    folders: pytest.TempPathFactory,
+    gather: Callable[[Connection, Any], object],
+) -> Iterator[Any]:
+    """Yield a store whose tables were filled by a test; its database goes afterwards.
+
+    Args:
+        kind: which database it is, one of `KINDS`.
+        request: the fixture's request, which finds the server.
+        folders: makes the folder for SQLite's file.
+        gather: fills the tables; called with a connection and the store.
+    """
+    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
+    if server is None:
+        url = f"sqlite:///{folders.mktemp('big')}/psched.db"
+    else:
+        name = server.create_database()
+        url = server.url(name)
+    with store_factory(url, timeout=60) as open_store:
+        store: Any = open_store()
+        store.init()
+        store._connector.run(lambda connection: gather(connection, store))
+        yield store
+    if server is not None:
+        server.drop_database(name)
 
 
 def fill(
