@@ -51,7 +51,7 @@ class Notification:
 
     @cached_property
     def alert_id(self) -> str:
-        """The same text for all events of an alert, and for no other alert.
+        """The id of the alert: its two events have the same one, and no other alert has it.
 
         The tables of two databases can have the same name, and the same schedule can be late in
         both since the same second. The instants at which the alerts were raised tell them apart.
@@ -64,7 +64,7 @@ class Notification:
 
     @cached_property
     def id(self) -> str:
-        """The same text for all tries of the deliveries of an event, and for no other event."""
+        """The id of the event: each try of each delivery repeats it, and no other event has it."""
         return f"{self.alert_id}-{self.event}"
 
     @cached_property

@@ -79,7 +79,7 @@ class Expectations(FrozenMapping[float | None]):
 
 
 NO_EXPECTATIONS = Expectations()
-"""Nothing is expected, and nothing is switched off."""
+"""The expectations of a configuration or a row that sets no part, to a value or to off."""
 
 
 class Expect(Kind):

@@ -60,7 +60,7 @@ PAGE = 500
 """About how many rows a page of a sweep covers."""
 
 MENTIONING_PAGE = 5000
-"""The same, if the store returns only rows with expectations of their own."""
+"""About how many rows a page covers if the store returns only those with own expectations."""
 
 SILENT_INTERVAL = 4.0
 """Seconds from one page of a sweep to the next, if all rows are read and their successes looked up:
@@ -73,7 +73,7 @@ MOST_OPEN = 1000
 """While so many alerts of expectations are open, no further ones are raised."""
 
 MOST_CHECKED = 200
-"""Of how many open alerts one fast pass finds out whether they are over."""
+"""The most open alerts that one fast pass compares with their rows, to close what is over."""
 
 _MOST_COVERED = 20_000
 """The most schedules without a recorded success of which is remembered how far their records reach.

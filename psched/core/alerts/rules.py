@@ -27,7 +27,7 @@ EXPECTED = (Rule.LATE, Rule.LONGEST, Rule.SILENT, Rule.UNUSUAL)
 """The rules of the parts of the setting ``expect``, which have the same names."""
 
 FEWEST_RUNS = 5
-"""Nothing is usual about a schedule with fewer runs."""
+"""The fewest runs from which the usual duration of a schedule is computed."""
 
 SHORTEST_UNUSUAL = 1.0
 """A run that takes less than so many seconds is not unusual, however short the others are."""
