@@ -25,7 +25,12 @@ def test_with_the_shipped_settings_a_hung_task_stops_no_other_schedule(service):
 
     service.runs.wait("each second", lambda runs: len(runs) >= 3)
 
-    told = asked(service)
+    def all_ready():
+        told = asked(service)
+        return told if all(each["state"] == "ready" for each in told["workers"]) else None
+
+    # The first worker may have run all these before the second one is ready.
+    told = wait_until(all_ready, what="ready workers")
     [task] = [
         task for worker in told["workers"] for task in worker["tasks"] if task["type"] == "exec"
     ]
