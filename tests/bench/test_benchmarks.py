@@ -10,8 +10,13 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 RATE = {"per_second": float}
-FLOOR = {**RATE, "cpu_ms": float, "rss_mib": float}
-TASKS = {**FLOOR, "tasks": 50, "of_write_floor": float}
+COSTS = {**RATE, "cpu_ms": float, "own_cpu_ms": float, "idle_share": float, "rss_mib": float}
+FLOOR = {**COSTS, "processes": 1}
+FLOORS = {**COSTS, "processes": 4}
+OF_DB = {"of_floor_db": float, "cpu_of_floor_db": float}
+OF_FORK = {"of_floor_fork": float, "cpu_of_floor_fork": float}
+SLOTS = {"workers": float, "concurrency": float}
+TASKS = {**COSTS, **OF_DB, **OF_FORK, **SLOTS, "of_best": float, "cpu_of_best": float}
 LATENESS = {
     f"{what}_ms_{name}": float for what in ("late", "bare") for name in ("p50", "p99", "max")
 }
@@ -39,11 +44,14 @@ RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
 FOUND = {
     "tasks": {
-        "fork_floor": FLOOR,
-        "write_floor": FLOOR,
-        "ping_floor": FLOOR,
-        "fresh": {**TASKS, "of_fork_floor": float},
-        "reused": {**TASKS, "of_ping_floor": float, "of_fresh": float},
+        "floor_db": {**FLOORS, **OF_FORK},
+        "floor_fork": {**FLOORS, **OF_DB},
+        "durability": {"synchronous": "FULL"},
+        **{
+            f"{what}_{layout}": {**TASKS, "tasks": tasks, **slots}
+            for what, tasks in (("fresh", 40), ("reused", 160))
+            for layout, slots in (("1x1", {"workers": 1, "concurrency": 1}), ("shipped", {}))
+        },
     },
     "due": {
         "claims": {"rows_per_second": float, "rows": 500, "of_driver": float},
@@ -123,16 +131,16 @@ FOUND = {
     },
     "history": {
         **{
-            f"{layout}_none": {**RATE, "cpu_ms": float, "records": 0}
+            f"{layout}_none": {**RATE, "own_cpu_ms": float, "records": 0}
             for layout in ("fresh", "reused")
         },
         **{
             f"{layout}_all": {
                 **RATE,
-                "cpu_ms": float,
+                "own_cpu_ms": float,
                 "records": 1,
                 "per_second_of_none": float,
-                "cpu_ms_of_none": float,
+                "own_cpu_ms_of_none": float,
             }
             for layout in ("fresh", "reused")
         },
@@ -187,7 +195,8 @@ def test_a_benchmark_runs_on_a_server_that_counts_queries(mariadb_server):
     url = mariadb_server.url(mariadb_server.create_database())
     told = measured("idle", "--short", "--databases", "mariadb", "--url", url)
     asked = {**FOUND["idle"]["idle"], "queries_per_worker_and_poll": float}
-    wanted = {**FOUND["idle"], "idle": asked}
+    floor = {name: what for name, what in FLOOR.items() if name != "cpu_ms"}
+    wanted = {"look_floor": floor, "idle": asked}
     assert has_shape(told["databases"], {"mariadb": wanted}), told
 
 
