@@ -52,7 +52,8 @@ class Drain:
     Attributes:
         starts: in their order.
         costs: of each task, see `Meter.costs`; all of psched's processes are its own. On MariaDB
-            also ``statements_per_task``, on PostgreSQL ``transactions_per_task``.
+            also ``statements_per_task`` and ``requests_per_task``, on PostgreSQL
+            ``transactions_per_task``; see `counting`.
         rss: the size of a worker, in MiB.
     """
 

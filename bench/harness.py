@@ -225,7 +225,7 @@ def report(name: str, given: argparse.Namespace, measure: Callable[..., dict[str
     sys.stdout.write("\n")
 
 
-_NOT_TOLD = ("folder", "url", "databases", "usual_rounds", "usual_workers")
+_NOT_TOLD = ("folder", "venv", "url", "databases", "usual_rounds", "usual_workers")
 
 
 def tell(line: str) -> None:

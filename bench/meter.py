@@ -25,19 +25,31 @@ A connection reports its transactions at most once a second, at the end of one o
 worker queries the database once a second.
 """
 
-_WITHOUT_OURS = " - ".join(
-    f"(SELECT variable_value FROM information_schema.{scope}_status"  # noqa: S608
-    " WHERE variable_name = 'QUESTIONS')"
-    for scope in ("global", "session")
-)
+_STATEMENTS = ("select", "insert", "insert_select", "update", "update_multi", "delete", "replace")
+"""Kinds of statements that read or write; what begins or ends a transaction does neither."""
+
+
+def _of_others(*variables: str) -> str:
+    """A query for the sum of some of MariaDB's counters, without what this connection counts."""
+    names = ", ".join(f"'{name}'" for name in variables)
+    ours, all_ = (
+        f"(SELECT SUM(variable_value) FROM information_schema.{scope}_status"  # noqa: S608
+        f" WHERE variable_name IN ({names}))"
+        for scope in ("session", "global")
+    )
+    return f"SELECT {all_} - {ours}"
+
 
 _TRANSACTIONS = """
 SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()
 """
 
 _COUNTED = {
-    "mysql": ("statements", f"SELECT {_WITHOUT_OURS}"),
-    "postgresql": ("transactions", _TRANSACTIONS),
+    "mysql": {
+        "statements": _of_others(*(f"COM_{kind.upper()}" for kind in _STATEMENTS)),
+        "requests": _of_others("QUESTIONS"),
+    },
+    "postgresql": {"transactions": _TRANSACTIONS},
 }
 """What each server counts by itself, and how it is asked."""
 
@@ -160,22 +172,20 @@ def wait_for_idleness(own: Callable[[], float], longest: float = 30.0) -> None:
 def counting(backend: str, ask: Any) -> Iterator[dict[str, int]]:  # noqa: ANN401
     """Count what others send to a server within the block; afterwards the result has the count.
 
-    Statements on MariaDB, transactions on PostgreSQL, which counts nothing else by itself.
+    On MariaDB these are statements that read or write, and requests: all statements, also BEGIN and
+    COMMIT. PostgreSQL counts nothing by itself but transactions.
 
     Args:
         backend: the name of the server's dialect.
         ask: runs a statement on one connection; on MariaDB, that connection's are not counted.
     """
     found: dict[str, int] = {}
-    if backend not in _COUNTED:
-        yield found
-        return
-    name, statement = _COUNTED[backend]
-    before = _number(ask, statement)
+    asked = _COUNTED.get(backend, {})
+    before = {name: _number(ask, statement) for name, statement in asked.items()}
     yield found
     if backend == "postgresql":
         time.sleep(LATE_STATISTICS)
-    found[name] = _number(ask, statement) - before
+    found |= {name: _number(ask, statement) - before[name] for name, statement in asked.items()}
 
 
 def _number(ask: Any, statement: str) -> int:  # noqa: ANN401

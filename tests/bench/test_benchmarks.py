@@ -15,8 +15,7 @@ FLOOR = {**COSTS, "processes": 1}
 FLOORS = {**COSTS, "processes": 4}
 OF_DB = {"of_floor_db": float, "cpu_of_floor_db": float}
 OF_FORK = {"of_floor_fork": float, "cpu_of_floor_fork": float}
-SLOTS = {"workers": float, "concurrency": float}
-TASKS = {**COSTS, **OF_DB, **OF_FORK, **SLOTS, "of_best": float, "cpu_of_best": float}
+TASKS = {**COSTS, **OF_DB, **OF_FORK, "of_best": float, "cpu_of_best": float}
 LATENESS = {
     f"{what}_ms_{name}": float for what in ("late", "bare") for name in ("p50", "p99", "max")
 }
@@ -42,15 +41,18 @@ READS = dict.fromkeys(
 )
 RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
+SHIPPED = (float, float)
+"""Workers and slots of the settings as shipped."""
+
 FOUND = {
     "tasks": {
         "floor_db": {**FLOORS, **OF_FORK},
         "floor_fork": {**FLOORS, **OF_DB},
         "durability": {"synchronous": "FULL"},
         **{
-            f"{what}_{layout}": {**TASKS, "tasks": tasks, **slots}
+            f"{what}_{layout}": {**TASKS, "tasks": tasks, "workers": workers, "concurrency": slots}
             for what, tasks in (("fresh", 40), ("reused", 160))
-            for layout, slots in (("1x1", {"workers": 1, "concurrency": 1}), ("shipped", {}))
+            for layout, workers, slots in (("1x1", 1, 1), ("shipped", *SHIPPED))
         },
     },
     "due": {
@@ -146,6 +148,23 @@ FOUND = {
         },
         "large": {"of_0": READS, "of_2000": READS},
     },
+    "peers": {
+        "floor_db": {**FLOORS, **OF_FORK},
+        "floor_fork": {**FLOORS, **OF_DB},
+        **{
+            f"psched_{what}_shipped": {
+                **COSTS,
+                **OF_DB,
+                **OF_FORK,
+                "tasks": tasks,
+                "settings": dict.fromkeys(("acknowledged", "durable", "process"), str),
+            }
+            for what, tasks in (("fresh", 40), ("reused", 160))
+        },
+        "durability": {"synchronous": "FULL"},
+        "servers": {},
+        "packages": {},
+    },
     "size": {"1000": SIZE, "3000": SIZE},
     "recovery": {"worker": RECOVERY, "runner": RECOVERY},
     "startup": {
@@ -154,7 +173,7 @@ FOUND = {
         "master": {"ms": float, "tasks": 1, "above_python_ms": float},
     },
 }
-"""What each finds on a database: numbers, or just these where something is counted."""
+"""What each finds on a database: numbers, texts, or just these where something is counted."""
 
 
 def measured(name, *options):
@@ -177,7 +196,9 @@ def has_shape(found, wanted):
         return found.keys() == wanted.keys() and all(
             has_shape(found[name], wanted[name]) for name in wanted
         )
-    return isinstance(found, int | float) if wanted is float else found == wanted
+    if wanted in {float, str}:
+        return isinstance(found, {float: int | float, str: str}[wanted])
+    return found == wanted
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -204,6 +225,19 @@ def test_claims_are_measured_by_themselves():
     told = measured("claims", "--databases", "sqlite", "--sizes", "1000", "--runs", "1")
     [figures] = told["databases"]["sqlite"]["strategies"]["cas"].values()
     assert has_shape(figures, {**CLAIMS, **{f"{name}_ratio": float for name in CLAIMS}})
+
+
+def test_each_peer_states_what_matters_and_its_version():
+    told = "{name: dict(peer.settings) for name, peer in peers.PEERS.items()}"
+    code = f"import json, peers; print(json.dumps({told}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, check=True)
+    stated = json.loads(done.stdout)
+    lines = (BENCH / "peers.txt").read_text().lower().splitlines()
+    pinned = {line.partition("==")[0] for line in lines if "==" in line}
+    assert {*stated} == {"rq", "celery", "huey", "procrastinate", "apscheduler"} <= pinned
+    for settings in stated.values():
+        assert settings.keys() == {"acknowledged", "durable", "process"}
+        assert all(settings.values())
 
 
 def test_what_was_not_run_or_run_twice_is_noticed():
