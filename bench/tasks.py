@@ -1,9 +1,12 @@
 """Empty tasks per second and their cost, in several layouts of workers, beside the machine's own.
 
 A layout is a number of workers and of slots, such as 4x1, or "shipped": as the defaults have it.
-Each is measured with a fresh process for each task, and with processes that are reused.
+Other settings may follow: 4x1,cgroup=off. Each is measured with a fresh process for each task, and
+with processes that are reused.
 """
 
+import contextlib
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ def main() -> None:
     parser.add_argument(
         "--layouts",
         nargs="+",
-        metavar="WORKERSxSLOTS",
+        metavar="WORKERSxSLOTS[,SETTING=VALUE...]",
         help=f"or shipped; default: {' '.join(LAYOUTS)}; with --short, 1x1 shipped",
     )
     parser.add_argument(
@@ -48,9 +51,9 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
         for what, most, count in ("fresh", 1, given.tasks), ("reused", REUSED, MORE * given.tasks):
             for layout in given.layouts:
                 name = f"{what}_{layout}"
-                fleet = stack.enter_context(
-                    Fleet(folder, url, table=name, max_tasks_per_child=most, **settings_of(layout))
-                )
+                chosen = settings_of(layout) | {"max_tasks_per_child": most}
+                table = f"tasks{len(layouts)}"
+                fleet = stack.enter_context(Fleet(folder, url, table=table, **chosen))
                 settings = fleet.settings
                 layouts[name] = {
                     "workers": settings.processors,
@@ -67,20 +70,30 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     cost = harness.cost_in(samples)
     for what in "fresh", "reused":
         names = [f"{what}_{layout}" for layout in given.layouts]
-        best = max(names, key=lambda name: found[name]["per_second"])
-        cheapest = min(names, key=lambda name: found[name][cost])
+        # What lacks a feature is not the best layout.
+        alike = [name for name in names if "," not in name] or names
+        best = max(alike, key=lambda name: found[name]["per_second"])
+        cheapest = min(alike, key=lambda name: found[name][cost])
         for name in names:
             found[name]["of_best"] = harness.of(samples, name, "per_second", best)
             found[name]["cpu_of_best"] = harness.of(samples, name, cost, cheapest)
     return found
 
 
-def settings_of(layout: str) -> dict[str, int | None]:
+def settings_of(layout: str) -> dict[str, Any]:
     """The settings of a layout; None: as it is shipped."""
-    if layout == "shipped":
-        return {"processors": None, "concurrency": None}
-    workers, _, slots = layout.partition("x")
-    return {"processors": int(workers), "concurrency": int(slots)}
+    slots, *others = layout.split(",")
+    chosen = (None, None) if slots == "shipped" else map(int, slots.split("x"))
+    found: dict[str, Any] = dict(zip(("processors", "concurrency"), chosen, strict=True))
+    pairs = (other.split("=", 1) for other in others)
+    return found | {name: _value(text) for name, text in pairs}
+
+
+def _value(text: str) -> object:
+    """A setting's value: a number, true or false, or else a word, such as off."""
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    return text
 
 
 def drained(fleet: Fleet, count: int) -> Sample:
