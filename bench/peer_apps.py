@@ -1,7 +1,7 @@
 """The peers' side of `peers.py`: the same empty task for each, and how tasks are enqueued.
 
 Run in the peers' own environment. PEER names the peer, URL its server, and NOTES the file to which
-each task appends a line.
+each task appends a line. The first WARM tasks take a moment, so that every process gets some.
 """
 
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 URL = os.environ["URL"]
+WARM = int(os.environ["WARM"])
 
 PROCESSES = 4
 
@@ -24,6 +25,8 @@ def note(number: int) -> None:
     file = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND)
     os.write(file, f"{time.time():.6f} {number}\n".encode())
     os.close(file)
+    if number < WARM:
+        time.sleep(0.1)
 
 
 def nothing() -> None:

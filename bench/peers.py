@@ -257,6 +257,7 @@ class Crew:
             "URL": url,
             "RQ_REDIS_URL": url,
             "NOTES": str(self._notes),
+            "WARM": str(WARM),
         }
 
     def __enter__(self) -> Self:

@@ -227,6 +227,17 @@ def test_claims_are_measured_by_themselves():
     assert has_shape(figures, {**CLAIMS, **{f"{name}_ratio": float for name in CLAIMS}})
 
 
+def test_a_layout_says_which_settings_are_given_and_which_are_as_shipped():
+    layouts = ("shipped", "4x1", "2x16,cgroup=off,poll_interval=0.5")
+    code = f"import json, tasks; print(json.dumps([*map(tasks.settings_of, {layouts})]))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, check=True)
+    assert json.loads(done.stdout) == [
+        {"processors": None, "concurrency": None},
+        {"processors": 4, "concurrency": 1},
+        {"processors": 2, "concurrency": 16, "cgroup": "off", "poll_interval": 0.5},
+    ]
+
+
 def test_each_peer_states_what_matters_and_its_version():
     told = "{name: dict(peer.settings) for name, peer in peers.PEERS.items()}"
     code = f"import json, peers; print(json.dumps({told}))"
