@@ -204,7 +204,7 @@ def packages(python: Path) -> dict[str, str]:
 
 @contextmanager
 def started(folder: Path, kinds: set[str]) -> Iterator[dict[str, Any]]:
-    """The servers of these kinds, each as durable as its packages have it."""
+    """The servers of these kinds: each commit is synced, but Redis's file once a second."""
     make: dict[str, Callable[[], Any]] = {
         "mariadb": lambda: MariaDB(folder, *FLAGS[MariaDB]),
         "postgresql": lambda: PostgreSQL(folder, *FLAGS[PostgreSQL]),
