@@ -6,15 +6,18 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import yaml
+from sqlalchemy.engine import make_url
 
 import psched
-from harness import BENCH, Measured, cpu_of_all, make_store, memory, tell
+from harness import BENCH, Measured, make_store, memory, tell
+from meter import Meter, counting, cpu_of_tree
+from psched.app import read_config
 from support.processes import children, runners, title
 from support.service import SUPPORT, Master
 from support.stores import Sql
@@ -22,6 +25,15 @@ from support.waiting import wait_until
 
 PATIENCE = 600.0
 """Seconds that anything may take at most."""
+
+AHEAD = 3
+"""Seconds before tasks are due at which idle workers can see them coming: twice poll_interval."""
+
+PUSHED = 2000
+"""Tasks that are pushed in a second, at least."""
+
+BEFORE = 0.05
+"""Seconds before tasks are due at which the measurement begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +51,14 @@ class Drain:
 
     Attributes:
         starts: in their order.
-        cpu_ms: milliseconds of processor time that workers, their helpers and runners took for
-            each.
+        costs: of each task, see `Meter.costs`; all of psched's processes are its own. On MariaDB
+            also ``statements_per_task`` and ``requests_per_task``, on PostgreSQL
+            ``transactions_per_task``; see `counting`.
         rss: the size of a worker, in MiB.
     """
 
     starts: Sequence[Start]
-    cpu_ms: float
+    costs: Mapping[str, float]
     rss: float
 
     @property
@@ -57,13 +70,14 @@ class Drain:
 class Fleet:
     """A master and its workers in a folder of their own; as a context manager it ends with it.
 
-    All settings are as they come, but for those that are given.
+    All settings are as they come, but for those that are given, and that there is one worker, which
+    runs one task at a time.
 
     Args:
         folder: below which it makes its own.
         url: the database's.
         table: made if it is not there.
-        settings: for psched.yml.
+        settings: for psched.yml; None: as it comes.
     """
 
     def __init__(
@@ -73,15 +87,18 @@ class Fleet:
         for path in BENCH / "handlers.py", SUPPORT / "recorder.py", SUPPORT / "lasting_process.py":
             shutil.copy(path, self.folder)
         self.config = self.folder / "psched.yml"
-        given = {"load_path": ".", "dispatch": "handlers:Dispatch", "url": url, "table": table}
-        given |= {"processors": 1, "concurrency": 1}
-        self.config.write_text(yaml.safe_dump(given | {"log": "log"} | settings))
+        given: dict[str, object] = {"load_path": ".", "dispatch": "handlers:Dispatch"}
+        given |= {"url": url, "table": table}
+        given |= {"processors": 1, "concurrency": 1, "log": "log", **settings}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        self.config.write_text(yaml.safe_dump(chosen))
+        self.settings = read_config(self.config)
         self._starts = self.folder / "starts"
         self._starts.touch()
         self.table = table
         self.sql = Sql(url, table)
+        self._backend = make_url(url).get_backend_name()
         self.gate = self.folder / "gate"
-        self._processors = int(str(settings.get("processors", 1)))
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -169,7 +186,9 @@ class Fleet:
 
     def _ready(self) -> bool:
         titles = [title(pid) for pid in self.workers]
-        return len(titles) == self._processors and all(" tasks" in shown for shown in titles)
+        return len(titles) == self.settings.processors and all(
+            " tasks" in shown for shown in titles
+        )
 
     def stop(self) -> None:
         """Stop the master as an operator does."""
@@ -195,9 +214,10 @@ class Fleet:
         return sorted(found, key=lambda start: start.at)
 
     def drain(self, count: int, *, type_: str = "noop", stop: bool = True) -> "Drain":
-        """Push tasks that are due, all in one transaction, and see each run once.
+        """Push tasks that are all due in the same second, soon, and see each run once.
 
-        The workers live only while this is measured: they would disturb other measurements.
+        So no worker begins before another one. The workers live only while this is measured: they
+        would disturb other measurements.
 
         Args:
             count: so many.
@@ -207,17 +227,22 @@ class Fleet:
         prefix = self.name("n")
         keys = [f"{prefix}{number}" for number in range(count)]
         self.start()
-        before = sum(map(cpu_of_all, self.lasting))
-        self.push(keys, type_)
-        starts = self.wait_for_ends(prefix, keys)
-        # Of runners that wait for more tasks, too.
-        cpu = sum(map(cpu_of_all, self.processes)) - before
-        rss = memory(self.workers[0])["rss"]
+        due = int(time.time()) + AHEAD + count // PUSHED
+        self.push(keys, type_, at=due)
+        if (left := due - BEFORE - time.time()) < 0:
+            tell(f"the push took {-left:.1f} s too long: its tasks cost more than is shown")
+        time.sleep(max(0.0, left))
+        with self.sql.session() as ask, counting(self._backend, ask) as counts:
+            with Meter(lambda: cpu_of_tree(self.master.pid), Measured.server) as meter:
+                starts = self.wait_for_ends(prefix, keys, ask=ask)
+            rss = memory(self.workers[0])["rss"]
+        costs = meter.costs(count, starts[0].at, starts[-1].at)
+        costs |= {f"{what}_per_task": number / count for what, number in counts.items()}
         if stop:
             self.stop()
             # Nor was one run again meanwhile.
             once((start.key for start in self.starts()), keys)
-        return Drain(starts=starts, cpu_ms=1000 * cpu / count, rss=rss)
+        return Drain(starts=starts, costs=costs, rss=rss)
 
     def wait_for_starts(self, count: int) -> list[Start]:
         """Wait until so many tasks were started."""
@@ -229,7 +254,12 @@ class Fleet:
         return self.starts()
 
     def wait_for_ends(
-        self, prefix: str, keys: Sequence[str], before: Sequence[Start] = ()
+        self,
+        prefix: str,
+        keys: Sequence[str],
+        before: Sequence[Start] = (),
+        *,
+        ask: Callable[..., Any] | None = None,
     ) -> list[Start]:
         """Wait until tasks have finished, and see that each was run once, and no other.
 
@@ -237,11 +267,13 @@ class Fleet:
             prefix: what all their keys begin with, and no others.
             keys: the tasks'.
             before: what had been started before.
+            ask: runs statements; default: each on a new connection.
         """
+        ask = ask or self.sql
         self.wait_for_starts(len(before) + len(keys))
         statement = "SELECT count(*) FROM {table} WHERE id LIKE :keys AND status = 'finished'"
         wait_until(
-            lambda: self.sql(statement, keys=f"{prefix}%")[0][0] >= len(keys),
+            lambda: next(iter(ask(statement, keys=f"{prefix}%")))[0] >= len(keys),
             timeout=PATIENCE,
             what="their ends",
         )

@@ -2,6 +2,8 @@
 
     floors.py NAME ARGUMENT... PLACE
 
+PLACE is a number, another one for each of the processes that work at the same time.
+
 Each prints its process's size when it is ready, waits for a line, works, and prints how often it
 has done what when.
 """
@@ -12,15 +14,11 @@ import json
 import os
 import resource
 import select
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 def main() -> None:
@@ -29,38 +27,21 @@ def main() -> None:
     FLOORS[name](*arguments)
 
 
-def fork(url: str, count: str, place: str) -> None:
-    """Fork, exit and wait, in a process that has loaded what a worker has."""
-    with _measured(int(count), url, place):
+def fork(count: str, notes: str, _place: str) -> None:
+    """Fork, exit and wait; the child writes a line."""
+    with _measured(int(count), large=True):
         for _ in range(int(count)):
-            _forked(lambda: None)
+            _forked(lambda: _note(notes))
 
 
-def fork_and_write(url: str, count: str, notes: str, place: str) -> None:
-    """The same, with a line written by the child, and two commits of one row before and after."""
+def db(url: str, count: str, notes: str, place: str) -> None:
+    """The same, with a committed update of one row before and after, by the driver alone."""
     update = _updates(url, int(place))
-    with _measured(int(count), url, place):
+    with _measured(int(count), large=True):
         for _ in range(int(count)):
             update()
             _forked(lambda: _note(notes))
             update()
-
-
-def ping(count: str, _place: str) -> None:
-    """Send a byte to another process, and wait for its answer."""
-    ours, theirs = socket.socketpair()
-    if os.fork() == 0:
-        ours.close()
-        while theirs.recv(64):
-            theirs.send(b"x")
-        os._exit(0)
-    theirs.close()
-    with _measured(int(count)):
-        for _ in range(int(count)):
-            ours.send(b"x")
-            ours.recv(64)
-    ours.close()
-    os.wait()
 
 
 def sleep(seconds: str, _place: str) -> None:
@@ -87,17 +68,16 @@ def look(url: str, seconds: str, place: str) -> None:
 
 FLOORS = {
     "fork": fork,
-    "fork_and_write": fork_and_write,
-    "ping": ping,
+    "db": db,
     "sleep": sleep,
     "look": look,
 }
 
 
 @contextlib.contextmanager
-def _measured(count: int, url: str | None = None, place: str = "") -> Iterator[dict[str, Any]]:
-    if url is not None:
-        _grow(url, place)
+def _measured(count: int, *, large: bool = False) -> Iterator[dict[str, Any]]:
+    if large:
+        _grow()
     _say(_rss())
     sys.stdin.readline()
     spent = _cpu()
@@ -107,17 +87,13 @@ def _measured(count: int, url: str | None = None, place: str = "") -> Iterator[d
     _say(told)
 
 
-def _grow(url: str, place: str) -> None:
-    """Become as large as a worker: load what it loads, and use the database once."""
-    import psched.application  # noqa: PLC0415
-    import psched.cli.daemon.master  # noqa: PLC0415
-    import psched.service.run  # noqa: PLC0415, F401
-    from support.stores import make_store  # noqa: PLC0415
+def _grow() -> None:
+    """Become as large as a small program with a database: about 44 MiB."""
+    import click  # noqa: PLC0415, F401
+    import croniter  # noqa: PLC0415, F401
+    import pymysql  # noqa: PLC0415, F401
+    import sqlalchemy  # noqa: PLC0415, F401
 
-    store = make_store(url, table=f"size{place}", timeout=60)
-    store.init()
-    store.now()
-    store.disconnect()
     gc.collect()
     gc.freeze()
 

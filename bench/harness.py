@@ -17,9 +17,10 @@ BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from meter import Meter, cpu_of_tree  # noqa: E402
 from support.big_tables import fill, joined, number  # noqa: E402
 from support.servers import MariaDB, PostgreSQL  # noqa: E402
-from support.stores import make_store  # noqa: E402
+from support.stores import Sql, make_store  # noqa: E402
 
 T = TypeVar("T")
 
@@ -30,9 +31,12 @@ class Measured:
     Attributes:
         python: the interpreter of psched and of the yardsticks. With that of ``bin/venv run``
             they have the packages that users have: PyMySQL loads more beside those of the tests.
+        server: the seconds of processor time that the database's server has taken so far; None:
+            unknown, because it was not started here.
     """
 
     python = sys.executable
+    server: Callable[[], float] | None = None
 
 
 CORES = len(os.sched_getaffinity(0))
@@ -44,6 +48,9 @@ FLAGS = {
     MariaDB: ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=1G"),
     PostgreSQL: ("--shared-buffers=2GB", "--max-wal-size=8GB", "--fsync=on"),
 }
+
+FLOORS = ("floor_db", "floor_fork")
+"""The yardsticks of tasks."""
 
 CHUNK = 250_000
 """Rows in one statement that fills a table."""
@@ -88,6 +95,26 @@ def ratio(these: Sequence[Sample], figure: str, those: Sequence[Sample], other: 
     """The median of the rounds' ratios of a figure to another of the same round."""
     ratios = [a[figure] / b[other] for a, b in zip(these, those, strict=True)]
     return rounded({"ratio": statistics.median(ratios)})["ratio"]
+
+
+def of(samples: Samples, name: str, figure: str, other: str) -> float:
+    """The same for two contestants by their names."""
+    return ratio(samples[name], figure, samples[other], figure)
+
+
+def of_floors(samples: Samples, name: str) -> dict[str, float]:
+    """The ratios of a contestant's rate and processor time to those of `task_floors`."""
+    found = {}
+    for floor_ in FLOORS:
+        if floor_ != name:
+            found[f"of_{floor_}"] = of(samples, name, "per_second", floor_)
+            found[f"cpu_of_{floor_}"] = of(samples, name, cost_in(samples), floor_)
+    return found
+
+
+def cost_in(samples: Samples) -> str:
+    """The figure for processor time: without the server's only if that is unknown."""
+    return "cpu_ms" if "cpu_ms" in samples[FLOORS[0]][0] else "own_cpu_ms"
 
 
 def difference(these: Sequence[Sample], figure: str, those: Sequence[Sample], other: str) -> float:
@@ -198,7 +225,7 @@ def report(name: str, given: argparse.Namespace, measure: Callable[..., dict[str
     sys.stdout.write("\n")
 
 
-_NOT_TOLD = ("folder", "url", "databases", "usual_rounds", "usual_workers")
+_NOT_TOLD = ("folder", "venv", "url", "databases", "usual_rounds", "usual_workers")
 
 
 def tell(line: str) -> None:
@@ -225,14 +252,17 @@ def _filesystem(folder: Path) -> str:
 @contextlib.contextmanager
 def database(kind: str, folder: Path, url: str | None = None) -> Iterator[str]:
     """The url of an empty database, durable as it comes."""
+    Measured.server = None
     if url is not None:
         yield url
         return
     if kind == "sqlite":
+        Measured.server = float  # there is none, which takes nothing
         yield f"sqlite:///{folder}/psched.db"
         return
     server = MariaDB if kind == "mariadb" else PostgreSQL
     with server(folder, *FLAGS[server]) as running:
+        Measured.server = lambda: cpu_of_tree(running.pid)
         yield running.url(running.create_database())
 
 
@@ -283,12 +313,6 @@ def cpu_seconds(pid: int) -> float:
     return sum(int(stat.read_text().split()[0]) for stat in stats) / 1e9
 
 
-def cpu_of_all(pid: int) -> float:
-    """The seconds that a process and its children that have ended have worked, to some 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
 def memory(pid: int) -> dict[str, float]:
     """A process's memory in MiB: its share of all (PSS), and what it has alone."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
@@ -301,8 +325,8 @@ def floor(name: str, processes: int, *arguments: object) -> dict[str, float]:
     """Run one of the yardsticks of ``floors.py`` in so many processes at the same time.
 
     Returns:
-        How often it was done per second, by all together, the processor time that each took, in
-        milliseconds, and a process's size in MiB.
+        How often it was done per second, by all together, what each cost (see `Meter.costs`), and
+        the size of the largest process in MiB.
     """
     command = [Measured.python, str(BENCH / "floors.py"), name, *map(str, arguments)]
     pipe = subprocess.PIPE
@@ -314,15 +338,58 @@ def floor(name: str, processes: int, *arguments: object) -> dict[str, float]:
             for place in range(processes)
         ]
         sizes = [json.loads(_line(each)) for each in all_]  # all have imported what they need
-        for each in all_:
-            assert each.stdin is not None
-            each.stdin.write("go\n")
-            each.stdin.flush()
-        done = [json.loads(_line(each)) for each in all_]
-    seconds = max(each["end"] for each in done) - min(each["begin"] for each in done)
+        with Meter(server=Measured.server) as meter:
+            for each in all_:
+                assert each.stdin is not None
+                each.stdin.write("go\n")
+                each.stdin.flush()
+            done = [json.loads(_line(each)) for each in all_]
+    meter.own = sum(each["cpu"] for each in done)
+    begin, end = min(each["begin"] for each in done), max(each["end"] for each in done)
     count = sum(each["count"] for each in done)
-    cpu_ms = 1000 * sum(each["cpu"] for each in done) / count
-    return {"per_second": count / seconds, "cpu_ms": cpu_ms, "rss_mib": sizes[0]}
+    return {
+        "per_second": count / (end - begin),
+        **meter.costs(count, begin, end),
+        "rss_mib": max(sizes),
+        "processes": processes,
+    }
+
+
+def task_floors(
+    url: str, tasks: int, folder: Path, processes: int
+) -> dict[str, Callable[[], Sample]]:
+    """The yardsticks of tasks: a fork for each, alone and with two commits.
+
+    Args:
+        url: the database's.
+        tasks: how many, at least, all processes together do.
+        folder: for their notes.
+        processes: how many.
+    """
+    notes = folder / "notes"
+    each = -(-tasks // processes)
+
+    def run(name: str, *arguments: object) -> Sample:
+        notes.write_text("")
+        found = floor(name, processes, *arguments, each, notes)
+        assert notes.read_text().count("\n") == each * processes, "a child has left no line"
+        return found
+
+    both = lambda: run("db", url), lambda: run("fork")
+    return dict(zip(FLOORS, both, strict=True))
+
+
+def durability(kind: str, url: str) -> dict[str, str]:
+    """The settings of a database by which a commit is on the disk, as they are."""
+    if kind == "sqlite":
+        return {"synchronous": "FULL"}  # floors.py and psched set it on each connection
+    names = {
+        "mariadb": ["innodb_flush_log_at_trx_commit"],
+        "postgresql": ["fsync", "synchronous_commit"],
+    }[kind]
+    show = {"mariadb": "SELECT @@{}", "postgresql": "SHOW {}"}[kind]
+    ask = Sql(url)
+    return {name: str(ask(show.format(name))[0][0]) for name in names}
 
 
 def _line(process: "subprocess.Popen[str]") -> str:

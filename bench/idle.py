@@ -65,7 +65,7 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
         fleet.stop()
     for idle, floor in zip(samples["idle"], samples["look_floor"], strict=True):
         # What one look in each second costs, of each worker.
-        idle["of_look_floor"] = idle["cpu_percent"] / (given.workers * floor["cpu_ms"] / 10)
+        idle["of_look_floor"] = idle["cpu_percent"] / (given.workers * floor["own_cpu_ms"] / 10)
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
     found["idle"] |= {"growth_kib": growth, "watched_for_s": given.rounds * given.seconds}
     return found

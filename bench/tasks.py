@@ -1,58 +1,99 @@
-"""Tasks per second that do nothing, with a fresh process for each and with processes reused."""
+"""Empty tasks per second and their cost, in several layouts of workers, beside the machine's own.
 
+A layout is a number of workers and of slots, such as 4x1, or "shipped": as the defaults have it.
+Other settings may follow: 4x1,cgroup=off. Each is measured with a fresh process for each task, and
+with processes that are reused.
+"""
+
+import contextlib
+import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import harness
 from fleet import Fleet
-from harness import CORES, Sample
+from harness import Sample
+
+LAYOUTS = ["4x1", "shipped", "2x16"]
 
 REUSED = 1000
 """Tasks for which a process is used, where they are."""
 
+MORE = 4
+"""Where processes are reused, there are so many times more tasks: each takes far less time."""
+
 
 def main() -> None:
     """Measure, and print JSON."""
-    parser = harness.options(__doc__, runs=5, workers=CORES, concurrency=16)
-    parser.add_argument("--tasks", type=int, help="default: 2000; with --short, 50")
+    parser = harness.options(__doc__, runs=5)
+    parser.add_argument("--tasks", type=int, help="default: 2000; with --short, 40")
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        metavar="WORKERSxSLOTS[,SETTING=VALUE...]",
+        help=f"or shipped; default: {' '.join(LAYOUTS)}; with --short, 1x1 shipped",
+    )
+    parser.add_argument(
+        "--floor-processes", type=int, default=4, help="of a yardstick; default: %(default)s"
+    )
     given = harness.parsed(parser)
-    given.tasks = harness.choose(given, 2000, 50, given.tasks)
-    harness.report("tasks", given, lambda kind, url, folder: measured(given, kind, url, folder))
+    given.tasks = harness.choose(given, 2000, 40, given.tasks)
+    given.layouts = harness.choose(given, LAYOUTS, ["1x1", "shipped"], given.layouts)
+    harness.report("tasks", given, lambda *where: measured(given, *where))
 
 
-def measured(given: Any, _kind: str, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401
+def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401
     """The figures on one database."""
-    count, workers = given.tasks, given.workers
-    each = -(-count // workers)
-    how = {"processors": workers, "concurrency": given.concurrency}
-    with (
-        Fleet(folder, url, table="fresh", **how) as fresh,
-        Fleet(folder, url, table="reused", max_tasks_per_child=REUSED, **how) as reused,
-    ):
-        samples = harness.rounds(
-            given.rounds,
-            {
-                "fork_floor": lambda: harness.floor("fork", workers, url, each),
-                "fresh": lambda: drained(fresh, count),
-                "write_floor": lambda: harness.floor(
-                    "fork_and_write", workers, url, each, folder / "notes"
-                ),
-                "ping_floor": lambda: harness.floor("ping", 1, 20 * count),
-                "reused": lambda: drained(reused, count),
-            },
-        )
+    contestants = harness.task_floors(url, given.tasks, folder, given.floor_processes)
+    layouts: dict[str, dict[str, int]] = {}
+    with ExitStack() as stack:
+        for what, most, count in ("fresh", 1, given.tasks), ("reused", REUSED, MORE * given.tasks):
+            for layout in given.layouts:
+                name = f"{what}_{layout}"
+                chosen = settings_of(layout) | {"max_tasks_per_child": most}
+                table = f"tasks{len(layouts)}"
+                fleet = stack.enter_context(Fleet(folder, url, table=table, **chosen))
+                settings = fleet.settings
+                layouts[name] = {
+                    "workers": settings.processors,
+                    "concurrency": settings.concurrency,
+                }
+                contestants[name] = lambda fleet=fleet, count=count: drained(fleet, count)
+        samples = harness.rounds(given.rounds, contestants)
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
-    for name, floor in (
-        ("fresh", "fork_floor"),
-        ("fresh", "write_floor"),
-        ("reused", "write_floor"),
-        ("reused", "ping_floor"),
-        ("reused", "fresh"),
-    ):
-        found[name][f"of_{floor}"] = harness.ratio(
-            samples[name], "per_second", samples[floor], "per_second"
-        )
+    found["durability"] = harness.durability(kind, url)
+    for name, layout in layouts.items():
+        found[name] |= layout
+    for name in samples:
+        found[name] |= harness.of_floors(samples, name)
+    cost = harness.cost_in(samples)
+    for what in "fresh", "reused":
+        names = [f"{what}_{layout}" for layout in given.layouts]
+        # What lacks a feature is not the best layout.
+        alike = [name for name in names if "," not in name] or names
+        best = max(alike, key=lambda name: found[name]["per_second"])
+        cheapest = min(alike, key=lambda name: found[name][cost])
+        for name in names:
+            found[name]["of_best"] = harness.of(samples, name, "per_second", best)
+            found[name]["cpu_of_best"] = harness.of(samples, name, cost, cheapest)
     return found
+
+
+def settings_of(layout: str) -> dict[str, Any]:
+    """The settings of a layout; None: as it is shipped."""
+    slots, *others = layout.split(",")
+    chosen = (None, None) if slots == "shipped" else map(int, slots.split("x"))
+    found: dict[str, Any] = dict(zip(("processors", "concurrency"), chosen, strict=True))
+    pairs = (other.split("=", 1) for other in others)
+    return found | {name: _value(text) for name, text in pairs}
+
+
+def _value(text: str) -> object:
+    """A setting's value: a number, true or false, or else a word, such as off."""
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    return text
 
 
 def drained(fleet: Fleet, count: int) -> Sample:
@@ -60,7 +101,7 @@ def drained(fleet: Fleet, count: int) -> Sample:
     drain = fleet.drain(count)
     return {
         "per_second": drain.per_second,
-        "cpu_ms": drain.cpu_ms,
+        **drain.costs,
         "tasks": len(drain.starts),
         "rss_mib": drain.rss,
     }

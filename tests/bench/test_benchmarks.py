@@ -10,8 +10,12 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 RATE = {"per_second": float}
-FLOOR = {**RATE, "cpu_ms": float, "rss_mib": float}
-TASKS = {**FLOOR, "tasks": 50, "of_write_floor": float}
+COSTS = {**RATE, "cpu_ms": float, "own_cpu_ms": float, "idle_share": float, "rss_mib": float}
+FLOOR = {**COSTS, "processes": 1}
+FLOORS = {**COSTS, "processes": 4}
+OF_DB = {"of_floor_db": float, "cpu_of_floor_db": float}
+OF_FORK = {"of_floor_fork": float, "cpu_of_floor_fork": float}
+TASKS = {**COSTS, **OF_DB, **OF_FORK, "of_best": float, "cpu_of_best": float}
 LATENESS = {
     f"{what}_ms_{name}": float for what in ("late", "bare") for name in ("p50", "p99", "max")
 }
@@ -37,13 +41,19 @@ READS = dict.fromkeys(
 )
 RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
+SHIPPED = (float, float)
+"""Workers and slots of the settings as shipped."""
+
 FOUND = {
     "tasks": {
-        "fork_floor": FLOOR,
-        "write_floor": FLOOR,
-        "ping_floor": FLOOR,
-        "fresh": {**TASKS, "of_fork_floor": float},
-        "reused": {**TASKS, "of_ping_floor": float, "of_fresh": float},
+        "floor_db": {**FLOORS, **OF_FORK},
+        "floor_fork": {**FLOORS, **OF_DB},
+        "durability": {"synchronous": "FULL"},
+        **{
+            f"{what}_{layout}": {**TASKS, "tasks": tasks, "workers": workers, "concurrency": slots}
+            for what, tasks in (("fresh", 40), ("reused", 160))
+            for layout, workers, slots in (("1x1", 1, 1), ("shipped", *SHIPPED))
+        },
     },
     "due": {
         "claims": {"rows_per_second": float, "rows": 500, "of_driver": float},
@@ -123,20 +133,37 @@ FOUND = {
     },
     "history": {
         **{
-            f"{layout}_none": {**RATE, "cpu_ms": float, "records": 0}
+            f"{layout}_none": {**RATE, "own_cpu_ms": float, "records": 0}
             for layout in ("fresh", "reused")
         },
         **{
             f"{layout}_all": {
                 **RATE,
-                "cpu_ms": float,
+                "own_cpu_ms": float,
                 "records": 1,
                 "per_second_of_none": float,
-                "cpu_ms_of_none": float,
+                "own_cpu_ms_of_none": float,
             }
             for layout in ("fresh", "reused")
         },
         "large": {"of_0": READS, "of_2000": READS},
+    },
+    "peers": {
+        "floor_db": {**FLOORS, **OF_FORK},
+        "floor_fork": {**FLOORS, **OF_DB},
+        **{
+            f"psched_{what}_shipped": {
+                **COSTS,
+                **OF_DB,
+                **OF_FORK,
+                "tasks": tasks,
+                "settings": dict.fromkeys(("acknowledged", "durable", "process"), str),
+            }
+            for what, tasks in (("fresh", 40), ("reused", 160))
+        },
+        "durability": {"synchronous": "FULL"},
+        "servers": {},
+        "packages": {},
     },
     "size": {"1000": SIZE, "3000": SIZE},
     "recovery": {"worker": RECOVERY, "runner": RECOVERY},
@@ -146,7 +173,7 @@ FOUND = {
         "master": {"ms": float, "tasks": 1, "above_python_ms": float},
     },
 }
-"""What each finds on a database: numbers, or just these where something is counted."""
+"""What each finds on a database: numbers, texts, or just these where something is counted."""
 
 
 def measured(name, *options):
@@ -169,7 +196,9 @@ def has_shape(found, wanted):
         return found.keys() == wanted.keys() and all(
             has_shape(found[name], wanted[name]) for name in wanted
         )
-    return isinstance(found, int | float) if wanted is float else found == wanted
+    if wanted in {float, str}:
+        return isinstance(found, {float: int | float, str: str}[wanted])
+    return found == wanted
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -187,7 +216,8 @@ def test_a_benchmark_runs_on_a_server_that_counts_queries(mariadb_server):
     url = mariadb_server.url(mariadb_server.create_database())
     told = measured("idle", "--short", "--databases", "mariadb", "--url", url)
     asked = {**FOUND["idle"]["idle"], "queries_per_worker_and_poll": float}
-    wanted = {**FOUND["idle"], "idle": asked}
+    floor = {name: what for name, what in FLOOR.items() if name != "cpu_ms"}
+    wanted = {"look_floor": floor, "idle": asked}
     assert has_shape(told["databases"], {"mariadb": wanted}), told
 
 
@@ -195,6 +225,30 @@ def test_claims_are_measured_by_themselves():
     told = measured("claims", "--databases", "sqlite", "--sizes", "1000", "--runs", "1")
     [figures] = told["databases"]["sqlite"]["strategies"]["cas"].values()
     assert has_shape(figures, {**CLAIMS, **{f"{name}_ratio": float for name in CLAIMS}})
+
+
+def test_a_layout_says_which_settings_are_given_and_which_are_as_shipped():
+    layouts = ("shipped", "4x1", "2x16,cgroup=off,poll_interval=0.5")
+    code = f"import json, tasks; print(json.dumps([*map(tasks.settings_of, {layouts})]))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, check=True)
+    assert json.loads(done.stdout) == [
+        {"processors": None, "concurrency": None},
+        {"processors": 4, "concurrency": 1},
+        {"processors": 2, "concurrency": 16, "cgroup": "off", "poll_interval": 0.5},
+    ]
+
+
+def test_each_peer_states_what_matters_and_its_version():
+    told = "{name: dict(peer.settings) for name, peer in peers.PEERS.items()}"
+    code = f"import json, peers; print(json.dumps({told}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, check=True)
+    stated = json.loads(done.stdout)
+    lines = (BENCH / "peers.txt").read_text().lower().splitlines()
+    pinned = {line.partition("==")[0] for line in lines if "==" in line}
+    assert {*stated} == {"rq", "celery", "huey", "procrastinate", "apscheduler"} <= pinned
+    for settings in stated.values():
+        assert settings.keys() == {"acknowledged", "durable", "process"}
+        assert all(settings.values())
 
 
 def test_what_was_not_run_or_run_twice_is_noticed():
