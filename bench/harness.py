@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from meter import Meter, cpu_of_tree  # noqa: E402
 from support.big_tables import fill, joined, number  # noqa: E402
-from support.servers import MariaDB, PostgreSQL  # noqa: E402
+from support.servers import MariaDB, PostgreSQL, Redis  # noqa: E402
 from support.stores import Sql, make_store  # noqa: E402
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ FLAGS = {
     # Room for five million rows. What is committed is synced, as on a server of somebody's own.
     MariaDB: ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=1G"),
     PostgreSQL: ("--shared-buffers=2GB", "--max-wal-size=8GB", "--fsync=on"),
+    Redis: (),
 }
 
 FLOORS = ("floor_db", "floor_fork")
@@ -142,7 +143,12 @@ def rounded(figures: Sample) -> dict[str, float]:
 
 
 def options(
-    about: str | None, *, runs: int = 3, workers: int = 0, concurrency: int = 0
+    about: str | None,
+    *,
+    runs: int = 3,
+    workers: int = 0,
+    concurrency: int = 0,
+    kinds: Sequence[str] = KINDS,
 ) -> argparse.ArgumentParser:
     """The options that all benchmarks have.
 
@@ -151,10 +157,11 @@ def options(
         runs: how many rounds are usual.
         workers: how many workers are; 0: that cannot be chosen.
         concurrency: how many tasks at a time each has; 0: that cannot be chosen.
+        kinds: the databases on which it can be measured.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--short", action="store_true", help="only to see that it works")
-    parser.add_argument("--databases", nargs="+", choices=KINDS, default=[*KINDS[:2]])
+    parser.add_argument("--databases", nargs="+", choices=kinds, default=[*KINDS[:2]])
     parser.add_argument("--rounds", type=int, help=f"default: {runs}; with --short, 1")
     parser.add_argument("--folder", help="where the databases are made, and removed again")
     parser.add_argument(
@@ -260,7 +267,7 @@ def database(kind: str, folder: Path, url: str | None = None) -> Iterator[str]:
         Measured.server = float  # there is none, which takes nothing
         yield f"sqlite:///{folder}/psched.db"
         return
-    server = MariaDB if kind == "mariadb" else PostgreSQL
+    server = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}[kind]
     with server(folder, *FLAGS[server]) as running:
         Measured.server = lambda: cpu_of_tree(running.pid)
         yield running.url(running.create_database())

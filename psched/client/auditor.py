@@ -24,13 +24,14 @@ from psched.core.store_protocol import Store
 
 _log = logging.getLogger("psched.audit")
 
-COLUMNS = (
-    "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "data",
-    "options", "status", "reason",
+_PLAIN = (
+    "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "status",
+    "reason",
 )  # fmt: skip
-"""The columns whose values are recorded."""
+_PAYLOADS = ("data", "options")
 
-_PAYLOADS = frozenset({"data", "options"})
+COLUMNS = (*_PLAIN, *_PAYLOADS)
+"""The columns whose values are recorded."""
 
 LONGEST_VALUE = 1000
 """The most characters of a column that are recorded. In place of a longer value, its length and its
@@ -116,6 +117,27 @@ class Auditor:
         """
         if self.is_able:
             self._keep([each for change in changes if (each := self._record(action, *change))])
+
+    def record_added(self, rows: Sequence[Row]) -> None:
+        """Record that schedules were added.
+
+        Args:
+            rows: their rows, which `psched.core.declare` has created.
+        """
+        if not self.is_able:
+            return
+        texts = dict[tuple[Any, ...], str]()
+        added = []
+        for row in rows:
+            # Many schedules are often alike, except for their payloads, which are JSON already.
+            columns = _plain_values(row)
+            if (text := texts.get(columns)) is None:
+                alike = changed(row, data=None, options=None)
+                text = texts[columns] = _json(_definition(alike))[1:-1]
+            parts = [text, _part("data", row.data), _part("options", row.options)]
+            after = f"{{{','.join(filter(None, parts))}}}"
+            added.append(self._made("add", row.key, before=None, after=after))
+        self._keep(added)
 
     def record_about(self, action: str, key: str, about: Mapping[str, Any]) -> None:
         """Record that something was done with a schedule that has not changed the schedule itself.
@@ -284,6 +306,16 @@ def _shown(name: str, value: Any) -> Any:  # noqa: ANN401  # a column
         return text  # a client has written it by plain SQL
 
 
+def _part(name: str, payload: str | bytes | None) -> str | None:
+    """A payload of a new schedule as a part of a JSON object, if it is recorded."""
+    if payload is None or payload == "{}":
+        return None
+    text = _plain(payload)
+    if len(text) > LONGEST_VALUE:
+        text = _encode(_shown(name, payload))  # its length and its digest
+    return f'"{name}":{text}'
+
+
 def _json(fields: Mapping[str, Any]) -> str:
     # Half of a surrogate pair, which a payload can contain as an escape, becomes an escape again.
     return _encode(fields).encode(errors="backslashreplace").decode()
@@ -292,4 +324,5 @@ def _json(fields: Mapping[str, Any]) -> str:
 # The encoder is made once, because json.dumps would make it anew in each call.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 _values = attrgetter(*COLUMNS)
+_plain_values = attrgetter(*_PLAIN)
 _DEFAULTS = _values(Row(key=""))

@@ -10,6 +10,11 @@ _PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
 """For each argument of `ScheduleCollection.push` that has a name from PerfectQueue: the field of
 the schedule that the argument sets."""
 
+_RECURRING = frozenset({"cron", "every", "trigger"})
+"""Arguments that only `ScheduleCollection.add` accepts."""
+
+_SPECIAL = _RECURRING | {*_PUSHED}
+
 WITHOUT_TYPE = (
     f"no type is given, so the task's type is {DEFAULT_TYPE!r}, and the settings name no handler"
     " for it (dispatch, exec or script); give the type of a handler, as in push('KEY', 'TYPE',"
@@ -42,8 +47,10 @@ def fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert arguments of `ScheduleCollection.push` to arguments of `ScheduleCollection.add`."""
     if not isinstance(task, Mapping):
         return task  # `declare_all` refuses it, with an error that contains its number in the list
+    if _SPECIAL.isdisjoint(task):
+        return task
     given = {name for name, value in task.items() if value is not None}
-    if recurring := given & {"cron", "every", "trigger"}:
+    if recurring := given & _RECURRING:
         raise InvalidError(
             min(recurring), "is for schedules, which run repeatedly; call add, not push"
         )

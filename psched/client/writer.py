@@ -129,7 +129,7 @@ class Writer:
 
         self._send(request)
         if audited:
-            self._auditor.record("add", [(None, row) for row in rows])
+            self._auditor.record_added(rows)
 
     def delete(self, key: str) -> bool:
         """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`."""

@@ -326,7 +326,7 @@ def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
         InvalidError: JSON cannot represent the value.
     """
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = _encode(value)
         return text, len(text.encode())  # raises if the text has half of a surrogate pair
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {brief(str(error))}") from None
@@ -365,3 +365,6 @@ DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 """Parses JSON, and nothing that JSON does not contain.
 
 It is created once, because json.loads with these arguments would create one in each call."""
+
+# Created once, too.
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode

@@ -1,7 +1,8 @@
 """Declarations: conversion of the fields that a caller gives into the row of a schedule."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
+from datetime import timedelta
 from functools import cache, partial
 from math import ceil, floor
 from typing import Any, TypeGuard
@@ -49,6 +50,8 @@ FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES,
 
 TIMES = ("next_time", "next_run_time")
 
+_KNOWN = frozenset({*FIELDS, *SHORTHANDS, *TIMES})
+
 TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
 
@@ -74,12 +77,19 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
             ``next_run_time`` would run the first occurrence before its scheduled time; the error's
             ``field`` is the name of the value.
     """
+    row, _ = _declared(key, fields, settings, now)
+    return row
+
+
+def _declared(
+    key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
+) -> tuple[Row, Definition]:
     refuse_extra_key(check_name("key", key))
     _refuse_unknown(fields)
     given = {name: value for name, value in fields.items() if value is not None}
     fields = expand_shorthands(key, given)
     row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
-    return _started(row, definition, fields, now)
+    return _started(row, definition, fields, now), definition
 
 
 def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> Row:
@@ -127,15 +137,19 @@ def restart(row: Row, fields: Mapping[str, Any], settings: Config, now: Callable
 def _started(
     row: Row, definition: Definition, fields: Mapping[str, Any], now: Callable[[], float]
 ) -> Row:
+    next_time, run_at = _first_times(definition, fields, now)
+    return changed(row, next_time=next_time, next_run_time=run_at)
+
+
+def _first_times(
+    definition: Definition, fields: Mapping[str, Any], now: Callable[[], float]
+) -> tuple[int, int]:
+    """The ``next_time`` and the ``next_run_time`` of a new schedule."""
     start = _instant(fields, "next_time")
     next_time = _first(definition, now() if start is None else start)
     run_at = _instant(fields, "next_run_time")
-    _refuse_early_run(row, next_time, run_at, now)
-    return changed(
-        row,
-        next_time=next_time,
-        next_run_time=definition.first_run(next_time) if run_at is None else run_at,
-    )
+    _refuse_early_run(definition.cron, next_time, run_at, now)
+    return next_time, definition.first_run(next_time) if run_at is None else run_at
 
 
 def declare_all(
@@ -153,25 +167,113 @@ def declare_all(
         InvalidError: a value is invalid, or two schedules have one key. The error's ``field`` is
             the name of the value, such as ``schedules[17].cron``.
     """
-    now, places = cache(now), dict[str, int]()
+    similar, places = _SimilarSchedules(settings, cache(now)), dict[str, int]()
     rows = []
     for place, schedule in enumerate(schedules):
-        name = f"schedules[{place}]"
-        if not isinstance(schedule, Mapping):
-            raise InvalidError(name, f"must be a mapping, not {type(schedule).__name__}")
-        fields = dict(schedule)
-        if "key" not in fields:
-            raise InvalidError(f"{name}.key", "is missing")
         try:
-            row = declare(fields.pop("key"), fields, settings, now)
+            row = similar.declare(schedule)
         except InvalidError as error:
-            raise InvalidError(f"{name}.{error.field}", error.problem) from None
-        if places.setdefault(row.key, place) != place:
+            field = f"schedules[{place}]" + (error.field and f".{error.field}")
+            raise InvalidError(field, error.problem) from None
+        if (first := places.setdefault(row.key, place)) != place:
             raise InvalidError(
-                f"{name}.key", f"{row.key!r} is that of schedules[{places[row.key]}] as well"
+                f"schedules[{place}].key", f"{row.key!r} is that of schedules[{first}] as well"
             )
         rows.append(row)
     return rows
+
+
+class _SimilarSchedules:
+    """Declares many schedules; those that differ only in key and data are checked together.
+
+    Args:
+        settings: the installation's settings.
+        now: the store's clock; always returns the same time.
+    """
+
+    def __init__(self, settings: Config, now: Callable[[], float]) -> None:
+        self._settings = settings
+        self._now = now
+        self._known: dict[Hashable, tuple[Row, Definition]] = {}
+
+    def declare(self, schedule: object) -> Row:
+        """Create the row of a new schedule, as the function `declare` does.
+
+        Args:
+            schedule: a mapping of the schedule's ``key`` and of its fields.
+
+        Raises:
+            InvalidError: a value is invalid. The error's ``field`` is the name of the value, or
+                empty if ``schedule`` is no mapping.
+        """
+        if not isinstance(schedule, Mapping):
+            raise InvalidError("", f"must be a mapping, not {type(schedule).__name__}")
+        fields = dict(schedule)
+        if "key" not in fields:
+            raise InvalidError("key", "is missing")
+        key, data = fields.pop("key"), fields.pop("data", None)
+        similar = _all_but_key_and_data(fields)
+        known = self._known.get(similar)
+        if known is None:
+            row, definition = _declared(key, {**fields, "data": data}, self._settings, self._now)
+            if similar is not None:
+                self._known[similar] = row, definition
+            return row
+        alike, definition = known
+        refuse_extra_key(check_name("key", key))
+        text = None if data is None else encode("data", data, most=self._settings.data_limit)
+        _check_exec({} if data is None else data, alike.type, self._settings)
+        cron, next_time, run_at = alike.cron, alike.next_time, alike.next_run_time
+        if "every" in fields or definition.settings.jitter:
+            cron, next_time, run_at = self._times(key, fields, definition)
+        return Row(
+            key,
+            alike.type,
+            text,
+            cron,
+            alike.timezone,
+            alike.delay,
+            next_time,
+            run_at,
+            alive_time=alike.alive_time,
+            options=alike.options,
+        )
+
+    def _times(
+        self, key: str, fields: Mapping[str, Any], alike: Definition
+    ) -> tuple[str | None, int, int]:
+        """The trigger and the first times of a schedule with an offset of every, or with jitter.
+
+        Both depend on the key.
+        """
+        given = {name: value for name, value in fields.items() if value is not None}
+        columns = expand_shorthands(key, given)
+        cron, trigger = columns.get("cron"), alike.trigger
+        if cron is not None and cron != alike.cron:
+            trigger = triggers.parse(cron, alike.timezone)
+        own = changed(alike, key=key, cron=cron, trigger=trigger)
+        return cron, *_first_times(own, columns, self._now)
+
+
+_PLAIN = frozenset({str, int, float, bool, timedelta, type(None)})
+"""The types of values that mean the same if they are equal. Two equal datetimes can be different
+instants, because ``fold`` is not compared."""
+
+
+def _all_but_key_and_data(fields: Mapping[str, Any]) -> Hashable:
+    """A value that is equal for schedules that differ only in their key and their data.
+
+    Args:
+        fields: the schedule's fields, without its data.
+
+    Returns:
+        The value; None if a field cannot be compared.
+    """
+    types = [*map(type, fields.values())]
+    if not _PLAIN.issuperset(types):
+        return None
+    # The types are compared, because 1, 1.0 and True are equal.
+    return *fields, *fields.values(), *types
 
 
 def redeclare(
@@ -223,7 +325,7 @@ def _redeclared(
         attempt = -1 if leased else 0
     elif anew:
         triggers.check(definition.trigger, next_time)
-    _refuse_early_run(row, next_time, run_at, now)
+    _refuse_early_run(row.cron, next_time, run_at, now)
     if run_at is None:
         kept = next_time == seen.next_time and _DELAYS.isdisjoint(fields) and seen.status == WAITING
         run_at = seen.next_run_time if kept else definition.first_run(next_time)
@@ -261,9 +363,8 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
     new = changed(row, **columns)
     definition = parse_row(new, settings)
     _refuse_unknown_hooks(own.keys(), definition.settings)
-    is_new = "data" in columns or new.type != row.type
-    if is_new and new.type == EXEC_TYPE and settings.has_exec_handler:
-        _check_exec(data, settings)
+    if "data" in columns or new.type != row.type:
+        _check_exec(data, new.type, settings)
     given = new.alive_time
     if "alive_time" not in columns and given == alive_time_of(row.type, settings):
         given = None  # this was the default of the row's former type
@@ -284,7 +385,10 @@ def _refuse_unknown_hooks(given: Collection[str], settings: Config) -> None:
                 raise InvalidError(field, f"there is no hook {name}; there are {there_are}")
 
 
-def _check_exec(data: Mapping[str, Any], settings: Config) -> None:
+def _check_exec(data: Mapping[str, Any], type_: str, settings: Config) -> None:
+    """Refuse data that the handler for the type ``exec`` would refuse, if there is this handler."""
+    if type_ != EXEC_TYPE or not settings.has_exec_handler:
+        return
     try:
         check_declared_exec(data)
     except InvalidError as error:
@@ -305,7 +409,7 @@ def alive_time_of(type_: str, settings: Config) -> int | None:
 
 def _refuse_unknown(fields: Mapping[str, Any]) -> None:
     for name in fields:
-        if name not in {*FIELDS, *SHORTHANDS, *TIMES}:
+        if name not in _KNOWN:
             known = ", ".join((*FIELDS, *SHORTHANDS))
             raise InvalidError(name, f"is not a field of a schedule; these are {known}")
 
@@ -334,7 +438,7 @@ def _changed_options(
 
 
 def _refuse_early_run(
-    row: Row, next_time: int, run_at: int | None, now: Callable[[], float]
+    cron: str | None, next_time: int, run_at: int | None, now: Callable[[], float]
 ) -> None:
     """Refuse a ``next_run_time`` that would run an occurrence before its scheduled time.
 
@@ -347,7 +451,7 @@ def _refuse_early_run(
     if run_at is None or run_at >= next_time or next_time <= now():
         return
     early = f"{iso(run_at)} is before the scheduled time, {iso(next_time)}"
-    if row.cron is None:
+    if cron is None:
         fix = "to move the task to another time, set next_time instead"
     else:
         fix = (

@@ -73,9 +73,10 @@ class Definition:
         The jitter is a part of the setting ``jitter`` that depends only on the occurrence, so that
         all hosts compute the same time.
         """
-        jitter = 0 if self.trigger is None else self.settings.jitter
-        part = stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
-        return scheduled_time + self.delay + part
+        earliest, jitter = scheduled_time + self.delay, self.settings.jitter
+        if self.trigger is None or not jitter:
+            return earliest
+        return earliest + stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
 
 
 def parse_row(row: Row, settings: Config) -> Definition:

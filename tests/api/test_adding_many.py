@@ -21,6 +21,22 @@ def test_each_is_added_with_all_that_is_said_of_it(schedules):
         assert getattr(one, name) == getattr(other, name)
 
 
+ODD = ["NULL", "a,b", "{x}", 'quo"te', "it's", "back\\slash", "%s %(n)s", ":n", "Zürich 東京 😀"]
+
+
+def test_whatever_is_in_a_text_is_stored_as_it_was_given(schedules):
+    schedules.add_many(
+        {"key": text, "type": text, "label": text, "data": {text: [text, None, ""]}, "at": LATER}
+        for text in ODD
+    )
+    schedules.push_many({"key": f"task {text}", "type": text, "run_at": LATER} for text in ODD)
+    for text in ODD:
+        found = schedules.read(text)
+        assert (found.type, found.label, found.data) == (text, text, {text: [text, None, ""]})
+        task = schedules.read(f"task {text}")
+        assert (task.type, task.data, task.cron, task.label) == (text, {}, None, None)
+
+
 def test_none_is_none(schedules):
     assert [*schedules.add_many([])] == []
     assert [*schedules.list()] == []

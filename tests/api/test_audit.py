@@ -298,6 +298,27 @@ class TestWhat:
         assert [record.key for record in schedules.audit(key)] == [key]
 
 
+class TestManyAtOnce:
+    SCHEDULES = (
+        {"key": "a", "type": "t", "cron": "@daily", "next_time": LATER, "data": {"n": 1}},
+        {"key": "b", "type": "t", "cron": "@daily", "next_time": LATER, "data": {"n": "ü\u2028"}},
+        {"key": "c", "type": "t", "cron": "@daily", "next_time": LATER, "label": "ours"},
+        {"key": "d", "next_time": LATER},
+        {"key": "e", "next_time": LATER, "data": {"n": "x" * 2000}, "alive_time": 60},
+    )
+
+    def test_each_is_recorded_as_one_that_was_read_and_deleted(self, schedules):
+        schedules.add_many(self.SCHEDULES)
+        added = {record.key: record.after for record in schedules.audit()}
+        for key in added:
+            schedules[key].delete()
+        deleted = {r.key: r.before for r in schedules.audit() if r.action == "delete"}
+        assert added == deleted
+        assert json.loads(added["b"])["data"] == {"n": "ü\u2028"}
+        names = ["type", "cron", "timezone", "next_time", "next_run_time", "data"]
+        assert [*json.loads(added["a"])] == names
+
+
 class TestReading:
     def test_the_newest_is_first_and_the_number_is_limited(self, schedules):
         schedules.add_many([{"key": f"k{n}", "next_time": LATER} for n in range(450)])

@@ -39,6 +39,9 @@ SIZE = {**RATE, **CLAIMS, "tasks": 20, "task_ratio": float, "claim_ratio": float
 READS = dict.fromkeys(
     ("history_of_a_key", "newest", "covering", "trim_a_key", "claim", "settle"), float
 )
+BULK = {
+    f"{who}{what}": float for who in ("", "driver_", "rows_alone_") for what in ("ms", "cpu_ms")
+} | {"of_driver": float, "of_rows_alone": float}
 RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
 SHIPPED = (float, float)
@@ -55,6 +58,7 @@ FOUND = {
             for layout, workers, slots in (("1x1", 1, 1), ("shipped", *SHIPPED))
         },
     },
+    "bulk": {"add_many": BULK, "push_many": BULK},
     "due": {
         "claims": {"rows_per_second": float, "rows": 500, "of_driver": float},
         "driver": {"rows_per_second": float, "rows": 500},

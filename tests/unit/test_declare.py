@@ -1,16 +1,19 @@
 """Tests that the declared fields of a schedule are converted to its row."""
 
+import random
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
 from psched.core.attempts import after
-from psched.core.declare import declare, redeclare, restart
+from psched.core.declare import declare, declare_all, redeclare, restart
 from psched.core.model import FINISHED, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.schedule import ScheduleMetadata
+from psched.triggers import trigger as triggers
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 NOON = 1_800_014_400
@@ -356,3 +359,101 @@ class TestLabelsAndNotes:
         with pytest.raises(InvalidError) as refused:
             declare("k", {name: value}, SETTINGS, now)
         assert refused.value.field == name
+
+
+VALUES = {
+    "type": ["a", "b", None],
+    "cron": ["0 * * * *", "@daily", None],
+    "every": ["1h", 90, timedelta(minutes=5), None],
+    "align": [True, None],
+    "at": [NOON + DAY, None],
+    "next_time": [NOON + HOUR, 5, None],
+    "next_run_time": [NOON + DAY, 0, None],
+    "delay": [0, 1, 1.0, True, "5m", None],
+    "jitter": [0, "10m", None],
+    "timezone": ["UTC", "Europe/Paris", None],
+    "alive_time": [60, "1m", None],
+    "label": ["ours", None],
+    "max_attempts": [3, None],
+    "data": [{}, {"a": [1]}, [], {"a": {1}}, None],
+}
+"""Some values of each field; not all of them are valid."""
+
+
+class TestDeclaringMany:
+    """Schedules that differ only in key and data are checked together."""
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_each_becomes_what_it_becomes_by_itself(self, seed):
+        rng = random.Random(seed)  # noqa: S311  # test data
+        names = rng.sample([*VALUES], 4)
+        schedules = [
+            {"key": f"k{n}", **{name: rng.choice(VALUES[name]) for name in names}}
+            for n in range(60)
+        ]
+        for schedule in schedules:
+            alone = declared(schedule)
+            if isinstance(alone, Row):
+                alike = [{**schedule, "key": key} for key in ("a", "b", schedule["key"])]
+                assert declare_all(alike, SETTINGS, now)[2] == alone
+        valid = [each for each in schedules if isinstance(declared(each), Row)]
+        rows = declare_all(valid, SETTINGS, now)
+        assert rows == [declared(each) for each in valid]
+
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [({"delay": 1}, {"delay": True}), ({"delay": 1}, {"delay": 1.0}), ({}, {"delay": 1.0})],
+        ids=str,
+    )
+    def test_equal_values_of_other_types_are_refused_all_the_same(self, first, second):
+        with pytest.raises(InvalidError, match=r"^schedules\[1\]\.delay: must be a whole number"):
+            declare_all([{"key": "a", **first}, {"key": "b", **second}], SETTINGS, now)
+
+    def test_times_that_are_equal_but_for_their_fold_stay_different(self):
+        paris = ZoneInfo("Europe/Paris")
+        twice = datetime(2027, 10, 31, 2, 30, tzinfo=paris)
+        early, late = declare_all(
+            [{"key": "a", "at": twice}, {"key": "b", "at": twice.replace(fold=1)}], SETTINGS, now
+        )
+        assert late.next_time - early.next_time == HOUR
+
+    @pytest.mark.parametrize(
+        ("wrong", "field"),
+        [
+            ({"key": " b"}, "key"),
+            ({"key": "b!0123456789abcdef"}, "key"),
+            ({"key": 5}, "key"),
+            ({}, "key"),
+            ({"key": "b", "data": []}, "data"),
+            ({"key": "b", "data": {"n": "x" * 2**24}}, "data"),
+            ({"key": "b", "data": {"n": float("nan")}}, "data"),
+            ({"key": "a"}, "key"),
+        ],
+        ids=lambda each: str(each)[:40],
+    )
+    def test_one_that_is_like_the_first_is_refused_for_its_own_fault(self, wrong, field):
+        alone = {"type": "t", "cron": "@daily"}
+        with pytest.raises(InvalidError) as refused:
+            declare_all([{"key": "a", **alone}, {**alone, **wrong}], SETTINGS, now)
+        assert refused.value.field == f"schedules[1].{field}"
+
+    def test_a_command_without_a_program_is_refused_after_one_that_has_it(self):
+        good = {"key": "a", "type": "exec", "data": {"command": ["true"]}}
+        with pytest.raises(InvalidError, match=r"^schedules\[1\]\."):
+            declare_all([good, {**good, "key": "b", "data": {"command": 5}}], SETTINGS, now)
+
+    def test_a_trigger_is_parsed_once_for_many(self, monkeypatch):
+        parsed = []
+        parse = triggers.parse
+        monkeypatch.setattr(triggers, "parse", lambda *a, **k: parsed.append(a) or parse(*a, **k))
+        declare_all([{"key": f"k{n}", "cron": "5 4 * * *"} for n in range(50)], SETTINGS, now)
+        assert len(parsed) == 1
+
+
+def declared(schedule):
+    """The row of one schedule, or why there is none."""
+    fields = dict(schedule)
+    try:
+        return declare(fields.pop("key"), fields, SETTINGS, now)
+    except InvalidError as error:
+        return str(error)

@@ -601,6 +601,29 @@ class TestCost:
         host.schedules["k"].edit(expect={"late": "5m"})
         assert court.until_quiet(2 * MINUTE) == ([("late", "k")], [])
 
+    @pytest.mark.parametrize(
+        ("takes", "least", "most"), [(0.0, 55, 61), (0.05, 22, 25), (4.0, 6, 7)]
+    )
+    def test_the_longer_a_page_takes_the_fewer_are_read(
+        self, host, monkeypatch, takes, least, most
+    ):
+        monkeypatch.setattr(module, "MENTIONING_PAGE", 1)
+        for number in range(70):
+            add(host, f"k{number}")
+        court, pages = Court(host), []
+        read = court.store.row_page
+
+        def slow(*arguments):
+            host.clock.advance(takes)
+            pages.append(arguments)
+            return read(*arguments)
+
+        court.store.row_page = slow
+        end = host.clock.monotonic() + MINUTE
+        while host.clock.monotonic() < end:
+            host.clock.advance(court.judge.step().wait)
+        assert least <= len(pages) <= most
+
     def test_two_judges_do_not_ask_at_the_same_time(self, host):
         settings = from_mapping({"url": "sqlite:///unused.db", "expect": {"late": "5m"}})
         draws = [random.Random(seed) for seed in range(9)]  # noqa: S311  # jitter

@@ -9,7 +9,7 @@ are interpolated; values are bound.
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -19,6 +19,7 @@ from psched.core.model import MARKS, Row, Settlement, Token
 from psched.stores.sql.by_key.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.by_key.statements import KeyStatements
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.inserting import Insertion, numbered
 from psched.stores.sql.overview.statements import OverviewStatements
 from psched.stores.sql.overview.watching import WatchingStatements
 from psched.stores.sql.pauses.statements import unpaused
@@ -240,13 +241,8 @@ class Statements:
 
     def _build_definition(self, table: str, dialect: Dialect) -> None:
         now = dialect.now_floor
-        self._insert = (
-            f"INSERT INTO {table} (id, type, data, cron, timezone, delay, next_time,"
-            " next_run_time, settled_by, alive_time, options, created_at) VALUES "
-        )
-        self._inserted = (
-            "(:id{0}, :type{0}, :data{0}, :cron{0}, :timezone{0}, :delay{0}, :next_time{0},"
-            f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
+        self._insertion = Insertion(
+            table, _INSERTED, {"settled_by": ":nonce", "created_at": now}, dialect
         )
         self.replace = text(
             f"UPDATE {table} SET type = :type, data = :data, cron = :cron, timezone = :timezone,"
@@ -321,25 +317,11 @@ class Statements:
 
     def insert(self, rows: Sequence[Row], nonce: str) -> Request:
         """A request that inserts new rows, all or none."""
-        values: dict[str, Any] = {"nonce": nonce}
-        for i, row in enumerate(rows):
-            values |= {
-                f"id{i}": row.key,
-                f"type{i}": row.type,
-                f"data{i}": row.data,
-                f"cron{i}": row.cron,
-                f"timezone{i}": row.timezone,
-                f"delay{i}": row.delay,
-                f"next_time{i}": row.next_time,
-                f"next_run_time{i}": row.next_run_time,
-                f"alive_time{i}": row.alive_time,
-                f"options{i}": row.options,
-            }
-        return _insert_text(self._insert, self._inserted, len(rows)), values
+        return self._insertion.request([*map(_inserted_of, rows)], nonce=nonce)
 
     def claim(self, owner: str, seen: Sequence[Columns]) -> Request:
         """A request that claims each given row that is still as `due` has returned it."""
-        names = _numbered((self._place, *_SEEN), len(seen))
+        names = numbered((self._place, *_SEEN), len(seen))
         values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
         values["owner"] = owner
         # The row is found by the column ``place``. The key is compared, because another row might
@@ -373,6 +355,22 @@ class Statements:
         """A request that deletes each row whose lease is still held, unless it was redefined."""
         return conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
 
+
+_INSERTED = {
+    "id": "TEXT",
+    "type": "TEXT",
+    "data": "TEXT",
+    "cron": "TEXT",
+    "timezone": "TEXT",
+    "delay": "BIGINT",
+    "next_time": "BIGINT",
+    "next_run_time": "BIGINT",
+    "alive_time": "BIGINT",
+    "options": "TEXT",
+}
+"""The columns of a new row that differ between rows, and their types in PostgreSQL."""
+
+_inserted_of = attrgetter("key", *[*_INSERTED][1:])
 
 _SEEN = ("id", "fence", "version", "due")
 _values_of = itemgetter(PLACE, KEY, FENCE, VERSION, DUE)
@@ -427,17 +425,6 @@ def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
             f"seen_status{i}": end.seen_status,
         }
     return values
-
-
-@lru_cache(maxsize=16)
-def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
-    """The names of the values of ``count`` rows: each name is followed by the number of its row."""
-    return [f"{name}{i}" for i in range(count) for name in names]
-
-
-@lru_cache(maxsize=64)
-def _insert_text(head: str, values: str, count: int) -> TextClause:
-    return text(head + ", ".join(values.format(i) for i in range(count)))
 
 
 @lru_cache(maxsize=64)  # few, because the text for 200 rows takes 0.8 MB

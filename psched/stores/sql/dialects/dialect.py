@@ -65,6 +65,7 @@ class Dialect:
         isolation: a query whose last column is the session's isolation level.
         encryption: a query whose last column is the session's encryption, an empty text if the
             session is not encrypted.
+        arrays: whether a statement can bind lists, and read them as the columns of a table.
         aborts: whether an error in one statement aborts the whole transaction.
         begin: the statement that begins a transaction that will write.
         ignore_duplicate: the end of an INSERT that leaves out a row that exists already: ``{0}``
@@ -122,6 +123,7 @@ class Dialect:
     server: str
     isolation: str
     encryption: str
+    arrays: bool
     aborts: bool
     begin: str
     ignore_duplicate: str

@@ -13,6 +13,7 @@ from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import DECISIONS, WHOLE, AuditRecord, RunRecord, WorkerRecord
 from psched.core.operations.extra_runs import prefix_of_extra_runs
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.inserting import Insertion
 
 Request = tuple[TextClause, dict[str, Any]]
 
@@ -21,6 +22,8 @@ WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord) if field.nam
 """The columns that each table of workers has. ``clock_offset`` was added later: workers use a table
 without it, too, so that the table can be upgraded after them."""
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
+
+_CHANGE_COLUMNS = tuple(name for name in AUDIT_COLUMNS if name not in {"id", "time"})
 
 LEASE_COLUMNS = ("key", "scheduled_time", "owner")
 """The columns that identify a record, which have a unique index."""
@@ -120,7 +123,7 @@ class HistoryStatements:
             )
         }
         inserted = [name for name in RUN_COLUMNS if name != "id"]
-        # The driver repeats these statements for each record. PyMySQL combines the repetitions into
+        # The driver repeats this statement for each record. PyMySQL combines the repetitions into
         # one statement, and psycopg sends them together.
         self.insert_run = text(
             f"INSERT INTO {self._runs} ({', '.join(map(quote, inserted))})"
@@ -131,10 +134,9 @@ class HistoryStatements:
             f" WHERE {self._key} = :key AND scheduled_time <= :covering"
             " ORDER BY scheduled_time DESC LIMIT :nearest"
         )
-        changes = [name for name in AUDIT_COLUMNS if name not in {"id", "time"}]
-        self.insert_audit = text(
-            f"INSERT INTO {self._audit} ({', '.join(map(quote, [*changes, 'time']))})"
-            f" VALUES ({', '.join(f':{name}' for name in changes)}, {self._milliseconds})"
+        changes = dict.fromkeys(_CHANGE_COLUMNS, "TEXT")
+        self._changes = Insertion(
+            self._audit, changes, {"time": self._milliseconds}, dialect, quote
         )
         # With these statements, the store finds the first id since a time by bisection.
         # These are two queries, because SQLite would read all records for both in one.
@@ -314,6 +316,10 @@ class HistoryStatements:
         values = {f"key{i}": key for i, key in enumerate(keys)}
         return _many(("", each, ""), len(keys), " UNION ALL "), {**values, "most": most}
 
+    def insert_audits(self, changes: Sequence[AuditRecord]) -> Request:
+        """A request that inserts changes; there must be one."""
+        return self._changes.request([*map(_AUDIT_VALUES, changes)])
+
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of changes, the newest first, with ids below ``before``."""
         values: dict[str, Any] = {"limit": limit}
@@ -335,7 +341,7 @@ class HistoryStatements:
 
 
 _RUN_VALUES = attrgetter(*RUN_COLUMNS[:-1])
-_AUDIT_VALUES = attrgetter(*AUDIT_COLUMNS[:-2])
+_AUDIT_VALUES = attrgetter(*_CHANGE_COLUMNS)
 
 
 def run_values(record: RunRecord) -> dict[str, Any]:
@@ -346,11 +352,6 @@ def run_values(record: RunRecord) -> dict[str, Any]:
         if (written := values[name]) is not None:
             values[name] = storable(written[:most])
     return values
-
-
-def audit_values(change: AuditRecord) -> dict[str, Any]:
-    """The values that `HistoryStatements.insert_audit` binds."""
-    return dict(zip(AUDIT_COLUMNS, _AUDIT_VALUES(change), strict=False))
 
 
 def run_record(columns: Sequence[Any]) -> RunRecord:

@@ -33,7 +33,6 @@ from psched.stores.sql.history.statements import (
     HistoryStatements,
     WorkerStatements,
     audit_record,
-    audit_values,
     run_record,
     run_values,
     worker_record,
@@ -306,13 +305,15 @@ class HistoryStore(TableStore[S]):
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
-        values = [audit_values(change) for change in changes]
+        inserts = [
+            self._history.insert_audits(changes[start : start + INSERT_BATCH])
+            for start in range(0, len(changes), INSERT_BATCH)
+        ]
 
         def write(connection: Connection) -> None:
-            for start in range(0, len(values), INSERT_BATCH):
+            for insert in inserts:
                 self._connector.renew()
-                batch = values[start : start + INSERT_BATCH]
-                raw_execute.repeat(connection, self._history.insert_audit, batch)
+                raw_execute.count(connection, *insert)
 
         self._connector.transact(write)
 
