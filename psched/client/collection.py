@@ -298,7 +298,7 @@ class ScheduleCollection(CollectionOfAlerts):
         transaction = self._store.join_transaction(connection)
         row = declare(key, fields, self._settings, transaction.now)
         transaction.add([row], nonce=self._draw_nonce())
-        self._waker.joined(transaction)
+        self._waker.joined(transaction, [row])
         return self[key]
 
     def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:

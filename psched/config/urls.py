@@ -5,6 +5,7 @@ a url. So no parser can mistake a part of the password for a host or port, and t
 in an error.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -244,7 +245,9 @@ def wake_code(url: str, table: str) -> str:
     """
     scheme, _, rest = url.partition("://")
     place = rest.partition("?")[0]
-    database = place if scheme.startswith("sqlite") else unquote(place.rpartition("/")[2])
+    database = unquote(place.rpartition("/")[2])
+    if scheme.startswith("sqlite"):
+        database = os.path.realpath(f"/{place.lstrip('/')}")  # whatever links lead to it
     return f"{stable_hash(f'{database} {table}', 2**64):016x}"
 
 

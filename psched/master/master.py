@@ -173,8 +173,8 @@ class Master:
         self._try(self._reap)
         self._try(self._watch)
         self._try(self._workers.recover)
+        self._try(self._looks.step, self._spec)
         if self._stopping_since is None:
-            self._try(self._looks.step, self._spec)
             self._try(self._restart)
             self._try(self._fill)
         self._try(self._clean_up)

@@ -102,6 +102,7 @@ class WorkerBoot:
                 "metrics are not shown": settings.metrics,
                 "pings are not sent": settings.pings,
                 "hooks are not told": settings.hooks,
+                "what other hosts announce is not heard": settings.wake == "notify",
                 "nothing that is expected is judged": settings.expect != NO_EXPECTATIONS,
             }
             for what in (each for each, value in given.items() if value):

@@ -182,6 +182,32 @@ def test_garbage_and_a_flood_of_hints_disturb_nobody(here):
     assert "Traceback" not in master.text
 
 
+def test_hints_during_a_stop_are_read_and_obeyed_by_nobody(here):
+    master = started(here)
+    with here.schedules() as schedules:
+        schedules.push("last", "recorder", {"until": "gate"})
+        here.runs.wait("last")
+        [path] = sockets(here)
+        master.send(signal.SIGTERM)
+        master.wait_for_log("stopping")
+        schedules.push("late", "recorder")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender,
+        short_address(path) as address,
+    ):
+
+        def fits():
+            with contextlib.suppress(BlockingIOError):
+                return sender.sendto(b"look", address)
+
+        while fits():
+            pass
+        wait_until(fits, what="room in the socket")
+    here.open_gate("gate")
+    assert master.wait() == 0
+    assert here.runs.runs("late") == []
+
+
 def test_two_masters_of_different_tables_are_woken_apart(here, make_service, tmp_path):
     other = make_service(f"sqlite:///{tmp_path}/psched.db", table="other", poll_interval=POLL)
     other.init()

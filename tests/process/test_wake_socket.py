@@ -199,6 +199,15 @@ def test_without_a_folder_there_is_no_socket_and_the_log_says_so(tmp_path, caplo
     master.close()
 
 
+def test_a_link_to_the_socket_of_another_program_is_not_followed(tmp_path, path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as other:
+        other.bind(str(tmp_path / "other"))
+        path.symlink_to(tmp_path / "other")
+        send_hint([tmp_path], CODE)
+        with pytest.raises(BlockingIOError):
+            other.recv(10)
+
+
 def test_a_long_path_is_no_hindrance(tmp_path):
     folder = tmp_path / ("x" * 120)
     master = WakeSocket([folder], SystemClock())
@@ -228,6 +237,11 @@ def test_programs_that_reach_a_database_by_different_ways_have_the_same_code(url
     assert "secret" not in wake_code(url, "psched")
 
 
-def test_files_in_different_folders_have_different_codes():
-    codes = [wake_code(f"sqlite:////{folder}/psched.db", "psched") for folder in ("a", "b")]
-    assert codes[0] != codes[1]
+def test_files_in_different_folders_have_different_codes_unless_a_link_leads_there(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+
+    def code(folder):
+        return wake_code(f"sqlite:///{tmp_path / folder}/psched.db", "psched")
+
+    assert code("link") == code("a") != code("b")

@@ -42,11 +42,7 @@ class Waker:
         A worker that sleeps knows the rows that were due before its next poll when it last asked,
         and no others. So a row that falls due before that poll needs it to ask again, too.
         """
-        if self.hint is None:
-            return
-        until = self.clock.wall() + self.settings.poll_interval + _CLOCKS_DIFFER
-        times = (row.next_run_time for row in rows if row.owner is None)
-        if any(time is not None and time <= until for time in times):
+        if self.hint is not None and self._is_soon(rows):
             self.wake()
 
     def wake(self) -> None:
@@ -60,11 +56,19 @@ class Waker:
             with suppress(PschedError):
                 store.announce()
 
-    def joined(self, transaction: CallersTransaction) -> None:
-        """Have others told when the caller's transaction, which has added rows, commits.
+    def joined(self, transaction: CallersTransaction, rows: Iterable[Row]) -> None:
+        """Have others told of added rows when the caller's transaction commits.
 
         Without ``wake: notify`` nobody is told: only the caller knows when the transaction commits.
         """
         announcing: object = transaction
-        if self.settings.wake == NOTIFY and isinstance(announcing, AnnouncesInTransaction):
+        if self.settings.wake != NOTIFY or not self._is_soon(rows):
+            return
+        if isinstance(announcing, AnnouncesInTransaction):
             announcing.announce()
+
+    def _is_soon(self, rows: Iterable[Row]) -> bool:
+        """Whether one of these rows may be due before a sleeping worker asks again."""
+        until = self.clock.wall() + self.settings.poll_interval + _CLOCKS_DIFFER
+        times = (row.next_run_time for row in rows if row.owner is None)
+        return any(time is not None and time <= until for time in times)

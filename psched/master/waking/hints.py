@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -80,5 +81,7 @@ def _send(paths: Sequence[Path]) -> None:
     kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_UNIX, kind) as sender:
         for path in paths:
+            # A link, which a task can leave here, could lead to the socket of another program.
             with suppress(OSError), short_address(path) as address:
-                sender.sendto(HINT, address)
+                if stat.S_ISSOCK(path.lstat().st_mode):
+                    sender.sendto(HINT, address)
