@@ -1,10 +1,11 @@
 """The composition root: creates a store and a collection of schedules from the settings."""
 
+import os
 import random
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from psched.client.author import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.config.urls import wake_code
 from psched.core.store_protocol import Store
+from psched.master.waking.hints import hint_folders, send_hint
 from psched.memory import MEMORY
 
 CLOCK = SystemClock()
@@ -95,7 +98,16 @@ def _open(settings: Config, *, warns_without_type: bool, program: str | None) ->
         draw_nonce=new_nonce,
         warns_without_type=warns_without_type,
         author=partial(this_process, program),
+        hint=hint_of(settings),
     )
+
+
+def hint_of(settings: Config) -> Callable[[], object] | None:
+    """What tells the masters of this host that rows may be due; None if the settings forbid it."""
+    if settings.wake == "off":
+        return None
+    code = wake_code(settings.url, settings.table)
+    return partial(send_hint, hint_folders(os.environ), code)
 
 
 def make_store(settings: Config) -> Store:

@@ -57,6 +57,7 @@ class ScheduleCollection(CollectionOfAlerts):
         warns_without_type: whether `push` and `push_many` issue a ``UserWarning`` if a task is
             given no type, because the settings name no handler for the type ``default``.
         author: returns who makes the changes of this collection, for the audit trail.
+        hint: tells the masters of this host that rows may be due; None if nobody is told.
 
     Attributes:
         auditor: records the changes that this collection makes.
@@ -72,16 +73,23 @@ class ScheduleCollection(CollectionOfAlerts):
         tries: int = _TRIES,
         warns_without_type: bool = False,
         author: Callable[[], Author] = this_process,
+        hint: Callable[[], object] | None = None,
     ) -> None:
         self._settings = settings
         self._draw_nonce = draw_nonce
         self._warns_without_type = warns_without_type
         send = partial(retry_while_unavailable, clock=clock, tries=tries)
         super().__init__(
-            store, settings, clock=clock, author=author, send=send, draw_nonce=draw_nonce
+            store, settings, clock=clock, author=author, send=send, draw_nonce=draw_nonce, hint=hint
         )
         self._poller = Poller(
-            store, settings, clock=clock, draw_nonce=draw_nonce, send=send, schedules=self
+            store,
+            settings,
+            waker=self._waker,
+            clock=clock,
+            draw_nonce=draw_nonce,
+            send=send,
+            schedules=self,
         )
 
     def __enter__(self) -> Self:
@@ -264,8 +272,9 @@ class ScheduleCollection(CollectionOfAlerts):
                 dies, another host can run the task when the lease has ended.
             connection: the caller's own SQLAlchemy connection to the store's database. The task is
                 pushed in the caller's transaction, so the task exists only if the caller commits.
-                psched then uses no connection of its own, and sends each request only once. None
-                means that psched uses a connection of its own.
+                psched then uses no connection of its own, and sends each request only once. No
+                worker is woken, except with ``wake: notify`` on PostgreSQL: the task starts with
+                the next poll after the commit. None means that psched uses a connection of its own.
             more: settings of this task, such as ``expire``, ``kill_interval``, ``kill_timeout``,
                 ``max_attempts``, ``retention_time``, ``retry_backoff`` and ``retry_wait``.
 
@@ -289,6 +298,7 @@ class ScheduleCollection(CollectionOfAlerts):
         transaction = self._store.join_transaction(connection)
         row = declare(key, fields, self._settings, transaction.now)
         transaction.add([row], nonce=self._draw_nonce())
+        self._waker.joined(transaction, [row])
         return self[key]
 
     def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:

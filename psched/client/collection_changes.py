@@ -13,6 +13,7 @@ from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.pausing import Pauser
 from psched.client.operations.skipping import Skipper
 from psched.client.operations.type_pauses import ShownAsPaused, TypePauser
+from psched.client.operations.waking import Waker
 from psched.client.writer import Writer
 from psched.config import Config
 from psched.core.declare import When
@@ -36,6 +37,7 @@ class CollectionChanges(CollectionHistory):
         author: returns who makes the changes of this collection, for the audit trail.
         send: sends a request to the store, again and again while the store is unavailable.
         draw_nonce: returns a new random text at each call.
+        hint: tells the masters of this host that rows may be due; None if nobody is told.
     """
 
     def __init__(
@@ -47,14 +49,22 @@ class CollectionChanges(CollectionHistory):
         author: Callable[[], Author],
         send: Send,
         draw_nonce: Callable[[], str],
+        hint: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(store, settings, clock=clock, author=author, send=send)
         self._clock = clock
+        self._waker = Waker(store, settings, clock, hint)
         self._writer = Writer(
-            store, settings, self.auditor, clock=clock, draw_nonce=draw_nonce, send=send
+            store,
+            settings,
+            self.auditor,
+            waker=self._waker,
+            clock=clock,
+            draw_nonce=draw_nonce,
+            send=send,
         )
         self._pauser = Pauser(store, settings, self.auditor, self._writer, draw_nonce)
-        self._type_pauser = TypePauser(store, settings, self.auditor, send, draw_nonce)
+        self._type_pauser = TypePauser(store, settings, self.auditor, self._waker, send, draw_nonce)
         self._skipper = Skipper(store, settings, self.auditor, self._writer, draw_nonce)
         self._editor = Editor(store, settings, self._writer)
         self._extra_runs = ExtraRuns(

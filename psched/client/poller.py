@@ -16,6 +16,7 @@ from psched.base.clock import Clock
 from psched.base.errors import AlreadyFinishedError, InvalidError, PreemptedError, PschedError
 from psched.base.retry import Send
 from psched.client.lost_answers import LostAnswers
+from psched.client.operations.waking import Waker
 from psched.config import Config
 from psched.core import attempts
 from psched.core.columns import encode, payload_text
@@ -41,6 +42,7 @@ class Poller:
     Args:
         store: the store that contains the schedules.
         settings: the installation's settings.
+        waker: wakes a worker when a row that was given back may be due.
         clock: measures the leases.
         draw_nonce: returns a new random text at each call.
         send: sends a request to the store, again and again while the store is unavailable.
@@ -52,6 +54,7 @@ class Poller:
         store: Store,
         settings: Config,
         *,
+        waker: Waker,
         clock: Clock,
         draw_nonce: Callable[[], str],
         send: Send,
@@ -59,6 +62,7 @@ class Poller:
     ) -> None:
         self.store = store
         self.settings = settings
+        self.waker = waker
         self.clock = clock
         self.send = send
         self.schedules = schedules
@@ -271,6 +275,9 @@ class _CallersLease(Holder):
             self._record_preempted(attempt)
         self._require(done=done)
         self._settled = True
+        if row.cron is not None or not isinstance(decision, Finish):
+            # The row may be due again: it was given back, or its schedule is behind.
+            poller.waker.wake()
 
     @override
     def extend(self) -> None:

@@ -25,6 +25,7 @@ from psched.base.texts import visible
 from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
 from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
+from psched.client.operations.waking import Waker
 from psched.config import Config
 from psched.core import attempts
 from psched.core.declare import When, redeclare
@@ -80,6 +81,7 @@ class Writer:
         store: the store that contains the schedules.
         settings: the installation's settings.
         auditor: records the changes that were applied.
+        waker: wakes a worker when a row may have become due.
         clock: measures how long ago an insert was first sent.
         draw_nonce: returns a new random text at each call.
         send: sends a request to the store, again and again while the store is unavailable.
@@ -91,6 +93,7 @@ class Writer:
         settings: Config,
         auditor: Auditor,
         *,
+        waker: Waker,
         clock: Clock,
         draw_nonce: Callable[[], str],
         send: Send,
@@ -98,6 +101,7 @@ class Writer:
         self._store = store
         self._settings = settings
         self._auditor = auditor
+        self._waker = waker
         self._clock = clock
         self._draw_nonce = draw_nonce
         self._send = send
@@ -128,6 +132,7 @@ class Writer:
                 raise AlreadyExistsError(_taken(keys)) from None
 
         self._send(request)
+        self._waker.changed(rows)
         if audited:
             self._auditor.record_added(rows)
 
@@ -191,6 +196,7 @@ class Writer:
             # or raises the error of that change. A change that was applied is not lost.
             return [False] * len(seen)
         applied = [change for change, is_done in zip(changes, done, strict=True) if is_done]
+        self._waker.changed(row for _, row in applied)
         self._auditor.record("modify", applied)
         return done
 
@@ -294,6 +300,7 @@ class Writer:
 
         while not self._send(request):
             continue  # begin again, because the row was claimed, settled or changed meanwhile
+        self._waker.changed(row for _, row, _ in done)
         for _, _, records in done:
             self._record_afterwards(records)
         self._auditor.record(action, [(seen, row) for seen, row, _ in done])

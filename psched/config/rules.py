@@ -441,6 +441,13 @@ def _check_metrics_keys(values: Mapping[str, Any]) -> None:
         raise InvalidValueError(f"has more than {_MOST_METRICS_KEYS} keys; name fewer schedules")
 
 
+def _check_wake(values: Mapping[str, Any]) -> None:
+    can = is_redis(values["url"]) or values["url"].startswith("postgresql")
+    own = ":" in values["type"]
+    if values["wake"] == "notify" and not own and (values["type"] == "rdb_compat" or not can):
+        raise InvalidValueError("must not be notify, which needs PostgreSQL or Redis; use local")
+
+
 def _check_hooks(values: Mapping[str, Any]) -> None:
     # The names in on_failed and so on must be in hooks, so this is the rule for them, too.
     if values["hooks"] and not values["monitor"]:
@@ -470,6 +477,7 @@ _RULES = (
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
+    _Rule("wake", {"wake", "type", "url"}, _check_wake),
     _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
     _Rule("metrics_keys", {"metrics", "metrics_keys"}, _check_metrics_keys),
     _Rule("pings", {"monitor", "pings"}, check_pings),

@@ -146,6 +146,10 @@ class Config(MonitorSettings):
     poll_interval: Annotated[float, Number(above=0, most=60)] = 1.0
     """Longest time between two polls of the table for due rows, in seconds."""
 
+    wake: Annotated[str, Choice("local", "notify", "off")] = "local"
+    """What is told at once of rows that programs make due: the masters of this host (local), those
+    of all hosts by the database (notify), or nobody (off)."""
+
     timezone: Annotated[str, ZoneName()] = "UTC"
     """Timezone of schedules that have no timezone of their own."""
 

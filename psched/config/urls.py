@@ -5,6 +5,7 @@ a url. So no parser can mistake a part of the password for a host or port, and t
 in an error.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import quote, unquote, unquote_plus
 
 from typing_extensions import override
 
+from psched.base.stable_hash import stable_hash
 from psched.config import redis_urls, references
 from psched.config.kinds import Kind
 from psched.config.problems import InvalidValueError
@@ -229,6 +231,24 @@ def without_password(url: str) -> str:
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     return f"{scheme}{divider}{login.partition(':')[0]}{at}{place}"
+
+
+def wake_code(url: str, table: str) -> str:
+    """A code of a table, 16 hexadecimal digits: the same for all programs that use the table.
+
+    Names of hosts, users and drivers are left out, because programs can use different ones for one
+    database. So two tables can have the same code; a secret is not in it.
+
+    Args:
+        url: the url that `Url` and `with_absolute_file` have made, with or without its secrets.
+        table: the setting ``table``.
+    """
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0]
+    database = unquote(place.rpartition("/")[2])
+    if scheme.startswith("sqlite"):
+        database = os.path.realpath(f"/{place.lstrip('/')}")  # whatever links lead to it
+    return f"{stable_hash(f'{database} {table}', 2**64):016x}"
 
 
 def why_without_tls(url: str) -> str | None:

@@ -110,6 +110,8 @@ class GenerationSpec:
             programs and triggers that rows of the table can use. Empty if they are not known yet.
         adopt: a function that the master calls when the generation replaces the one before it.
         monitor: how its monitor is run; None if it has no monitor.
+        wake_code: tells its table from others in the name of the socket for hints that rows may be
+            due; see `psched.master.waking`. None if the master has no such socket.
     """
 
     processors: int
@@ -122,6 +124,7 @@ class GenerationSpec:
     about: Mapping[str, str]
     adopt: Callable[[], object] = nothing
     monitor: MonitorSpec | None = None
+    wake_code: str | None = None
 
 
 ReadSpec = Callable[[Mapping[str, Any] | None], GenerationSpec]

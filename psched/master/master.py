@@ -47,12 +47,13 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
-from psched.master.generation_spec import FATAL, GenerationSpec, ReadSpec, SpecError
+from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.reports.master_state import MasterState
 from psched.master.reports.status import Status
 from psched.master.respawn import Respawn
 from psched.master.terminal import StopNotice, Terminal
+from psched.master.waking.looks import Looks
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.signals import SignalInbox
@@ -95,6 +96,7 @@ class Master:
         status: publishes the state of the master, for example to the service manager.
         terminal: the terminal from which the master was started.
         monitor: keeps the monitor alive.
+        looks: has workers look for due rows when somebody says that there may be some.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Master:
         status: Status,
         terminal: Terminal,
         monitor: MonitorKeeper,
+        looks: Looks,
     ) -> None:
         self._read_spec = read_spec
         self._workers = workers
@@ -117,6 +120,7 @@ class Master:
         self._status = status
         self._terminal = terminal
         self._monitor = monitor
+        self._looks = looks
         self._notice = StopNotice(workers, terminal, clock)
 
         self._generation = 0
@@ -138,10 +142,9 @@ class Master:
         """Call `tick` and `obey` until a signal has stopped the master; return the exit status.
 
         An unforeseen exception is a fault in psched, but it does not end the master. It ends only
-        that step of `tick` which has raised it; all other steps and all later ticks are executed.
-        Each different fault is logged once, with its traceback. After a fault, the master sleeps
-        for a second or until a signal arrives; messages do not wake it. So a fault in every tick
-        neither keeps the processor busy nor fills the log.
+        that step of `tick` which has raised it. Each different fault is logged once, with its
+        traceback. After a fault, the master sleeps for a second or until a signal arrives; messages
+        do not wake it. So a fault in every tick neither fills the log nor keeps a processor busy.
 
         If a fault keeps a stop from completing, `run` returns `CRASHED` shortly after the time at
         which the last worker should have been killed. The master then exits. The remaining workers
@@ -170,6 +173,7 @@ class Master:
         self._try(self._reap)
         self._try(self._watch)
         self._try(self._workers.recover)
+        self._try(self._looks.step, self._spec)
         if self._stopping_since is None:
             self._try(self._restart)
             self._try(self._fill)
@@ -198,8 +202,9 @@ class Master:
         return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
 
     def close(self) -> int:
-        """Remove the status socket after a stop; return the exit status of the master."""
+        """Remove the sockets after a stop; return the exit status of the master."""
         self._try(self._status.close)
+        self._try(self._looks.close)
         if self._workers:
             _log.critical("a fault has kept the stop from completing: workers are left behind")
             return CRASHED
@@ -231,15 +236,12 @@ class Master:
             self._faults.failed(error)
 
     def _wait(self, inbox: SignalInbox, timeout: float) -> Collection[signal.Signals]:
-        """Sleep until a signal or message arrives or ``timeout`` seconds pass; return the signals.
-
-        After a fault, messages do not wake the master; see `run`.
-        """
+        """Sleep until a signal or message arrives or ``timeout`` seconds pass; return signals."""
         try:
-            if self._fault:
+            if self._fault:  # messages do not wake the master; see `run`
                 return inbox.wait(timeout)
             links = [w.link for w in self._workers] + self._monitor.links
-            return inbox.wait(timeout, [*links, *self._status.links])
+            return inbox.wait(timeout, [*links, *self._status.links, *self._looks.links])
         except Exception as error:  # noqa: BLE001
             self._faults.failed(error)
             self._clock.sleep(_FAULT_PAUSE)
@@ -289,6 +291,7 @@ class Master:
         if message.get("enough") and not self._paused and self._workers.may_be_replaced(worker):
             _log.info("%s %s: another takes its place", worker.identity, message["enough"])
             worker.drain(None, worker.heard)
+        self._looks.heard(message)
         self._monitor.heard(worker, message)
         self._status.relay(message, worker)
         if "recovered" in message:
@@ -305,10 +308,7 @@ class Master:
             return
         if worker is self._canary:
             self._canary = None
-            meaning = FATAL.get(exit_.status) if exit_.status is not None else None
-            why = f"its first worker {exit_}" + (f": {meaning}" if meaning else "")
-            why += f": {worker.failure}" if worker.failure else ""
-            self._not_started(why, exit_.status if meaning else None)
+            self._not_started(*worker.why_not_started)
         elif worker.failed and worker.identity.generation == self._generation:
             lived = now - worker.started if worker.ready else 0.0
             self._respawn.failed(worker.identity.number, lived, now)
@@ -483,8 +483,8 @@ class Master:
         shown = self._status.show(
             self._state, self._generation, self._workers, until=self._last_kill, about=about
         )
-        again = self._respawn.wakes(self._clock.monotonic())
-        self._wakes = min(shown, self._workers.wakes, self._monitor.wakes, again)
+        wakes = [each.wakes for each in (self._workers, self._monitor, self._looks)]
+        self._wakes = min(shown, *wakes, self._respawn.wakes(self._clock.monotonic()))
 
     @property
     def _state(self) -> MasterState:

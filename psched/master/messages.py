@@ -65,6 +65,7 @@ SETTINGS = record(
     log_level=one_of("debug", "info", "warning", "error"),
     log_format=one_of(*FORMATS),
     cgroup=one_of("auto", "on", "off"),
+    wake=one_of("local", "notify", "off"),
     log=maybe(text(4096)),
     pid_file=maybe(text(4096)),
     about=record(
@@ -130,6 +131,8 @@ FROM_WORKER = Shapes(
         "ready": {"ready": maybe(SETTINGS)},
         "failed": {"failed": brief_text},
         "looked": {"looked": flag},
+        # The answer to "look" of a worker that has no free slot, or has filled its last one.
+        "full": {"full": flag},
         "recovered": {"recovered": _nonces},
         "tasks": {
             "tasks": whole(0, _MOST_TASKS),
@@ -165,6 +168,8 @@ FROM_MASTER = Shapes(
         "stop": {"stop": maybe(number()), "hurry": flag},
         "recover": {"recover": _nonces},
         "pause": {"pause": flag},
+        # Rows may be due: see `psched.master.waking`.
+        "look": {"look": flag},
         "reopen": {"reopen": flag},
         "report": {"report": flag},
         # Asks for the output of the running task with this key; "reader" identifies the request.

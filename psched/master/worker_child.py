@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.master.generation_spec import DRAINED, GenerationSpec, WorkerIdentity
+from psched.master.generation_spec import DRAINED, FATAL, GenerationSpec, WorkerIdentity
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE
 from psched.master.reports.health import WorkerFacts
 from psched.master.reports.load import Load
@@ -315,6 +315,18 @@ class WorkerChild(Child):
     def may_hold_leases(self) -> bool:
         """Whether the worker has exited and might still hold leases, which must be released."""
         return self.ready and self.exit is not None and self.exit.status != DRAINED
+
+    @property
+    def why_not_started(self) -> tuple[str, int | None]:
+        """Why the exited worker's generation could not be started, and the exit status it means.
+
+        The status is None if another try can succeed.
+        """
+        status = None if self.exit is None else self.exit.status
+        meaning = None if status is None else FATAL.get(status)
+        why = f"its first worker {self.exit}" + (f": {meaning}" if meaning else "")
+        why += f": {self.failure}" if self.failure else ""
+        return why, status if meaning else None
 
     def describe_exit(self, now: float) -> str:
         """How the worker ended, for a log line.

@@ -21,6 +21,7 @@ from psched.app import ConfigLike, read_config
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.config import SETTINGS, Config, withhold
+from psched.config.urls import wake_code
 from psched.handlers.configured import load_handlers
 from psched.master.generation_spec import (
     BAD_HANDLERS,
@@ -80,7 +81,13 @@ class ConfigSource:
         )
         boot = partial(self._boot, settings)
         return _generation_spec(
-            numbers, boot, self.log, adopt=adopt, about=about, monitor=self._monitor(settings)
+            numbers,
+            boot,
+            self.log,
+            adopt=adopt,
+            about=about,
+            monitor=self._monitor(settings),
+            wake_code=_wake_code(settings.wake, about),
         )
 
     def _monitor(self, settings: Config) -> MonitorSpec | None:
@@ -136,7 +143,10 @@ class ProgramSource:
         adopt = partial(
             _adopt, self.log, path, reported["log_level"], reported["log_format"], about
         )
-        return _generation_spec(reported, self._boot, self.log, adopt=adopt, about=about)
+        code = _wake_code(reported["wake"], about)
+        return _generation_spec(
+            reported, self._boot, self.log, adopt=adopt, about=about, wake_code=code
+        )
 
     def _boot(self, worker: WorkerBoot) -> int:
         global _current  # noqa: PLW0603  # psched.Worker.run and psched.start read _current
@@ -202,6 +212,11 @@ def _adopt(
     _log.info("%s", about["triggers"])
 
 
+def _wake_code(wake: str, about: Mapping[str, str]) -> str | None:
+    """See `GenerationSpec.wake_code`."""
+    return None if wake == "off" else wake_code(about["url"], about["table"])
+
+
 def _generation_spec(
     numbers: Mapping[str, Any],
     boot: Callable[[WorkerBoot], int],
@@ -210,6 +225,7 @@ def _generation_spec(
     adopt: Callable[[], object] = nothing,
     about: Mapping[str, str] = MappingProxyType({}),
     monitor: MonitorSpec | None = None,
+    wake_code: str | None = None,
 ) -> GenerationSpec:
     master = os.getpid()
 
@@ -227,4 +243,5 @@ def _generation_spec(
         about=about,
         adopt=adopt,
         monitor=monitor,
+        wake_code=wake_code,
     )

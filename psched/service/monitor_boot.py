@@ -7,15 +7,17 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 
-from psched.app import CLOCK, make_store
+from psched.app import CLOCK, hint_of, make_store
 from psched.base.errors import ConfigError
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log, log_uncaught
+from psched.client.operations.waking import NOTIFY
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.master.generation_spec import BAD_CONFIG
 from psched.memory import MEMORY
 from psched.monitor.address import place_of
+from psched.monitor.listening import Listening
 from psched.monitor.monitor import Duty, Monitor
 from psched.monitor.observed import Observed
 from psched.monitor.pinging import Delivery, Pinging
@@ -107,6 +109,8 @@ def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
     from psched.service.alarm_boot import alarms  # noqa: PLC0415
 
     yield alarms(settings, observed)
+    if settings.wake == NOTIFY and (hint := hint_of(settings)) is not None:
+        yield Listening(partial(make_store, settings), hint, CLOCK)
     if not settings.metrics:
         return
     # Loaded only here, because the package is optional, and takes memory.

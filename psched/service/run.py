@@ -30,6 +30,8 @@ from psched.master.reports.status_socket import StatusSocket
 from psched.master.respawn import Respawn
 from psched.master.runtime_folders import socket_folders, usable_folder
 from psched.master.terminal import ControllingTerminal, Terminal
+from psched.master.waking.looks import Looks
+from psched.master.waking.wake_socket import WakeSocket
 from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
@@ -189,6 +191,7 @@ def _run(
         ),
         terminal=terminal,
         monitor=monitor,
+        looks=Looks(WakeSocket(socket_folders(os.environ), CLOCK), workers, CLOCK),
     )
     # Load the time zone before any worker is forked, because a worker might have no file descriptor
     # left to open the zone's file.

@@ -102,6 +102,7 @@ class WorkerBoot:
                 "metrics are not shown": settings.metrics,
                 "pings are not sent": settings.pings,
                 "hooks are not told": settings.hooks,
+                "what other hosts announce is not heard": settings.wake == "notify",
                 "nothing that is expected is judged": settings.expect != NO_EXPECTATIONS,
             }
             for what in (each for each, value in given.items() if value):
@@ -269,7 +270,7 @@ def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> N
 
 def settings_report(settings: Config) -> dict[str, Any]:
     """The settings that a master needs, as a message of the shape `master.messages.SETTINGS`."""
-    named = (*MASTER_NUMBERS, "log_level", "log_format", "cgroup")
+    named = (*MASTER_NUMBERS, "log_level", "log_format", "cgroup", "wake")
     values = {name: getattr(settings, name) for name in named}
     paths = {"log": settings.log, "pid_file": settings.pid_file}
     texts = {name: path and str(path) for name, path in paths.items()}

@@ -68,6 +68,7 @@ from psched.testing.store_contract.fencing import Fencing
 from psched.testing.store_contract.history import HistoryContract
 from psched.testing.store_contract.history.last_runs import LastRunsContract
 from psched.testing.store_contract.leases import Leases
+from psched.testing.store_contract.operations.announcing import AnnouncesContract
 from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyContract
 from psched.testing.store_contract.operations.overview import OverviewContract, RunSummaryContract
 from psched.testing.store_contract.operations.pauses import PausesContract
@@ -85,6 +86,7 @@ from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDrive
 
 __all__ = [
     "AlertsContract",
+    "AnnouncesContract",
     "BackendContract",
     "BackendFactory",
     "BacklogContract",

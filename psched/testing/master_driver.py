@@ -20,6 +20,8 @@ from psched.master.reports.status import Status
 from psched.master.reports.status_socket import StatusSocket
 from psched.master.respawn import Respawn
 from psched.master.terminal import Terminal
+from psched.master.waking.looks import Looks
+from psched.master.waking.wake_socket import WakeSocket
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.testing.manual_clock import ManualClock
@@ -86,6 +88,7 @@ class MasterDriver:
         reopened: how often the master has reopened its log.
         title: the master's last process title: its generation, its state, and what is wrong.
         terminal: the master's terminal. A test can close it.
+        looks: has the workers look for due rows. A test can give it a hint.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class MasterDriver:
             keep=lambda: (),
             cgroup=None,
         )
+        self.looks = Looks(WakeSocket([], self.clock), self.workers, self.clock)
         self.master = Master(
             self.read_spec,
             self.workers,
@@ -146,6 +150,7 @@ class MasterDriver:
             ),
             terminal=self.terminal,
             monitor=self.monitor,
+            looks=self.looks,
         )
 
     def close(self) -> None:

@@ -135,6 +135,15 @@ class LeaseLoop:
         recovered, self._recovered = self._recovered, []
         return recovered
 
+    def look(self) -> None:
+        """Have the next tick claim rows, because some may be due."""
+        self._claimer.poll_now()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this worker claims no rows for the only reason that it has no free slot."""
+        return self._claimer.is_full
+
     @property
     def idle(self) -> bool:
         """Whether no lease is held, no claim's outcome is unknown, and no recovery is pending."""

@@ -119,6 +119,7 @@ class Worker:
         self._give_up_at = 0.0
         self._orphaned = False
         self._told_poll = False
+        self._has_to_look = False
         self._next_heartbeat = 0.0
         self._last_heartbeat = 0.0
         self._last_news: Mapping[str, Any] = {}
@@ -183,7 +184,12 @@ class Worker:
             # Nothing is claimed until the master admits this worker, because the master can still
             # refuse the reported settings, or order this worker to exit.
             return _LONGEST_SILENCE
+        looks, self._has_to_look = self._has_to_look, False
+        if looks:
+            self._lease_loop.look()
         timeout = self._lease_loop.tick()
+        if looks and self._lease_loop.is_full:
+            self._link.send({"full": True})  # there may be more due rows, so another is to look
         now = self._clock.monotonic()
         self._report(now)
         self._tasks.reporter.flush()
@@ -231,6 +237,7 @@ class Worker:
             self._lease_loop.recover(message["recover"])
         if "pause" in message:
             self._lease_loop.pause()
+        self._has_to_look |= "look" in message
         if "reopen" in message:
             self._log.reopen()
         if "report" in message:

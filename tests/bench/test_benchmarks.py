@@ -107,6 +107,17 @@ FOUND = {
             }
         },
     },
+    "pickup": {
+        wake: {
+            **{
+                f"from_{what}_ms_{each}": float
+                for what in ("commit", "call")
+                for each in ("p50", "p99", "max")
+            },
+            "tasks": 3,
+        }
+        for wake in ("off", "local")
+    },
     "idle": {
         "look_floor": FLOOR,
         "idle": {

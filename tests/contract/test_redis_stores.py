@@ -6,6 +6,7 @@ import pytest
 
 from psched.testing import (
     AlertsContract,
+    AnnouncesContract,
     BackendContract,
     BacklogContract,
     HistoryContract,
@@ -41,6 +42,7 @@ class TestRedisStore(
     WatchingContract,
     RunSummaryContract,
     StatusContract,
+    AnnouncesContract,
 ):
     @pytest.fixture
     def backend_factory(self, database):
@@ -73,6 +75,7 @@ class TestRedisStoreBehindSentinels(
     ReplaceAndRecordContract,
     OutputContract,
     AlertsContract,
+    AnnouncesContract,
 ):
     @pytest.fixture
     def backend_factory(self, watched):

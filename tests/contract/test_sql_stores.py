@@ -5,6 +5,7 @@ from sqlalchemy import create_engine
 
 from psched.testing import (
     AlertsContract,
+    AnnouncesContract,
     BackendContract,
     BacklogContract,
     HistoryContract,
@@ -98,6 +99,16 @@ class TestSqlHistory(
     OutputContract,
     AlertsContract,
 ):
+    @pytest.fixture
+    def backend_factory(self, database):
+        with store_factory(database.url) as open_store:
+            open_store().init()
+            yield open_store
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+class TestSqlAnnouncements(AnnouncesContract):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:

@@ -20,6 +20,8 @@ from psched.master.reports.status import Status
 from psched.master.reports.status_socket import StatusSocket
 from psched.master.respawn import Respawn
 from psched.master.terminal import Terminal
+from psched.master.waking.looks import Looks
+from psched.master.waking.wake_socket import WakeSocket
 from psched.master.workers import Workers
 from psched.process import kernel
 from psched.process.signals import SIGNALS, SignalInbox
@@ -112,6 +114,7 @@ def run_master(failing):
         status=status,
         terminal=Terminal(),
         monitor=monitor,
+        looks=Looks(WakeSocket([], CLOCK), workers, CLOCK),
     )
     exit_status = master.run(inbox)
     say("used", time.process_time() - began)

@@ -433,6 +433,28 @@ def test_a_way_to_claim_that_the_store_may_have_is_accepted(settings):
     assert take(settings).claim_strategy == settings["claim_strategy"]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "sqlite:////x.db"},
+        {"url": "memory:"},
+        {"url": "mysql://db/x"},
+        {**COMPAT, "url": "postgresql://db/x"},
+    ],
+)
+def test_a_store_that_announces_nothing_is_refused_for_notify(settings):
+    text = problem({**settings, "wake": "notify"})
+    assert text == "wake: must not be notify, which needs PostgreSQL or Redis; use local"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"url": "postgresql://db/x"}, {"url": "redis://db"}, {"type": "own:Store"}],
+)
+def test_a_store_that_may_announce_is_accepted_for_notify(settings):
+    assert take({**settings, "wake": "notify"}).wake == "notify"
+
+
 def test_a_way_to_claim_is_not_judged_by_a_url_that_was_refused():
     text = problem({"url": "oracle://db", "claim_strategy": "skip_locked"})
     assert text.startswith("url: ")

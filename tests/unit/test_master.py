@@ -180,7 +180,7 @@ def test_what_a_canary_reports_is_read_and_may_be_refused(driver):
 def settings():
     numbers = {"processors": 1, "start_timeout": 60, "child_heartbeat_limit": 60}
     numbers |= {"graceful_timeout": 1, "graceful_kill_limit": 1}
-    more = {"log_level": "info", "log_format": "text", "cgroup": "off"}
+    more = {"log_level": "info", "log_format": "text", "cgroup": "off", "wake": "local"}
     about = {"url": "sqlite://", "table": "psched", "config": "", "programs": "", "triggers": ""}
     return {**numbers, **more, "log": None, "pid_file": None, "about": about}
 

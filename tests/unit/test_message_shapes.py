@@ -33,6 +33,7 @@ TASK = {
 SETTINGS = {
     "processors": 1, "start_timeout": 60.0, "child_heartbeat_limit": 60.0, "graceful_timeout": 1.0,
     "graceful_kill_limit": 1.0, "log_level": "info", "log_format": "text", "cgroup": "auto",
+    "wake": "local",
     "log": None, "pid_file": "/run/é",
     "about": {
         "url": "sqlite://", "table": "psched", "config": "", "programs": "rows", "triggers": "rows",

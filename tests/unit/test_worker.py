@@ -83,6 +83,76 @@ def test_before_its_admission_a_worker_claims_nothing(host):
     assert store.requests == {}
 
 
+# --- looks ---------------------------------------------------------------------------
+
+
+def looked(worker):
+    """Have it look; whether it has said that it has no free slot."""
+    before = worker.messages.count({"full": True})
+    worker.order(look=True)
+    worker.tick()
+    return worker.messages.count({"full": True}) > before
+
+
+def test_a_worker_that_is_told_to_look_claims_what_is_due_at_once(host):
+    worker = host.worker(concurrency=2, poll_interval=60)
+    worker.advance(2)
+    host.schedules.push("one", "test")
+    worker.advance(20)
+    assert worker.tasks == {}
+
+    assert not looked(worker)
+
+    assert [*worker.tasks] == ["one"]
+
+
+def test_a_look_in_vain_costs_one_claim_and_the_next_poll_is_as_before(host):
+    store = host.remote()
+    worker = host.worker(store, poll_interval=60)
+    worker.advance(2)
+    before = store.requests["claim"]
+
+    assert not looked(worker)
+    worker.advance(50)
+
+    assert store.requests["claim"] == before + 1
+    worker.advance(10)
+    assert store.requests["claim"] == before + 2
+
+
+def test_a_worker_whose_last_slot_was_filled_or_is_busy_says_so_and_asks_for_nothing(host):
+    store = host.remote()
+    worker = host.worker(store, concurrency=1, poll_interval=60)
+    worker.advance(2)
+    host.schedules.push("one", "test")
+    assert looked(worker)
+    claims = store.requests["claim"]
+
+    host.schedules.push("two", "test")
+    assert looked(worker)
+
+    assert store.requests["claim"] == claims
+    worker.tasks["one"].finish()
+    worker.tick()
+    worker.tick()
+    assert [*worker.tasks] == ["two"]
+
+
+def test_a_look_while_the_store_is_away_or_the_worker_is_paused_changes_nothing(host):
+    store = host.remote()
+    worker = host.worker(store, poll_interval=60)
+    worker.advance(2)
+    store.away = True
+    assert not looked(worker)
+    store.away = False
+    worker.advance(10)
+    worker.order(pause=True)
+    host.schedules.push("one", "test")
+    assert not looked(worker)
+    worker.advance(70)
+    assert worker.tasks == {}
+
+
 # --- pause and stop ------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from psched.base.errors import AlreadyExistsError, NotSupportedError
 from psched.base.retry import Send
 from psched.client.auditor import Auditor
+from psched.client.operations.waking import Waker
 from psched.config import Config
 from psched.core.catchup import iso
 from psched.core.columns import check_name
@@ -37,6 +38,7 @@ class TypePauser:
         store: the store that contains the rules.
         settings: the installation's settings.
         auditor: knows who makes the changes, and why.
+        waker: wakes a worker when rows may have become due.
         send: sends a request to the store, again and again while the store is unavailable.
         draw_nonce: returns a new random text at each call.
     """
@@ -44,6 +46,7 @@ class TypePauser:
     store: Store
     settings: Config
     auditor: Auditor
+    waker: Waker
     send: Send
     draw_nonce: Callable[[], str]
 
@@ -89,6 +92,7 @@ class TypePauser:
         ]
         drop = [each.id for each in (*held, *_forgotten(rules, now))]
         self.send(partial(store.change_pause_rules, drop=drop, store=ended))
+        self.waker.wake()
         self.auditor.record_about("resume", _key_of(type_), {"backfill": backfill})
         return held
 

@@ -12,8 +12,10 @@ that write, and psched closes the connection then.
 """
 
 import logging
+import select
 import ssl
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
@@ -54,6 +56,10 @@ OLDEST = 7
 
 _REPLICATION_LAG = 1
 """Seconds between two reports in which a replica tells its primary which writes it has received."""
+
+_LOOKS_PER_PROBE = 30
+"""The seconds between two questions to the server while psched listens, because a connection can
+break unnoticed."""
 
 _SHARE_OF_WAIT = 0.8
 """The share of a request's remaining time for which the server waits at most for its replicas."""
@@ -100,6 +106,7 @@ class Connector:
     ) -> None:
         self._address = address
         self._prefix = f"{{{table}}}:"
+        self._channel = f"{self._prefix}wake"
         self._table = table
         self._budget = Budget(clock, timeout)
         self._clock = clock
@@ -167,6 +174,36 @@ class Connector:
             return connection.ask(*command)
         except RedisError as error:
             raise self._failure(error, writing=False) from None
+
+    def announce(self) -> None:
+        """Tell all who `listen`; raises one of the exceptions that `run` raises."""
+        self.ask("PUBLISH", self._channel, b"")
+
+    def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
+        """Listen to announcements; see `psched.core.operations.announcing.Announces.listen`.
+
+        Raises:
+            StoreUnavailableError: the connection broke, or the Sentinels name another server.
+        """
+        connection = self._connected()
+        try:
+            connection.ask("SUBSCRIBE", self._channel)
+            heard()
+            quiet = 0
+            while not is_over():
+                quiet += 1
+                self._budget.begin()
+                if self._sentinels is not None and self._sentinels.may_have_changed():
+                    raise StoreUnavailableError("the Sentinels may name another primary")
+                if quiet >= _LOOKS_PER_PROBE:
+                    quiet = 0
+                    connection.send_command("PING")
+                if _is_readable(connection) and connection.read_response()[0] == b"message":
+                    heard()
+        except RedisError as error:
+            raise self._failure(error, writing=False) from None
+        finally:
+            self.disconnect()  # it accepts no other commands any more
 
     def disconnect(self) -> None:
         """Close the connections to the server and to its Sentinels.
@@ -412,3 +449,12 @@ class Connector:
             fix = "look into the server's log, and check host, port, db, user and password in url"
             fix += f"; {self._tls.checklist}" if self._tls else ""
         return f"cannot connect to {place}: {errors.explain(error)}; {fix}"
+
+
+def _is_readable(connection: DriverConnection) -> bool:
+    """Wait for up to a second until something has arrived, or the connection has ended."""
+    if connection.socket is None:
+        return True
+    poll = select.poll()  # because select() refuses file descriptors above 1023
+    poll.register(connection.socket, select.POLLIN)
+    return bool(poll.poll(1000))

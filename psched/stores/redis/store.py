@@ -107,6 +107,14 @@ class RedisStore(WatchStore):
         finally:
             connector.disconnect()
 
+    def announce(self) -> None:
+        """Tell all who listen, as `Announces.announce` describes."""
+        self._connector.announce()
+
+    def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
+        """Listen to announcements, as `Announces.listen` describes."""
+        self._connector.listen(heard, is_over)
+
     @override
     def now(self) -> float:
         return _seconds(*self._connector.ask("TIME"))

@@ -17,6 +17,7 @@ from psched.base.errors import (
     InvalidError,
     MissingDatabaseError,
     NotFoundError,
+    NotSupportedError,
     StoreBusyError,
     StoreSlowError,
     StoreUnavailableError,
@@ -37,8 +38,8 @@ from psched.stores.sql.alerts.store import AlertStore
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.by_key.claims import KeyClaims
 from psched.stores.sql.by_key.conditions import Request
+from psched.stores.sql.callers_transaction import JoinedTransaction
 from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
-from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
@@ -47,41 +48,6 @@ from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, replace_values
 from psched.stores.sql.table_store import backlog_of, one_request
-
-
-class _CallersTransaction(CallersTransaction):
-    """A transaction that a program has begun on its own connection, and that adds schedules.
-
-    Args:
-        connection: the program's connection.
-        connector: classifies errors; its own connection is not used.
-        now: the statement that reads the store's clock.
-        inserts: returns the statements that insert rows; each row stores the given nonce.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        connector: Connector,
-        now: TextClause,
-        inserts: Callable[[Sequence[Row], str], Sequence[Request]],
-    ) -> None:
-        self._connection = connection
-        self._connector = connector
-        self._now = now
-        self._inserts = inserts
-
-    @override
-    def now(self) -> float:
-        read = self._connector.borrow(
-            self._connection, lambda c: c.execute(self._now).scalar_one(), savepoint=False
-        )
-        return float(read)
-
-    @override
-    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        inserts = self._inserts(rows, nonce)
-        self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
 class SqlStore(AlertStore[Statements]):
@@ -103,6 +69,9 @@ class SqlStore(AlertStore[Statements]):
         self._plain_sql = self._statements()
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
+        self._channel = f"psched_wake_{parameters.table}"
+        announce = dialect.announce
+        self._announcement = None if announce is None else announce.format(self._channel)
         self._history_of = parameters.history
         self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
         self._strategy: PassingOver | None = None
@@ -126,7 +95,25 @@ class SqlStore(AlertStore[Statements]):
                 f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
                 " Session is session.connection()",
             )
-        return _CallersTransaction(connection, self._connector, self._plain_sql.now, self._inserts)
+        now = self._plain_sql.now
+        return JoinedTransaction(
+            connection, self._connector, now, self._inserts, self._announcement
+        )
+
+    def announce(self) -> None:
+        """Tell all who listen, as `Announces.announce` describes."""
+        if (statement := self._announcement) is not None:
+            self._connector.run(lambda c: raw_execute.send(c, statement))
+
+    def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
+        """Listen to announcements, as `Announces.listen` describes."""
+        connector, listen = self._connector, self._connector.dialect.listen
+        if listen is None:
+            raise NotSupportedError("wake: this database announces nothing; use local")
+        try:
+            connector.read(lambda c: listen(c, self._channel, heard, is_over, connector.renew))
+        finally:
+            self.disconnect()  # or what is announced would pile up on the connection
 
     @override
     def get(self, key: str) -> Row | None:

@@ -12,6 +12,11 @@ from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql.errors import ErrorKind
 
+Listen = Callable[
+    [Connection, str, Callable[[], object], Callable[[], bool], Callable[[], object]], None
+]
+"""A function that listens to a channel; see `Dialect.listen`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -99,6 +104,12 @@ class Dialect:
             row if the database is suitable. None if every database is suitable.
         prepare: creates what must exist before `init` can connect, such as the file of SQLite.
         locks: the locks that the statements of `init` take, in words, by `tables.Change.kind`.
+        announce: the statement that tells all sessions that listen to the channel ``{}``; in a
+            transaction, they are told when it commits. None if the database has no channels.
+        listen: listens to a channel on a connection, until it is over; see
+            `psched.core.operations.announcing.Announces.listen`. Its arguments are the connection,
+            the channel, ``heard``, ``is_over``, and a function that allows the next statement a
+            full timeout. None if the database has no channels.
         init_session: statements to execute on the connection of `init` before all others.
         classify: returns the `ErrorKind` of a driver's exception.
         explain: returns a driver's exception as one line of text, without the contents of rows.
@@ -143,6 +154,8 @@ class Dialect:
     unsuitable: str | None
     prepare: Callable[[URL], None]
     locks: Mapping[str, str]
+    announce: str | None = None
+    listen: Listen | None = None
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], ErrorKind]
     explain: Callable[[BaseException], str]

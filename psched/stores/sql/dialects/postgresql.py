@@ -1,6 +1,7 @@
 """PostgreSQL, through psycopg 3."""
 
-from collections.abc import Generator, Mapping
+import select
+from collections.abc import Callable, Generator, Mapping
 from math import ceil
 from typing import Any
 
@@ -262,6 +263,46 @@ def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
     return ServerInfo(replica=replica, version=opened.info.server_version)
 
 
+_LOOKS_PER_PROBE = 30
+"""A session that has heard nothing for so many seconds asks the server something, because a
+connection can break unnoticed."""
+
+
+def _listen(
+    connection: Connection,
+    channel: str,
+    heard: Callable[[], object],
+    is_over: Callable[[], bool],
+    renew: Callable[[], object],
+) -> None:
+    """See `Dialect.listen`."""
+    import psycopg  # noqa: PLC0415  # an extra
+
+    opened: Any = connection.connection.driver_connection
+    # What arrives together with the answer to a statement is told by psycopg.
+    opened.add_notify_handler(lambda _told: heard())
+    raw_execute.send(connection, f'LISTEN "{channel}"')
+    heard()
+    waiting = select.poll()
+    waiting.register(opened.fileno(), select.POLLIN)
+    quiet = 0
+    while not is_over():
+        quiet += 1
+        if waiting.poll(1000):
+            try:
+                opened.pgconn.consume_input()
+            except psycopg.OperationalError:
+                quiet = _LOOKS_PER_PROBE  # a statement finds out what is the matter
+            if opened.pgconn.notifies() is not None:
+                while opened.pgconn.notifies() is not None:
+                    pass
+                heard()
+        if quiet >= _LOOKS_PER_PROBE:
+            quiet = 0
+            renew()
+            raw_execute.send(connection, "SELECT 1")
+
+
 POSTGRESQL = Dialect(
     # statement_timestamp() advances between the statements of a transaction, but is constant within
     # a statement. With a clock that advances within a statement, the planner could not use an
@@ -323,6 +364,8 @@ POSTGRESQL = Dialect(
         "index": "SHARE on the table while the index is built: writes wait, so workers wait",
         "row": "a row of the table of versions",
     },
+    announce='NOTIFY "{}"',
+    listen=_listen,
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET lock_timeout = '60s'",),

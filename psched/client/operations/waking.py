@@ -1,0 +1,74 @@
+"""Wakes an idle worker after a change that may have made rows due."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from psched.base.clock import Clock
+from psched.base.errors import PschedError
+from psched.config import Config
+from psched.core.model import Row
+from psched.core.operations.announcing import Announces, AnnouncesInTransaction
+from psched.core.store_protocol import CallersTransaction, Store
+
+NOTIFY = "notify"
+"""The value of the setting ``wake`` with which the store tells all hosts."""
+
+_CLOCKS_DIFFER = 60.0
+"""Seconds by which this host's clock may be behind the store's, which decides what is due. Reading
+the store's clock would cost a round trip. If the difference is greater, a worker finds the row at
+its next poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waker:
+    """Tells masters when rows may have become due; what it does can neither fail nor wait.
+
+    Attributes:
+        store: the store that contains the rows.
+        settings: the installation's settings.
+        clock: is compared with the times of rows.
+        hint: sends a hint to the masters of this host; None if nobody is told anything.
+    """
+
+    store: Store
+    settings: Config
+    clock: Clock
+    hint: Callable[[], object] | None
+
+    def changed(self, rows: Iterable[Row]) -> None:
+        """Wake a worker if one of these rows, which were just written, may be due soon.
+
+        A worker that sleeps knows the rows that were due before its next poll when it last asked,
+        and no others. So a row that falls due before that poll needs it to ask again, too.
+        """
+        if self.hint is not None and self._is_soon(rows):
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake a worker, because rows may be due."""
+        if self.hint is None:
+            return
+        self.hint()
+        store: object = self.store
+        if self.settings.wake == NOTIFY and isinstance(store, Announces):
+            # The change was made, whether others are told or not.
+            with suppress(PschedError):
+                store.announce()
+
+    def joined(self, transaction: CallersTransaction, rows: Iterable[Row]) -> None:
+        """Have others told of added rows when the caller's transaction commits.
+
+        Without ``wake: notify`` nobody is told: only the caller knows when the transaction commits.
+        """
+        announcing: object = transaction
+        if self.settings.wake != NOTIFY or not self._is_soon(rows):
+            return
+        if isinstance(announcing, AnnouncesInTransaction):
+            announcing.announce()
+
+    def _is_soon(self, rows: Iterable[Row]) -> bool:
+        """Whether one of these rows may be due before a sleeping worker asks again."""
+        until = self.clock.wall() + self.settings.poll_interval + _CLOCKS_DIFFER
+        times = (row.next_run_time for row in rows if row.owner is None)
+        return any(time is not None and time <= until for time in times)

@@ -1,0 +1,116 @@
+"""Decides which worker looks for due rows when the master was told that there may be some.
+
+One worker is told, not all of them: for one row, the others would ask the database in vain. A
+worker that has no free slot left after it has looked says so, and the next worker is told, so that
+many rows wake as many workers as they need. If no worker has a free slot, nobody is told: a worker
+looks by itself as soon as a task has ended.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.master.generation_spec import GenerationSpec
+from psched.master.waking.wake_socket import WakeSocket
+from psched.master.worker_child import WorkerChild
+from psched.master.workers import Workers
+from psched.process.signals import Waitable
+
+_INTERVAL = 0.02
+"""The least seconds between two hints that are obeyed. So hints cost the database at most fifty
+requests of each worker in a second, however many they are."""
+
+
+class Looks:
+    """Has workers look for due rows when hints arrive.
+
+    While `_INTERVAL` lasts, the socket is not read, so that hints neither wake the master nor get
+    lost: they wait in the socket. Those that wait at its end count as one.
+
+    Args:
+        socket: receives the hints of this host.
+        workers: the table of workers.
+        clock: measures the interval.
+    """
+
+    def __init__(self, socket: WakeSocket, workers: Workers, clock: Clock) -> None:
+        self._socket = socket
+        self._workers = workers
+        self._clock = clock
+        self._hinted = False
+        self._not_before = 0.0
+        self._left: list[WorkerChild] = []
+        self._looking: WorkerChild | None = None
+        self._told: dict[str, float] = {}
+
+    @property
+    def links(self) -> list[Waitable]:
+        """The sockets that the master waits for. When one is ready, the master calls `step`."""
+        return [] if self._clock.monotonic() < self._not_before else self._socket.links
+
+    @property
+    def wakes(self) -> float:
+        """When to call `step` again, in seconds of the monotonic clock."""
+        return self._not_before if self._clock.monotonic() < self._not_before else float("inf")
+
+    def step(self, spec: GenerationSpec | None) -> None:
+        """Keep the socket, and tell a worker to look if a hint has arrived.
+
+        Args:
+            spec: the parameters of the present generation; None if there is none yet.
+        """
+        self._socket.keep(None if spec is None else spec.wake_code)
+        if self._looking is not None and self._looking.exit is not None:
+            self._tell_next()  # it has died, perhaps before it has looked
+        now = self._clock.monotonic()
+        if now < self._not_before:
+            return
+        if self._socket.take() or self._hinted:
+            self._hinted = False
+            self._not_before = now + _INTERVAL
+            self._left = self._in_order()
+            self._tell_next()
+
+    def hint(self) -> None:
+        """Note that rows may be due; `step` tells a worker."""
+        self._hinted = True
+
+    def heard(self, message: Mapping[str, Any]) -> None:
+        """Tell the next worker to look if this message of a worker says that it has no free slot.
+
+        Args:
+            message: a worker's message.
+        """
+        if "full" in message:
+            self._tell_next()
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self._socket.close()
+
+    def _in_order(self) -> list[WorkerChild]:
+        """The workers that may look, the best first.
+
+        That is one whose store answers, with many free slots as far as is known; of several, the
+        one that was told longest ago, because the others may have started a task since.
+        """
+        able = [each for each in self._workers if each.ready and not each.draining]
+        told = {each.identity.nonce: self._told.get(each.identity.nonce, 0.0) for each in able}
+        self._told = told
+        return sorted(
+            able,
+            key=lambda each: (
+                each.store_fault is not None,
+                -each.load.free,
+                told[each.identity.nonce],
+            ),
+        )
+
+    def _tell_next(self) -> None:
+        self._looking = None
+        while self._left and self._looking is None:
+            worker = self._left.pop(0)
+            if worker.exit is None and not worker.draining:
+                self._told[worker.identity.nonce] = self._clock.monotonic()
+                worker.tell(look=True)
+                self._looking = worker

@@ -1,0 +1,175 @@
+"""Which changes tell the masters of this host that a row may be due, and which do not."""
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+import psched
+from psched.app import hint_of
+from psched.base.clock import SystemClock
+from psched.config.urls import wake_code
+from psched.master.waking.wake_socket import WakeSocket
+
+FAR = 4_000_000_000
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of the masters' sockets."""
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def master(folder, settings):
+    """The socket of a master of this table."""
+    made = WakeSocket([folder], CLOCK)
+    made.keep(wake_code(settings.url, settings.table))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_here(folder):
+    """A function that opens the schedules as a program does that runs beside the masters."""
+    assert os.environ["RUNTIME_DIRECTORY"] == str(folder)
+    return psched.open
+
+
+@pytest.fixture
+def here(schedules, settings, open_here):
+    """The schedules, with a daily one, a paused one, and an ended task in them."""
+    with schedules:
+        schedules.add("daily", cron="@daily", next_time=FAR)
+        schedules.add("late", next_time=FAR)
+        schedules.add("paused")
+        schedules.pause("paused")
+        schedules.push("over")
+        schedules.poll().finish()
+    with open_here(settings) as made:
+        yield made
+
+
+def soon():
+    return int(CLOCK.wall())
+
+
+TELLING = {
+    "push": lambda it: it.push("k"),
+    "push for now": lambda it: it.push("k", run_at=soon()),
+    "push for a moment before the next poll": lambda it: it.push("k", run_at=soon() + 1),
+    "push_many": lambda it: it.push_many([{"key": "far", "run_at": FAR}, {"key": "k"}]),
+    "add": lambda it: it.add("k"),
+    "add_many": lambda it: it.add_many([{"key": "k", "cron": "* * * * *", "next_time": soon()}]),
+    "modify": lambda it: it.modify("late", next_time=soon()),
+    "edit": lambda it: it.edit("late", next_time=soon()),
+    "requeue": lambda it: it.requeue("over"),
+    "trigger": lambda it: it.trigger("daily"),
+    "resume": lambda it: it.resume("paused"),
+    "resume of a type": lambda it: (it.pause_type("default"), it.resume_type("default")),
+    "select": lambda it: it.select("over", status="finished").requeue(),
+}
+
+SILENT = {
+    "push for later": lambda it: it.push("k", run_at=FAR),
+    "push_many for later": lambda it: it.push_many([{"key": "k", "run_at": FAR}]),
+    "add for later": lambda it: it.add("k", cron="@daily", next_time=FAR),
+    "modify": lambda it: it.modify("daily", note="n"),
+    "requeue for later": lambda it: it.requeue("over", run_at=FAR),
+    "trigger for later": lambda it: it.trigger("daily", run_at=FAR),
+    "pause": lambda it: it.pause("daily"),
+    "pause of a type": lambda it: it.pause_type("default"),
+    "cancel": lambda it: it.cancel("daily"),
+    "delete": lambda it: it.delete("daily"),
+    "reading": lambda it: (it.read("daily"), [*it.list()], len(it), it.next("daily"), it.now()),
+    "polling in vain": lambda it: it.poll(),
+}
+
+
+@pytest.mark.parametrize("change", TELLING.values(), ids=TELLING)
+def test_a_change_that_may_make_a_row_due_tells_the_masters(here, master, change):
+    change(here)
+    assert master.take()
+
+
+@pytest.mark.parametrize("change", SILENT.values(), ids=SILENT)
+def test_any_other_change_tells_nobody(here, master, change):
+    change(here)
+    assert not master.take()
+
+
+def test_a_task_that_is_given_back_tells_the_masters_and_one_that_has_finished_does_not(
+    here, master
+):
+    here.push("k")
+    task = here.poll()
+    assert master.take()
+    task.release()
+    assert master.take()
+    here.poll().finish()
+    assert not master.take()
+
+
+def test_a_schedule_that_is_behind_tells_the_masters_when_one_of_its_runs_has_ended(here, master):
+    here.add("k", cron="@every 60", next_time=soon() - 600, catchup="all")
+    task = here.poll()
+    assert master.take()
+    task.finish()
+    assert master.take()
+
+
+def test_a_change_that_was_refused_tells_nobody(here, master):
+    with pytest.raises(psched.AlreadyExistsError):
+        here.push("late")
+    assert not master.take()
+
+
+@pytest.mark.usefixtures("sql")
+def test_a_push_in_the_callers_transaction_tells_nobody(here, settings, master):
+    here.close()
+    engine = create_engine(settings.url)
+    with engine.begin() as mine:
+        here.push("k", connection=mine)
+    engine.dispose()
+    assert not master.take()
+
+
+def test_with_wake_off_nobody_is_told(settings, schedules, master, open_here):
+    off = settings.with_settings(wake="off")
+    assert hint_of(off) is None
+    with schedules, open_here(off) as here:
+        here.push("k")
+    assert not master.take()
+
+
+def test_masters_of_other_tables_are_told_nothing(here, settings, folder, master):
+    others = [WakeSocket([folder], CLOCK) for _ in range(2)]
+    others[0].keep(wake_code(settings.url, "other"))
+    others[1].keep(wake_code("sqlite:////other.db", settings.table))
+    here.push("k")
+    assert master.take()
+    for other in others:
+        assert not other.take()
+        other.close()
+
+
+def test_nothing_is_told_twice_by_a_collection_that_is_opened_in_another_folder(
+    settings, schedules, master, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "own"))
+    with schedules, psched.open(settings) as elsewhere:
+        elsewhere.push("k")
+    assert not master.take()
+
+
+def test_without_any_master_or_with_a_folder_that_cannot_be_read_a_push_succeeds(
+    settings, schedules, folder
+):
+    Path(folder).write_text("no folder")
+    with schedules, psched.open(settings) as here:
+        here.push("k", run_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+        assert here["k"].exists()

@@ -1,0 +1,159 @@
+"""Pushes on another host that the database announces (wake: notify)."""
+
+import sys
+
+import pytest
+import sqlalchemy
+
+from psched.base.clock import SystemClock
+from psched.testing.store_contract.operations.announcing import announce
+from support.processes import kill
+from support.stores import Sql, store_factory
+from support.waiting import stays, wait_until
+
+CLOCK = SystemClock()
+
+POLL = 60
+SOON = POLL / 2
+"""Seconds within which a task starts if a worker was woken; without that, it starts later."""
+
+KINDS = [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "redis")]
+
+announcing = pytest.mark.parametrize("database", KINDS, indirect=True)
+postgresql = pytest.mark.parametrize("database", KINDS[:1], indirect=True)
+
+
+@pytest.fixture
+def there(each_service):
+    """A service whose workers hardly poll; this process does not find its master."""
+    each_service.configure(poll_interval=POLL, wake="notify")
+    return each_service
+
+
+def started(service, *command):
+    """Start a master, and wait until it has picked up a push, so that its monitor listens."""
+    service.add("first")
+    master = service.start(*command)
+    service.wait_for_finish("first")
+    woken(service, "second")
+    return master
+
+
+def woken(service, key):
+    """Push a task, and see that it is started at once."""
+    since = CLOCK.boottime()
+    with service.schedules() as schedules:
+        schedules.push(key, "recorder")
+    wait_for_start(service, key, since)
+
+
+def wait_for_start(service, key, since):
+    """Wait until a task was started, and see that no poll has found it."""
+    [run] = service.runs.wait(key)
+    assert run.started - since < SOON
+
+
+@announcing
+def test_a_push_on_another_host_is_picked_up_at_once(there):
+    master = started(there)
+    for number in range(3):
+        woken(there, f"k{number}")
+    assert master.stop() == 0
+    master.wait_until_nothing_is_left()
+
+
+@postgresql
+def test_a_push_in_the_callers_transaction_is_picked_up_when_it_commits(there):
+    started(there)
+    engine = sqlalchemy.create_engine(there.url)
+    with there.schedules() as schedules:
+        with engine.begin() as mine:
+            schedules.push("mine", "recorder", connection=mine)
+            stays(lambda: not there.runs.runs("mine"), seconds=1, what="an uncommitted task")
+            since = CLOCK.boottime()
+        wait_for_start(there, "mine", since)
+    engine.dispose()
+
+
+@postgresql
+def test_a_push_for_later_in_the_callers_transaction_announces_nothing(there):
+    started(there)
+    engine = sqlalchemy.create_engine(there.url)
+    with there.schedules() as schedules:
+        Sql(there.url)("INSERT INTO {table} (id, type) VALUES ('plain', 'recorder')")
+        with engine.begin() as mine:
+            far = int(CLOCK.wall()) + 1_000_000
+            schedules.push("far", "recorder", run_at=far, connection=mine)
+        stays(lambda: not there.runs.runs("plain"), seconds=2, what="a row that nobody announces")
+        # A client of another language can announce what it has inserted.
+        since = CLOCK.boottime()
+        Sql(there.url)("NOTIFY psched_wake_psched")
+        wait_for_start(there, "plain", since)
+    engine.dispose()
+
+
+def cut(database):
+    """Break all connections that listen; how many there were."""
+    if database.kind == "redis":
+        return int(database.server.query("CLIENT", "KILL", "TYPE", "pubsub"))
+    sql = Sql(database.url)
+    listening = sql("SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
+    for (pid,) in listening:
+        sql("SELECT pg_terminate_backend(:pid)", pid=pid)
+    return len(listening)
+
+
+@announcing
+def test_a_connection_that_breaks_is_opened_again(there, database):
+    master = started(there)
+    wait_until(lambda: cut(database), what="the listening connection")
+    master.wait_for_log("what other hosts announce is not heard: ")
+    woken(there, "k0")
+    woken(there, "k1")
+
+
+@announcing
+def test_a_monitor_that_is_replaced_listens_again(there):
+    master = started(there)
+    before = master.wait_for_monitor()
+    kill(before)
+    master.wait_for_monitor(other_than=before)
+    woken(there, "k0")
+    woken(there, "k1")
+
+
+@announcing
+def test_announcements_alone_make_nobody_run_anything_twice(there):
+    master = started(there)
+    there.add("k", data={"until": "gate"})
+    there.runs.wait("k")
+    with store_factory(there.url) as open_store:
+        store = open_store()
+        for _ in range(100):
+            announce(store)
+    there.open_gate("gate")
+    there.wait_for_finish("k")
+    assert len(there.runs.runs("k")) == 1
+    assert "Traceback" not in master.text
+
+
+@announcing
+def test_without_a_monitor_pushes_are_announced_to_others_and_not_heard(there):
+    there.configure(monitor=False)
+    there.add("first")
+    there.start()
+    there.wait_for_finish("first")
+    with there.schedules() as schedules:
+        schedules.push("k", "recorder")
+    stays(lambda: not there.runs.runs("k"), seconds=2, what="a task that waits for a poll")
+
+
+@postgresql
+def test_a_program_says_that_it_hears_nothing_of_other_hosts(there):
+    settings = {"url": there.url, "wake": "notify", "cgroup": "off", "processors": 1}
+    there.write(
+        "program.py", f"import psched, recorder\npsched.Worker.run(recorder.Dispatch, {settings})\n"
+    )
+    master = there.start(sys.executable, "program.py")
+    master.wait_for_log("what other hosts announce is not heard: a master of a program keeps no")
+    wait_until(master.workers, what="a worker")
