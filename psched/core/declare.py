@@ -183,6 +183,9 @@ def declare_all(
     return rows
 
 
+_MOST_KNOWN = 10_000  # the kinds of schedules that one call remembers; each takes memory
+
+
 class _SimilarSchedules:
     """Declares many schedules; those that differ only in key and data are checked together.
 
@@ -216,7 +219,7 @@ class _SimilarSchedules:
         known = self._known.get(similar)
         if known is None:
             row, definition = _declared(key, {**fields, "data": data}, self._settings, self._now)
-            if similar is not None:
+            if similar is not None and len(self._known) < _MOST_KNOWN:
                 self._known[similar] = row, definition
             return row
         alike, definition = known

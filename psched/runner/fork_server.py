@@ -223,8 +223,23 @@ class ForkServer:
             raise OSError(answer["error"], os.strerror(answer["error"]))
         return born
 
+    def order(self, count: int) -> None:
+        """Order runners without waiting for the answer; `late` returns them when it has arrived.
+
+        If an earlier order was not answered yet, or no slot is free, nothing is ordered.
+
+        Args:
+            count: how many runners to order; sometimes fewer are forked.
+
+        Raises:
+            OSError: the system has no descriptor left, or the fork server has died.
+        """
+        count = min(count, MOST_AT_ONCE, len(self._free))
+        if count > 0 and not self._ordered:
+            self._order(count)
+
     def late(self) -> list[Born]:
-        """Return the runners of an order whose answer arrived after `fork` had stopped waiting."""
+        """Return the runners of an order for whose answer `fork` does not wait any more."""
         if self._answer is None:
             return []
         answer, self._answer = self._answer, None

@@ -153,6 +153,13 @@ class ForkingRunnerPool(RunnerPool):
             self._fork(count)
 
     @override
+    def order(self, count: int) -> None:
+        server = self._server
+        if server is not None and not self._outdated and count > len(self._idle):
+            with suppress(OSError):
+                server.order(count - len(self._idle))
+
+    @override
     def clear(self, runner: RunnerChild) -> bool:
         if runner.exit is not None:
             return False  # the runner cannot be used again, and `reap` has handled its tree
@@ -229,10 +236,14 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def dismiss(self) -> None:
         for runner in [*self._idle, *self._held]:
-            runner.link.close()
+            self._let_exit(runner)
         self._idle.clear()
         self._dismissed = True
         self._dismiss_servers()
+
+    @override
+    def _let_exit(self, runner: RunnerChild) -> None:
+        runner.link.close()
 
     def _spare(self, pid: int) -> None:
         """Note that a child of this process belongs to no task."""
@@ -324,7 +335,10 @@ class ForkingRunnerPool(RunnerPool):
             self._reaper.born(runner)
             if self._cgroups is not None:
                 runner.cgroup = self._cgroups.acquire(pid)
-            self._idle.append(runner)
+            if self._dismissed:
+                self._let_exit(runner)  # it was ordered before
+            else:
+                self._idle.append(runner)
         if pipes and self._output is not None:
             self._output.watch(pipes)
 

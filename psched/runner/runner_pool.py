@@ -54,6 +54,13 @@ class RunnerPool(ABC):
             RuntimeError: this process has a second thread.
         """
 
+    @abstractmethod
+    def order(self, count: int) -> None:
+        """Have runners created meanwhile, until so many wait for a task; return at once.
+
+        A failure is ignored, because the next call of `prepare` meets and reports it.
+        """
+
     def acquire(self) -> RunnerChild:
         """Return a waiting runner for one task; `prepare` must be called before."""
         runner = self._idle.pop()
@@ -134,6 +141,17 @@ class RunnerPool(ABC):
 
         Call this when a task has used the store. Later tasks then need not import the modules.
         """
+
+    def trim(self) -> None:
+        """Let all waiting runners but one exit that have run no task; none is needed soon."""
+        unused = [runner for runner in self._idle if not runner.used]
+        for runner in unused[1:]:
+            self._idle.remove(runner)
+            self._let_exit(runner)
+
+    @abstractmethod
+    def _let_exit(self, runner: RunnerChild) -> None:
+        """Have a waiting runner exit; `reap` will return it."""
 
     @abstractmethod
     def dismiss(self) -> None:

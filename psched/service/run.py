@@ -39,6 +39,7 @@ from psched.process.kernel import set_title
 from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unblock
 from psched.process.spawner import SystemSpawner
 from psched.service.generation import ConfigSource, ProgramSource
+from psched.service.immortal import make_code_immortal
 from psched.service.service_file import ServiceFile
 from psched.service.worker_boot import redirect_log
 from psched.triggers.zone import find_zone
@@ -196,6 +197,7 @@ def _run(
     # Load the time zone before any worker is forked, because a worker might have no file descriptor
     # left to open the zone's file.
     find_zone("UTC")
+    make_code_immortal()
     # Freeze all objects, because workers share the master's memory only as long as no process
     # writes to it, and a garbage collection writes to every object that is not frozen.
     gc.freeze()

@@ -203,10 +203,12 @@ class ManualRunnerPool(RunnerPool):
         self._clock.advance(self.fork_takes)
         if self.refuses:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        runner = ManualRunner(_FIRST_PID + self._made, self._clock)
-        self._made += 1
-        self.runners.append(runner)
-        self._idle.append(runner)
+        self._create()
+
+    @override
+    def order(self, count: int) -> None:
+        while len(self._idle) < count and not self.refuses:
+            self._create()
 
     @override
     def clear(self, runner: RunnerChild) -> bool:
@@ -237,8 +239,19 @@ class ManualRunnerPool(RunnerPool):
     def renew(self) -> None:
         pass
 
+    def _create(self) -> None:
+        runner = ManualRunner(_FIRST_PID + self._made, self._clock)
+        self._made += 1
+        self.runners.append(runner)
+        self._idle.append(runner)
+
+    @override
+    def _let_exit(self, runner: RunnerChild) -> None:
+        for each in self.runners:
+            if each is runner:
+                each.exit_with(0)
+
     @override
     def dismiss(self) -> None:
-        for runner in self.runners:
-            if runner in self._idle:
-                runner.exit_with(0)
+        for runner in self._idle:
+            self._let_exit(runner)

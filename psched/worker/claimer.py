@@ -26,13 +26,16 @@ from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.triggers.custom import loading_by, refuse_to_ask
 from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.claims.extra_runs import ExtraRun, ExtraRuns
+from psched.worker.claims.next_claim import pause_after
+from psched.worker.claims.prefetch import Prefetch
 from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease import Lease
+from psched.worker.running_task import RunningTask
 from psched.worker.store_backoff import Slowness
 from psched.worker.store_gateway import StoreGateway, debug_requests
 from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
-from psched.worker.unstarted_leases import UnstartedLeases
+from psched.worker.unstarted_leases import PrefetchedLease, UnstartedLeases
 
 _log = logging.getLogger("psched.worker")
 
@@ -44,19 +47,11 @@ _LONGEST_UNGUARDED = 0.2
 """While the rows of a claim are handled, the running tasks are guarded (see `TaskGuard`) whenever
 this many seconds have passed."""
 
+_QUIET = 10.0
+"""If no row was due for this many seconds, only one runner is kept waiting for a task."""
+
 _FORK_PAUSE = 1
 """If no process could be forked: seconds until the next claim, or until a postponed row is due."""
-
-_LOST_RACE_PAUSE = (0.002, 0.02)
-"""The shortest and the longest pause before the next claim, in seconds, if other workers have
-claimed all due rows first. The pause is random."""
-
-_AHEAD = 0.006
-"""Seconds by which an early claim precedes the time at which a row is due; see `_before`."""
-
-_AHEAD_SHARE = 1 / 200
-"""The early claim precedes the time at which a row is due by this fraction of a long sleep, because
-in a niced process a sleep can end late by this fraction of its length; see `_before`."""
 
 
 class Claimer:
@@ -75,6 +70,7 @@ class Claimer:
         triggers: has triggers that users have written called in helper processes.
         unknown: the claims whose outcome is unknown.
         extra_runs: decides which extra runs can start.
+        prefetch: decides how many rows to lease before a slot is free.
         slowness: records leases that were too old when their tasks could be started.
         clock: measures when to claim.
         rng: the source of the random pauses between claims.
@@ -98,6 +94,7 @@ class Claimer:
         triggers: TriggerHelpers,
         unknown: UnknownClaims,
         extra_runs: ExtraRuns,
+        prefetch: Prefetch,
         slowness: Slowness,
         clock: Clock,
         rng: random.Random,
@@ -113,6 +110,7 @@ class Claimer:
         self._triggers = triggers
         self._unknown = unknown
         self._extra_runs = extra_runs
+        self._prefetch = prefetch
         self._slowness = slowness
         self._clock = clock
         self._rng = rng
@@ -122,7 +120,7 @@ class Claimer:
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._backlog = False
-        self._next_poll = 0.0
+        self._next_poll = self._found = 0.0
         self._stopped = False
         self.answered: float | None = None
 
@@ -133,6 +131,15 @@ class Claimer:
     def poll_now(self) -> None:
         """Make the next claim due now; call this if rows might be due or a task has ended."""
         self._next_poll = 0.0
+
+    def ended(self, task: RunningTask) -> None:
+        """Note that the lease of a task has ended."""
+        self._prefetch.ended(task)
+
+    @property
+    def gathers_until(self) -> float:
+        """Until when requests wait for other tasks to end; see `Prefetch.gathers_until`."""
+        return 0.0 if self._stopped else self._prefetch.gathers_until
 
     @property
     def has_unknown(self) -> bool:
@@ -152,7 +159,8 @@ class Claimer:
     @property
     def wakes(self) -> float:
         """When to call `claim` again, seconds of the monotonic clock; inf if no call is needed."""
-        return min(self._unknown.wakes, self._next_poll if self._room > 0 else inf)
+        poll = self._next_poll if self._most_rows > 0 else inf
+        return min(self._unknown.wakes, self._prefetch.wakes, poll)
 
     def claim(self) -> None:
         """Lease due rows and start their tasks, if it is time for a claim.
@@ -163,11 +171,11 @@ class Claimer:
         if self._unknown:
             for found, asked_at in self._unknown.resolve():
                 self._begin(found, asked_at)
-        room = self._room
-        if room <= 0 or self._clock.monotonic() < self._next_poll:
+        room, most = self._room, self._most_rows
+        if most <= 0 or self._clock.monotonic() < self._next_poll:
             return
         # Runners are forked before the claim, so that no lease grows old during a fork.
-        if not self._prepare(room if self._backlog else 1):
+        if room > 0 and not self._prepare(room if self._backlog else 1):
             return
         owner = self.new_owner()
         sent = asked = 0.0
@@ -181,7 +189,7 @@ class Claimer:
                 owner,
                 # While forks fail, only one row is claimed, because rows without a runner would
                 # have to be given back.
-                limit=1 if self._tasks.no_forks.ongoing else room,
+                limit=1 if self._tasks.no_forks.ongoing else most,
                 alive_time=self._settings.alive_time,
                 shortest=self._shortest,
                 horizon=self._settings.poll_interval,
@@ -199,16 +207,34 @@ class Claimer:
         # It is not known when, between the request and the answer, the store has read its clock for
         # ``claimed.now``. The middle is assumed.
         read = answered if claimed.more else (asked + answered) / 2
-        self._next_poll = read + self._pause(claimed)
+        self._next_poll = read + pause_after(claimed, self._settings.poll_interval, self._rng)
         if not claimed.rows:
+            if answered > self._found + _QUIET:
+                self._tasks.trim()
             return
+        self._found = answered
         debug_requests("claimed", [row.key for row in claimed.rows], answered - asked)
         self._begin(claimed, sent)
+        self._prepare_next(len(claimed.rows))
+
+    def _prepare_next(self, started: int) -> None:
+        """Have runners forked for the tasks that follow those of a claim.
+
+        Args:
+            started: how many rows the claim has leased.
+        """
         if self._room > 0 and not self._backlog:
             # Fork a runner now, so that the next task does not wait for a fork. Due leases are
             # extended first, because the fork can take long.
             self._gateway.keep_leases()
             self._prepare(1)
+        elif (
+            self._backlog
+            and self._prefetch.tasks_are_short
+            and self._settings.max_tasks_per_child == 1
+        ):
+            # They are forked while these tasks run. Probably as many rows follow.
+            self._tasks.order(min(started, self._settings.concurrency))
 
     def _ask(self, send: Callable[[], Claimed]) -> Claimed:
         """Send a claim, and count what comes of it."""
@@ -222,7 +248,7 @@ class Claimer:
         return claimed
 
     def resume(self) -> None:
-        """Start, settle or give back each waiting row that need not wait for an answer any more."""
+        """Start, settle or give back each row that need not wait any more."""
         for key, waiting in [*self._unstarted.waiting.items()]:
             answer = waiting.question.answer
             if waiting.lost:
@@ -235,12 +261,33 @@ class Claimer:
                 # The row is postponed, because another host might be able to fork a process in
                 # which the trigger is called.
                 self.settle(waiting.row, postpone(waiting.row, _FORK_PAUSE))
-            elif answer is not None and self._free > 0:
+            elif answer is not None and self._prefetch.free_slots > 0:
                 self.start(waiting, answer, following=0)
             else:
                 continue  # the row keeps waiting: there is no answer, or no room for the task yet
             self._triggers.drop(waiting.question)
             self._unstarted.waited(key)
+        if self._unstarted.prefetched:
+            self._start_prefetched()
+
+    def _start_prefetched(self) -> None:
+        """Start the tasks of prefetched rows, or give back rows that have waited too long."""
+        prefetched = [*self._unstarted.prefetched.values()]
+        begun = self._clock.monotonic()
+        for lease in prefetched:
+            now = self._clock.monotonic()
+            # Starts can take long, for example if forks hang. Meanwhile no lease is extended.
+            late = now >= lease.until or now > begun + _LONGEST_UNGUARDED
+            if lease.lost:
+                _log.warning("%s: preempted before it was started", lease.row.key)
+            elif self._stopped or late:
+                self._unstarted.release(lease.row)
+                self._prefetch.back_off()
+            elif (free := self._prefetch.free_slots) > 0:
+                self.start(lease, lease.run, following=min(free, len(prefetched)) - 1)
+            else:
+                continue
+            self._unstarted.remove_prefetched(lease.row.key)
 
     def _prepare(self, count: int) -> bool:
         """Have up to ``count`` runners forked; return whether a runner waits for a task now."""
@@ -282,7 +329,8 @@ class Claimer:
                 self._unstarted.release(row)
                 continue
             verdict = self._triggers.open(row, now, self._pauses.pauses(row, now))
-            if found := self._handle(lease, verdict, following=len(granted) - place - 1):
+            following = len(granted) - place - 1
+            if found := self._handle(lease, verdict, following=following, extra=len(extra)):
                 extra.append(found)
         if extra:
             self._extra_runs.begin(extra, now, self)
@@ -295,7 +343,7 @@ class Claimer:
                 self._gateway.request(partial(self._pauses.read, now))
 
     def _handle(
-        self, lease: Lease, verdict: Run | Settlement | Question, *, following: int
+        self, lease: Lease, verdict: Run | Settlement | Question, *, following: int, extra: int
     ) -> ExtraRun | None:
         """Act on the decision about a claimed row; return it if its schedule must be leased, too.
 
@@ -303,6 +351,7 @@ class Claimer:
             lease: the lease of the row.
             verdict: what `TriggerHelpers.open` has returned.
             following: see `start`.
+            extra: how many extra runs of this claim are to be started after all other rows.
         """
         row = lease.row
         if isinstance(verdict, Question):
@@ -310,14 +359,29 @@ class Claimer:
         elif not isinstance(verdict, Run):
             self.settle(row, verdict)
         elif (found := self._extra_runs.needing_schedule(lease, verdict)) is None:
-            self.start(lease, verdict, following=following)
+            if not self._keeps(lease, verdict):
+                self.start(lease, verdict, following=following)
         elif isinstance(found, Settlement):
             self.settle(row, found)
-        elif self._stopped or self._free <= 0:
+        elif self._stopped or self._free <= extra:
+            # It is not prefetched, because another run of its schedule can be going on.
             self._unstarted.release(row)
+            self._prefetch.back_off()
         else:
             return found
         return None
+
+    def _keeps(self, lease: Lease, run: Run) -> bool:
+        """Keep a prefetched row until a slot is free; return whether it is kept."""
+        if self._prefetch.free_slots > 0 or self._prefetch.room <= 0:
+            return False
+        if attempts.is_exhausted(lease.row, run.definition):
+            # If this worker died, the last attempt would count, although it was never made.
+            self._prefetch.back_off()
+            return False
+        until = self._prefetch.until
+        self._unstarted.prefetch(PrefetchedLease(lease.row, lease.deadlines, run=run, until=until))
+        return True
 
     def new_owner(self) -> str:
         """A text that this worker has never used as the owner of a lease."""
@@ -379,7 +443,7 @@ class Claimer:
             deadlines = schedule.deadlines
         # ``concurrency`` tasks can be running already, because the row might belong to a claim
         # whose answer was lost.
-        full = self._free <= 0
+        full = self._prefetch.free_slots <= 0
         lost = lease.lost or (schedule is not None and schedule.lost)
         known = row.key in self._tasks or row.key in self._tasks.lent
         if full or self._stopped or lost or known or not self._prepare(1 + following):
@@ -405,34 +469,15 @@ class Claimer:
         return self._free - len(unstarted.settlements) - len(unstarted.releases) - reserved
 
     @property
+    def _most_rows(self) -> int:
+        """How many rows to claim, including those that are prefetched; zero or less if none."""
+        prefetch = self._prefetch.most if self._backlog and not self._stopped else 0
+        return self._room + prefetch
+
+    @property
     def _free(self) -> int:
         """How many more tasks can be started now."""
         # A task that has no process left is not counted as running while its trigger is computing
         # the next run.
         over = sum(task.empty and self._triggers.awaits(task.row) for task in self._tasks)
         return self._settings.concurrency - len(self._tasks) + over
-
-    def _pause(self, claimed: Claimed) -> float:
-        """Seconds until the next claim."""
-        if claimed.more:
-            # If rows are due, but the store has returned none, other workers have claimed them at
-            # the same time. After a short random pause, the next claims hardly collide again.
-            return 0.0 if claimed.rows else self._rng.uniform(*_LOST_RACE_PAUSE)
-        # The pause is random, so that hosts do not poll at the same times. It never exceeds
-        # ``poll_interval``.
-        pause = self._settings.poll_interval * self._rng.uniform(0.9, 1.0)
-        if claimed.next_due is None or claimed.now is None:
-            return pause
-        return min(pause, _before(max(claimed.next_due - claimed.now, 0.0)))
-
-
-def _before(due: float) -> float:
-    """Seconds until the next claim, given the seconds until a row is due.
-
-    One claim is sent a little before the row is due, and a second claim when the row is due. The
-    early claim makes the second claim fast, because it wakes this process, the connection and the
-    server, and fills their caches. It also makes the second claim punctual, because its answer
-    contains a new reading of the store's clock, and only a short sleep remains until the row is
-    due. A short sleep does not end late.
-    """
-    return due if due <= 2 * _AHEAD else due - max(_AHEAD, _AHEAD_SHARE * due)

@@ -22,6 +22,7 @@ from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.chores.run_reporter import RunReporter
 from psched.worker.claimer import Claimer
 from psched.worker.claims.extra_runs import ExtraRuns
+from psched.worker.claims.prefetch import Prefetch
 from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
@@ -193,6 +194,7 @@ def make_lease_loop(
             tasks=tasks,
             unstarted=unstarted,
         ),
+        prefetch=Prefetch(settings, clock, tasks, unstarted),
         slowness=slowness,
         clock=clock,
         rng=rng,

@@ -210,7 +210,7 @@ class LeaseLoop:
         self._tasks.receive(self._gateway)
         self._triggers.receive()
         self._claimer.resume()
-        if self._backoff.ready:
+        if self._backoff.ready and self._clock.monotonic() >= self._claimer.gathers_until:
             try:
                 self._end_leases()
                 self._write_settlements()
@@ -325,6 +325,7 @@ class LeaseLoop:
             # client might have removed it. So after a lost lease, DONE proves that the task's end
             # was recorded only if an earlier settlement might have been applied, because its answer
             # was lost (``unsure``).
+            self._claimer.ended(task)
             counts = result is Settled.DONE and (unsure or not task.lost)
             self._tasks.reporter.ended(task, counts=counts)
             if counts:
@@ -411,7 +412,7 @@ class LeaseLoop:
         if self._tasks:
             wakes = min(wakes, self._next_marks)
         if self._has_requests():
-            wakes = mono
+            wakes = max(mono, self._claimer.gathers_until)
         if wakes == inf:
             wakes = mono + 1
         wakes = max(wakes, self._backoff.not_before)

@@ -158,6 +158,7 @@ class StoreGateway:
     def _held(self) -> Sequence[Lease]:
         """All leases that this gateway extends."""
         held: list[Lease] = [*self._tasks, *self._unstarted.waiting.values()]
+        held += self._unstarted.prefetched.values()
         if self._tasks.lent:
             held += [task.schedule for task in self._tasks if task.schedule is not None]
         return held

@@ -148,6 +148,14 @@ class TaskTable:
             raise
         self.no_forks.passed()
 
+    def order(self, count: int) -> None:
+        """Have runners created while this worker does other work; see `RunnerPool.order`."""
+        self._pool.order(count)
+
+    def trim(self) -> None:
+        """Let runners exit that wait for a task and are not needed soon; see `RunnerPool.trim`."""
+        self._pool.trim()
+
     def close(self) -> None:
         """Let the collector write the output that it has read, because no task is left."""
         if self._output is not None:

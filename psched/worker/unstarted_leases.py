@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from psched.base.lease_times import Deadlines
 from psched.core.attempts import returned
 from psched.core.model import Row, Settlement
+from psched.core.policy import Run
 from psched.worker.lease import Lease
 from psched.worker.trigger_helpers import Question
 
@@ -24,10 +25,25 @@ class WaitingLease(Lease):
     question: Question = field(kw_only=True)
 
 
+@dataclass(slots=True)
+class PrefetchedLease(Lease):
+    """The lease of a row that starts as soon as a slot is free; see `worker.claims.prefetch`.
+
+    Attributes:
+        run: what to run.
+        until: when the row is given back, seconds of the monotonic clock.
+    """
+
+    run: Run = field(kw_only=True)
+    until: float = field(kw_only=True)
+
+
 class UnstartedLeases:
     """The leases that wait for triggers' answers, and the leases that are to end without a run.
 
     Attributes:
+        prefetched: the leases whose tasks start as soon as slots are free, by key, in the order of
+            their starts; read only.
         waiting: the leases that wait for a trigger's answer, by key; read only.
         settlements: the settlements to be written for rows with nothing to run, by key; read only.
         releases: the rows that are to be given back unchanged, by key; read only.
@@ -36,22 +52,33 @@ class UnstartedLeases:
     """
 
     def __init__(self) -> None:
+        self._prefetched: dict[str, PrefetchedLease] = {}
         self._waiting: dict[str, WaitingLease] = {}
         self._settlements: dict[str, Settlement] = {}
         self._releases: dict[str, Row] = {}
         self._borrowed: dict[str, Row] = {}
         self._news: set[str] = set()
+        self.prefetched: Mapping[str, PrefetchedLease] = self._prefetched
         self.waiting: Mapping[str, WaitingLease] = self._waiting
         self.settlements: Mapping[str, Settlement] = self._settlements
         self.releases: Mapping[str, Row] = self._releases
         self.borrowed: Mapping[str, Row] = self._borrowed
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._settlements or self._releases or self._borrowed)
+        waiting = self._prefetched or self._waiting
+        return bool(waiting or self._settlements or self._releases or self._borrowed)
 
     def __contains__(self, key: str) -> bool:
         ending = key in self._settlements or key in self._releases or key in self._borrowed
-        return ending or key in self._waiting
+        return ending or key in self._waiting or key in self._prefetched
+
+    def prefetch(self, lease: PrefetchedLease) -> None:
+        """Add a lease whose task starts as soon as a slot is free."""
+        self._prefetched[lease.row.key] = lease
+
+    def remove_prefetched(self, key: str) -> None:
+        """Drop a lease whose task is started now, or whose row is given back."""
+        del self._prefetched[key]
 
     def wait(self, row: Row, deadlines: Deadlines, question: Question) -> None:
         """Add a lease that waits for the answer of its row's trigger."""
@@ -104,8 +131,9 @@ class UnstartedLeases:
 
     def holds(self, row: Row) -> bool:
         """Whether the lease that the row's token identifies is one of these leases."""
-        if (waiting := self._waiting.get(row.key)) and waiting.row.token == row.token:
-            return True
+        for leases in self._waiting, self._prefetched:
+            if (lease := leases.get(row.key)) and lease.row.token == row.token:
+                return True
         borrowed = self._borrowed.get(row.key)
         if borrowed is not None and borrowed.token == row.token:
             return True

@@ -197,6 +197,77 @@ def test_signals_to_all_processes_of_a_service_mean_nothing_to_it():
     assert isolated(signalled) == [[False, False, False], False]
 
 
+# --- orders that nobody waits for ---
+
+
+def ordered():
+    server = fork_server(waits)
+    server.order(3)
+    server.order(2)  # without effect before the answer
+    select.select([server.channel], [], [])
+    server.exits()
+    first = len(server.late())
+    server.order(1)
+    return first, len(server.fork(4)), len(server.fork(4)), server.late()
+
+
+def test_what_was_ordered_arrives_later_and_a_fork_waits_for_it():
+    assert isolated(ordered) == [3, 1, 4, []]
+
+
+def order_fails():
+    server = fork_server(waits)
+    kill(server.pid)
+    wait_for_end(server.pid)
+    said = []
+    for ask in server.order, server.fork:
+        try:
+            ask(1)
+        except OSError as error:
+            said.append(type(error).__name__)
+    return said
+
+
+def test_an_order_to_a_dead_server_is_an_error():
+    assert isolated(order_fails) == ["BrokenPipeError"] * 2
+
+
+def ordered_by_a_worker():
+    bench = Bench(HANDLERS, concurrency=3)
+    outcomes = [bench.run("returns")]
+    bench.tasks.order(3)
+    bench.until(lambda: len(bench.pool._idle) == 3)
+    bench.tasks.order(2)  # that many wait already
+    pids = {runner.pid for runner in bench.pool._idle}
+    tasks = [bench.start("returns", str(number)) for number in range(3)]
+    outcomes += [bench.finish(task) for task in tasks]
+    used = {task.runner.pid for task in tasks} == pids
+    server = bench.server
+    kill(server)
+    bench.tasks.order(1)  # fails, or its answer never arrives
+    bench.until(lambda: has_ended(server))
+    return outcomes, used, bench.run("returns"), bench.server != server
+
+
+def test_a_worker_has_runners_forked_while_it_works_and_does_without():
+    assert isolated(ordered_by_a_worker) == [["Finish()"] * 4, True, "Finish()", True]
+
+
+def dismissed_with_an_order():
+    bench = Bench({"waits": waits_for_a_file}, concurrency=4)
+    task = bench.start("waits")
+    bench.tasks.order(3)
+    bench.tasks.dismiss()
+    bench.until(lambda: {*bench.pool._alive} == {task.runner.pid})
+    alive = task.over
+    Path("finish").touch()
+    return alive, bench.finish(task)
+
+
+def test_runners_that_were_ordered_before_the_dismissal_do_not_stay():
+    assert isolated(dismissed_with_an_order) == [False, "Finish()"]
+
+
 # --- one that does not answer --------------------------------------------------------
 
 

@@ -522,7 +522,8 @@ def test_without_a_process_nothing_is_claimed_and_that_is_logged_once(host, capl
     worker = host.worker(store)
     worker.tick()
     worker.run_due()
-    worker.pool.kill(worker.pool.runners[0])
+    for runner in worker.pool.runners:
+        worker.pool.kill(runner)
     worker.pool.refuses = True
     host.add("two")
 

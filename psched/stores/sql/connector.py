@@ -35,8 +35,8 @@ from psched.config.tls import Tls
 from psched.stores import connection_advice
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import galera, raw_execute
-from psched.stores.sql.clock_steps import ClockSteps
 from psched.stores.sql.dialects import Dialect, ServerInfo, dialect_of
+from psched.stores.sql.dialects.clock_steps import ClockSteps
 from psched.stores.sql.errors import ErrorKind, exception_for
 
 T = TypeVar("T")

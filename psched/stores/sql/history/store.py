@@ -27,6 +27,7 @@ from psched.core.history.records import (
 )
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
+from psched.stores.sql.batches import split
 from psched.stores.sql.errors import InvalidValueError
 from psched.stores.sql.history.refusals import Refusals
 from psched.stores.sql.history.statements import (
@@ -305,10 +306,8 @@ class HistoryStore(TableStore[S]):
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
-        inserts = [
-            self._history.insert_audits(changes[start : start + INSERT_BATCH])
-            for start in range(0, len(changes), INSERT_BATCH)
-        ]
+        parts = split(changes, lambda each: len(each.before or "") + len(each.after or ""))
+        inserts = [*map(self._history.insert_audits, parts)]
 
         def write(connection: Connection) -> None:
             for insert in inserts:
