@@ -133,6 +133,8 @@ FROM_WORKER = Shapes(
         "looked": {"looked": flag},
         # The answer to "look" of a worker that has no free slot, or has filled its last one.
         "full": {"full": flag},
+        # It has given back rows that it had leased and not started.
+        "gave_back": {"gave_back": flag},
         "recovered": {"recovered": _nonces},
         "tasks": {
             "tasks": whole(0, _MOST_TASKS),

@@ -50,6 +50,9 @@ this many seconds have passed."""
 _QUIET = 10.0
 """If no row was due for this many seconds, only one runner is kept waiting for a task."""
 
+_LASTING = 0.1
+"""Rows are prefetched if more rows than slots have been due for at least this many seconds."""
+
 _FORK_PAUSE = 1
 """If no process could be forked: seconds until the next claim, or until a postponed row is due."""
 
@@ -120,13 +123,18 @@ class Claimer:
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._backlog = False
-        self._next_poll = self._found = 0.0
+        self._next_poll = self._found = self._backlog_since = 0.0
         self._stopped = False
         self.answered: float | None = None
 
     def stop(self) -> None:
         """Send no claims from now on."""
         self._stopped = True
+
+    def look(self) -> None:
+        """Make the next claim due now, because rows might be due, unless forks fail at present."""
+        if not self._tasks.no_forks.ongoing:
+            self.poll_now()
 
     def poll_now(self) -> None:
         """Make the next claim due now; call this if rows might be due or a task has ended."""
@@ -201,7 +209,7 @@ class Claimer:
             self._unknown.note(error, sent)
             raise
         self.answered = answered = self._clock.monotonic()
-        self._backlog = claimed.more
+        self._note_backlog(more=claimed.more)
         if claimed.now is not None:
             self._recorder.clock.read(claimed.now, sent, self._clock.boottime())
         # It is not known when, between the request and the answer, the store has read its clock for
@@ -216,6 +224,12 @@ class Claimer:
         debug_requests("claimed", [row.key for row in claimed.rows], answered - asked)
         self._begin(claimed, sent)
         self._prepare_next(len(claimed.rows))
+
+    def _note_backlog(self, *, more: bool) -> None:
+        """Note whether more rows were due than a claim could lease."""
+        if more and not self._backlog:
+            self._backlog_since = self._clock.monotonic()
+        self._backlog = more
 
     def _prepare_next(self, started: int) -> None:
         """Have runners forked for the tasks that follow those of a claim.
@@ -277,14 +291,14 @@ class Claimer:
         for lease in prefetched:
             now = self._clock.monotonic()
             # Starts can take long, for example if forks hang. Meanwhile no lease is extended.
-            late = now >= lease.until or now > begun + _LONGEST_UNGUARDED
+            in_time = now <= begun + _LONGEST_UNGUARDED
             if lease.lost:
                 _log.warning("%s: preempted before it was started", lease.row.key)
-            elif self._stopped or late:
+            elif not self._stopped and in_time and (free := self._prefetch.free_slots) > 0:
+                self.start(lease, lease.run, following=min(free, len(prefetched)) - 1)
+            elif self._stopped or not in_time or now >= lease.until:
                 self._unstarted.release(lease.row)
                 self._prefetch.back_off()
-            elif (free := self._prefetch.free_slots) > 0:
-                self.start(lease, lease.run, following=min(free, len(prefetched)) - 1)
             else:
                 continue
             self._unstarted.remove_prefetched(lease.row.key)
@@ -376,8 +390,8 @@ class Claimer:
         if self._prefetch.free_slots > 0 or self._prefetch.room <= 0:
             return False
         if attempts.is_exhausted(lease.row, run.definition):
-            # If this worker died, the last attempt would count, although it was never made.
-            self._prefetch.back_off()
+            # If this worker died, the last attempt would count, although it was never made. So
+            # `start` gives the row back.
             return False
         until = self._prefetch.until
         self._unstarted.prefetch(PrefetchedLease(lease.row, lease.deadlines, run=run, until=until))
@@ -446,6 +460,8 @@ class Claimer:
         full = self._prefetch.free_slots <= 0
         lost = lease.lost or (schedule is not None and schedule.lost)
         known = row.key in self._tasks or row.key in self._tasks.lent
+        if full:
+            self._prefetch.back_off()
         if full or self._stopped or lost or known or not self._prepare(1 + following):
             self._unstarted.release(row)
         elif self._clock.boottime() >= deadlines.last_start:
@@ -471,8 +487,10 @@ class Claimer:
     @property
     def _most_rows(self) -> int:
         """How many rows to claim, including those that are prefetched; zero or less if none."""
-        prefetch = self._prefetch.most if self._backlog and not self._stopped else 0
-        return self._room + prefetch
+        # Other workers with free slots get a moment to claim the rows.
+        lasts = self._clock.monotonic() >= self._backlog_since + _LASTING
+        prefetches = self._backlog and lasts and not self._stopped
+        return self._room + (self._prefetch.most if prefetches else 0)
 
     @property
     def _free(self) -> int:

@@ -100,6 +100,7 @@ class LeaseLoop:
         self._settler = Settler(settings, clock, triggers.conclude, gateway.request, recorder)
         self._dead: list[str] = []
         self._recovered: list[str] = []
+        self._given_back = False
         self._next_marks = 0.0
         self._stop_at: float | None = None
         self._stop_limit: float | None = None
@@ -137,12 +138,17 @@ class LeaseLoop:
 
     def look(self) -> None:
         """Have the next tick claim rows, because some may be due."""
-        self._claimer.poll_now()
+        self._claimer.look()
 
     @property
     def is_full(self) -> bool:
         """Whether this worker claims no rows for the only reason that it has no free slot."""
         return self._claimer.is_full
+
+    def pop_given_back(self) -> bool:
+        """Whether rows were given back since the last call; other workers can run them."""
+        given_back, self._given_back = self._given_back, False
+        return given_back
 
     @property
     def idle(self) -> bool:
@@ -312,6 +318,7 @@ class LeaseLoop:
                     self._tasks.gave_back(key)
                 continue
             if self._unstarted.released(key):
+                self._given_back = True
                 continue
             task = self._tasks.remove(key)
             if task.schedule is not None:
@@ -412,9 +419,10 @@ class LeaseLoop:
         if self._tasks:
             wakes = min(wakes, self._next_marks)
         if self._has_requests():
-            wakes = max(mono, self._claimer.gathers_until)
+            wakes = mono
         if wakes == inf:
             wakes = mono + 1
+        wakes = max(wakes, self._claimer.gathers_until)
         wakes = max(wakes, self._backoff.not_before)
         if self._stop_at is not None and self._stop_at > mono:
             wakes = min(wakes, self._stop_at)

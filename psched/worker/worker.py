@@ -190,6 +190,8 @@ class Worker:
         timeout = self._lease_loop.tick()
         if looks and self._lease_loop.is_full:
             self._link.send({"full": True})  # there may be more due rows, so another is to look
+        if self._lease_loop.pop_given_back():
+            self._link.send({"gave_back": True})
         now = self._clock.monotonic()
         self._report(now)
         self._tasks.reporter.flush()

@@ -37,6 +37,7 @@ def started(service, *command, **how):
     service.add("first")
     master = service.start(*command, **how)
     service.wait_for_finish("first")
+    service.wait_until_asleep()
     return master
 
 

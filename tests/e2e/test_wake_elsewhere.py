@@ -36,6 +36,8 @@ def started(service, *command):
     master = service.start(*command)
     service.wait_for_finish("first")
     woken(service, "second")
+    service.wait_for_finish("second")
+    service.wait_until_asleep()
     return master
 
 
@@ -143,6 +145,7 @@ def test_without_a_monitor_pushes_are_announced_to_others_and_not_heard(there):
     there.add("first")
     there.start()
     there.wait_for_finish("first")
+    there.wait_until_asleep()
     with there.schedules() as schedules:
         schedules.push("k", "recorder")
     stays(lambda: not there.runs.runs("k"), seconds=2, what="a task that waits for a poll")

@@ -6,6 +6,7 @@ import socket
 import stat
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,9 @@ from psched.base.clock import SystemClock
 from psched.config.urls import wake_code
 from psched.master.waking import wake_socket
 from psched.master.waking.hints import HINT, hint_folders, send_hint, socket_name, sockets
+from psched.master.waking.looks import Looks
 from psched.master.waking.wake_socket import WakeSocket
+from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
 
 CODE, OTHER = "0a1b", "0a1c"
@@ -136,7 +139,7 @@ def test_a_member_of_the_group_wakes_the_master_and_others_do_not_and_do_not_not
         os.chown(path, 0, GROUP)
         with another_user(group):
             send_hint([folder], CODE)
-        assert master.take() == arrives
+        assert bool(master.take()) == arrives
         master.close()
 
 
@@ -194,9 +197,28 @@ def test_without_a_folder_there_is_no_socket_and_the_log_says_so(tmp_path, caplo
     master = WakeSocket([tmp_path / "file" / "run"], SystemClock())
     for _ in range(3):
         keep(master)
-    assert (master.links, master.take()) == ([], False)
+    assert (master.links, master.take()) == ([], None)
     assert caplog.text.count("wakes no worker") == 1
+    (tmp_path / "file").unlink()
+    keep(master)
+    send_hint([tmp_path / "file" / "run"], CODE)
+    assert master.take()
     master.close()
+
+
+@pytest.mark.parametrize("data", [HINT, b"x"])
+def test_no_datagrams_keep_the_master_busy(master, path, data):
+    clock = ManualClock()
+    looks = Looks(master, [], clock)
+    spec = SimpleNamespace(wake_code=CODE)
+    looks.step(spec)
+    assert looks.links
+    send(path, data)
+    looks.step(spec)
+    assert looks.links == []
+    assert looks.wakes > clock.monotonic()
+    clock.advance(looks.wakes - clock.monotonic())
+    assert looks.links
 
 
 def test_a_link_to_the_socket_of_another_program_is_not_followed(tmp_path, path):

@@ -125,6 +125,31 @@ def test_who_hears_nothing_asks_the_server_now_and_then(open_store, monkeypatch)
 
 
 @pytest.mark.parametrize(
+    "database", [pytest.param("redis", marks=pytest.mark.redis)], indirect=True
+)
+def test_announcements_that_arrive_together_leave_nothing_unread(database, open_store, monkeypatch):
+    monkeypatch.setattr(redis_connector, "_LOOKS_PER_PROBE", 1)
+    store = open_store()
+    channel = store._connector._channel
+    twice = "for _ = 1, 2 do redis.call('publish', KEYS[1], '') end"
+    heard, rounds = [], []
+
+    def is_over():
+        rounds.append(True)
+        if len(rounds) == 2:
+            database.server.query("EVAL", twice, "1", channel)
+        elif len(rounds) == 5:
+            monkeypatch.setattr(redis_connector, "_LOOKS_PER_PROBE", 10**6)
+        elif len(rounds) == 6:
+            heard.clear()
+            announce(open_store())
+        return len(rounds) > 6 and (bool(heard) or len(rounds) > 12)
+
+    store.listen(lambda: heard.append(True), is_over)
+    assert heard
+
+
+@pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
 )
 def test_other_databases_announce_nothing_and_refuse_to_listen(open_store, begin):

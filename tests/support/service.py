@@ -267,6 +267,14 @@ class Service:
         assert found is not None
         return found
 
+    def wait_until_asleep(self) -> None:
+        """Wait until the workers have searched for due rows after the end of their last task.
+
+        A worker searches in the same step in which it records that end, and it answers ``psched
+        status`` only before the next step.
+        """
+        assert self.psched("status").returncode == 0
+
     def wait_for_finish(self, key: str) -> psched.ScheduleMetadata:
         """Wait until a schedule that runs once has finished."""
         return self.wait_for_row(key, lambda seen: seen.status == "finished")

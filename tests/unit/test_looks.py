@@ -38,6 +38,13 @@ def test_one_hint_has_one_worker_look(driver):
     assert told(driver) == [1, 0, 0]
 
 
+def test_rows_that_were_given_back_have_a_worker_look(driver):
+    [one, *_] = workers(driver)
+    one.say(gave_back=True)
+    driver.advance(1)
+    assert sum(told(driver)) == 1
+
+
 def test_hints_in_quick_succession_have_two_workers_look_at_first_and_at_last(driver):
     for _ in range(5):
         hint(driver)

@@ -1,6 +1,7 @@
 """Rows that a worker leases before it has a free slot, and ends of leases that wait for others."""
 
 import itertools
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,8 @@ def busy(host, *, rows=20, store=None, fields=None, **settings):
     store = store or host.remote()
     worker = host.worker(store, **settings)
     worker.advance(0.002)
+    # As if these rows had been due for a while.
+    worker.worker._lease_loop._claimer._backlog_since = -inf
     for _ in range(3):
         end_all(worker)
     return worker, store
@@ -112,6 +115,46 @@ def test_a_row_that_cannot_start_soon_is_given_back_without_an_attempt_or_a_reco
     assert waits in other.tasks
 
 
+def test_at_first_rows_are_left_to_other_workers(host):
+    host.add(*(f"k{number:02}" for number in range(80)))
+    worker = host.worker()
+    worker.advance(0.002)
+    begun = host.clock.monotonic()
+    while not kept(worker):
+        end_all(worker)
+    assert 0.1 <= host.clock.monotonic() - begun < 0.12
+
+
+def test_the_master_is_told_that_rows_were_given_back(host):
+    worker, _ = busy(host)
+    assert kept(worker)
+    assert {"gave_back": True} not in worker.messages
+    worker.advance(0.3)
+    assert worker.messages.count({"gave_back": True}) == 1
+
+
+def test_after_a_slow_request_a_row_starts_if_a_slot_is_free(host):
+    worker, _ = busy(host)
+    [next_] = kept(worker)
+    [running] = worker.tasks.values()
+    running.finish()
+    host.clock.advance(0.5)  # while a request took so long
+    worker.tick()
+    assert [*worker.tasks] == [next_]
+
+
+def test_a_row_for_which_there_is_no_place_any_more_stops_the_prefetch(host):
+    worker, _ = busy(host, rows=40)
+    prefetch = worker.worker._lease_loop._claimer._prefetch
+    [lease] = kept(worker).values()
+    worker.worker._lease_loop._claimer._unstarted.remove_prefetched(lease.row.key)
+    assert prefetch.room == 1
+    worker.worker._lease_loop._claimer.start(lease, lease.run, following=0)
+    assert prefetch.room == 0
+    worker.advance(1)
+    assert leased(host) == {*worker.tasks}
+
+
 def test_for_a_slot_whose_task_turns_out_to_be_long_nothing_is_prefetched(host):
     worker, _ = busy(host, concurrency=2, rows=80)
     long, _ = worker.tasks
@@ -132,6 +175,7 @@ def test_when_forks_hang_one_tick_waits_for_one_fork(host):
     host.add(*(f"k{number:02}" for number in range(80)))
     worker = host.worker(concurrency=8)
     worker.advance(0.002)
+    worker.worker._lease_loop._claimer._backlog_since = -inf
     for _ in range(3):
         end_all(worker, last=True)
     assert len(kept(worker)) >= 4

@@ -2,8 +2,8 @@
 
 One worker is told, not all of them: for one row, the others would ask the database in vain. A
 worker that has no free slot left after it has looked says so, and the next worker is told, so that
-many rows wake as many workers as they need. If no worker has a free slot, nobody is told: a worker
-looks by itself as soon as a task has ended.
+many rows wake as many workers as they need. If no worker has a free slot, all are told in turn, and
+each looks by itself as soon as a task of its own has ended.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,9 @@ class Looks:
     @property
     def wakes(self) -> float:
         """When to call `step` again, in seconds of the monotonic clock."""
-        return self._not_before if self._clock.monotonic() < self._not_before else float("inf")
+        if self._clock.monotonic() < self._not_before:
+            return self._not_before
+        return 0.0 if self._hinted else float("inf")
 
     def step(self, spec: GenerationSpec | None) -> None:
         """Keep the socket, and tell a worker to look if a hint has arrived.
@@ -65,9 +67,13 @@ class Looks:
         now = self._clock.monotonic()
         if now < self._not_before:
             return
-        if self._socket.take() or self._hinted:
+        arrived = self._socket.take()
+        if arrived is None and not self._hinted:
+            return
+        # The interval follows other datagrams, too, so that they cannot keep the master busy.
+        self._not_before = now + _INTERVAL
+        if arrived or self._hinted:
             self._hinted = False
-            self._not_before = now + _INTERVAL
             self._left = self._in_order()
             self._tell_next()
 
@@ -76,11 +82,16 @@ class Looks:
         self._hinted = True
 
     def heard(self, message: Mapping[str, Any]) -> None:
-        """Tell the next worker to look if this message of a worker says that it has no free slot.
+        """Note what a worker tells about its slots, and about rows that others can run.
+
+        If it has no free slot, the next worker is told to look. If it has given back rows, this
+        counts as a hint.
 
         Args:
             message: a worker's message.
         """
+        if "gave_back" in message:
+            self.hint()
         if "full" in message:
             self._tell_next()
 

@@ -50,7 +50,7 @@ class WakeSocket:
         self._found: os.stat_result | None = None
         self._socket: socket.socket | None = None
         self._next_check = 0.0
-        self._replaced = False
+        self._replaced = self._failed = False
 
     @property
     def links(self) -> list[Waitable]:
@@ -69,20 +69,26 @@ class WakeSocket:
             self._code = code
             if code is not None:
                 self._create(code)
+        elif now >= self._next_check and self._socket is None and code is not None:
+            self._create(code)
         elif now >= self._next_check:
             self._check()
         else:
             return
         self._next_check = now + _CHECK_INTERVAL
 
-    def take(self) -> bool:
-        """Whether hints have arrived since the last call. Other datagrams are dropped."""
-        if self._socket is None:
-            return False
-        hinted = False
-        with suppress(OSError):  # there are no more
-            for _ in range(_MOST_AT_ONCE):
-                hinted |= self._socket.recv(len(HINT) + 1) == HINT
+    def take(self) -> bool | None:
+        """Read the datagrams that have arrived; those that are no hints are dropped.
+
+        Returns:
+            Whether there was a hint; None if nothing has arrived.
+        """
+        hinted: bool | None = None
+        if self._socket is not None:
+            with suppress(OSError):  # there are no more
+                for _ in range(_MOST_AT_ONCE):
+                    received = self._socket.recv(len(HINT) + 1)
+                    hinted = received == HINT or bool(hinted)
         return hinted
 
     def close(self) -> None:
@@ -105,8 +111,10 @@ class WakeSocket:
                 problems.append(f"{folder}: {error.strerror}")
             else:
                 return
-        if problems:
+        if problems and not self._failed:
+            # Log this only once, because it is tried again.
             _log.warning("what is pushed on this host wakes no worker: %s", "; ".join(problems))
+            self._failed = True
 
     def _check(self) -> None:
         """Create the socket again if a process, such as a task, has removed or replaced it."""

@@ -195,11 +195,10 @@ class Connector:
                 self._budget.begin()
                 if self._sentinels is not None and self._sentinels.may_have_changed():
                     raise StoreUnavailableError("the Sentinels may name another primary")
-                if quiet >= _LOOKS_PER_PROBE:
+                if _is_readable(connection) or quiet >= _LOOKS_PER_PROBE:
                     quiet = 0
-                    connection.send_command("PING")
-                if _is_readable(connection) and connection.read_response()[0] == b"message":
-                    heard()
+                    while _has_announcements(connection):
+                        heard()
         except RedisError as error:
             raise self._failure(error, writing=False) from None
         finally:
@@ -449,6 +448,19 @@ class Connector:
             fix = "look into the server's log, and check host, port, db, user and password in url"
             fix += f"; {self._tls.checklist}" if self._tls else ""
         return f"cannot connect to {place}: {errors.explain(error)}; {fix}"
+
+
+def _has_announcements(connection: DriverConnection) -> bool:
+    """Read everything that has arrived; return whether it contained an announcement.
+
+    Several messages can arrive at once, and then the driver keeps some of them in its own buffer,
+    where `_is_readable` does not see them. The answer to a PING shows that all before it was read.
+    """
+    connection.send_command("PING")
+    found = False
+    while (kind := connection.read_response()[0]) != b"pong":
+        found |= kind == b"message"
+    return found
 
 
 def _is_readable(connection: DriverConnection) -> bool:

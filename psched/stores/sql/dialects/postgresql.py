@@ -289,6 +289,7 @@ def _listen(
     while not is_over():
         quiet += 1
         if waiting.poll(1000):
+            quiet = 0
             try:
                 opened.pgconn.consume_input()
             except psycopg.OperationalError:
