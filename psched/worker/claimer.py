@@ -390,8 +390,7 @@ class Claimer:
         if self._prefetch.free_slots > 0 or self._prefetch.room <= 0:
             return False
         if attempts.is_exhausted(lease.row, run.definition):
-            # If this worker died, the last attempt would count, although it was never made. So
-            # `start` gives the row back.
+            # If this worker died, the last attempt would count without having been made.
             return False
         until = self._prefetch.until
         self._unstarted.prefetch(PrefetchedLease(lease.row, lease.deadlines, run=run, until=until))
