@@ -187,7 +187,7 @@ class ForkingRunnerPool(RunnerPool):
             told = server.exits()
             # New runners are recorded before ends are handled, because the birth and the end of a
             # runner can be reported together.
-            self._enrol(server, server.late())
+            self._enrol_late(server)
             exits += told
             server.bury([exit_.pid for exit_ in told])
             # The death of a fork server is handled before the ends of its runners, because these
@@ -324,7 +324,16 @@ class ForkingRunnerPool(RunnerPool):
                 self._server = before
         return self.start()
 
-    def _enrol(self, server: ForkServer, born: Iterable[Born]) -> None:
+    def _enrol_late(self, server: ForkServer) -> None:
+        """Record the runners of an order for whose answer nobody has waited."""
+        late = self._enrol(server, server.late())
+        for runner in late if self._dismissed else ():  # no task will follow
+            self._idle.remove(runner)
+            self._let_exit(runner)
+
+    def _enrol(self, server: ForkServer, born: Iterable[Born]) -> Sequence[RunnerChild]:
+        """Record new runners, which wait for a task from now on; return them."""
+        enrolled = list[RunnerChild]()
         now = self._clock.monotonic()
         pipes = list[Pipe]()
         for place, pid, link, pipe in born:
@@ -335,12 +344,11 @@ class ForkingRunnerPool(RunnerPool):
             self._reaper.born(runner)
             if self._cgroups is not None:
                 runner.cgroup = self._cgroups.acquire(pid)
-            if self._dismissed:
-                self._let_exit(runner)  # it was ordered before
-            else:
-                self._idle.append(runner)
+            self._idle.append(runner)
+            enrolled.append(runner)
         if pipes and self._output is not None:
             self._output.watch(pipes)
+        return enrolled
 
 
 def _live(

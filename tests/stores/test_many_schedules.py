@@ -17,7 +17,6 @@ from psched.core.history.records import AuditRecord
 from psched.core.model import Row
 from psched.stores.sql import batches, raw_execute
 from psched.stores.sql.batches import insert_batches
-from psched.stores.sql.history.store import INSERT_BATCH
 from support.big_tables import fill, joined, number
 from support.proxy import Fault
 from support.stores import store_factory
@@ -81,11 +80,20 @@ class TestAdding:
         monkeypatch.setattr(raw_execute, "count", lambda *args: sent.append(args) or send(*args))
         written = {"action": "add", "user": "ann", "host": "here", "program": "test"}
         store.audit([AuditRecord(key=f"k{n}", **written) for n in range(1000)])
-        assert len(sent) == 1000 / INSERT_BATCH
+        assert len(sent) == 1000 / batches.INSERT_BATCH
         found = [*store.audits(AuditSelection())]
         assert [each.key for each in found] == [f"k{n}" for n in reversed(range(1000))]
         first = found[-1]
         assert (first.before, first.after, first.note, first.user) == (None, None, None, "ann")
+
+    def test_long_changes_are_recorded_in_more_statements(self, store, monkeypatch):
+        sent, send = [], raw_execute.count
+        monkeypatch.setattr(raw_execute, "count", lambda *args: sent.append(args) or send(*args))
+        after = '{"k":"' + "x" * 3000 + '"}'
+        written = {"action": "add", "user": "ann", "host": "here", "program": "test"}
+        store.audit([AuditRecord(key=f"k{n}", after=after, **written) for n in range(1000)])
+        assert len(sent) > 1000 / batches.INSERT_BATCH
+        assert {each.after for each in store.audits(AuditSelection())} == {after}
 
     def test_when_the_last_one_is_taken_none_is_added(self, store, sql):
         store.add([Row(key=f"k{MANY - 1}")], nonce="n")
