@@ -14,15 +14,13 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from psched.base import regular_files
 from psched.base.clock import Clock
+from psched.master.kept_socket import CHECK_INTERVAL, KeptSocket
 from psched.master.messages import FROM_READER
-from psched.master.runtime_folders import short_address, socket_name, sockets
-from psched.process import tree
+from psched.master.runtime_folders import socket_name, sockets
 from psched.process.link import Link
 from psched.process.signals import Waitable
 
@@ -38,9 +36,8 @@ _TIMEOUT = 5.0
 _ACCEPT_PAUSE = 1.0
 """Seconds for which no connection is accepted after the master has run out of file descriptors."""
 
-_CHECK_INTERVAL = 1.0
-"""Seconds between two checks that the socket still exists. Tasks can remove it, and the master then
-creates it again."""
+_UMASK = 0o177
+"""Only the owner of the socket may connect to it."""
 
 _MOST_SOCKETS = 1000
 """The most sockets of other masters that a starting master examines. There is a limit because tasks
@@ -157,25 +154,12 @@ class StatusSocket:
 
     def __init__(self, folders: list[Path], clock: Clock) -> None:
         self._clock = clock
-        self._path: Path | None = None
-        self._found: os.stat_result | None = None
         self._next_check = 0.0
-        self._replaced = False
         self._accept_from = 0.0
-        self._listening: socket.socket | None = None
         self._readers: list[StatusReader] = []
-        problems = []
-        for folder in folders:
-            try:
-                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-                _remove_stale(folder)
-                self._open(folder / socket_name(os.getpid()))
-            except OSError as error:
-                problems.append(f"{folder}: {error.strerror}")
-            else:
-                return
-        if problems:
-            _log.warning("psched status will not find this master: %s", "; ".join(problems))
+        self._listening = KeptSocket(socket.SOCK_STREAM, umask=_UMASK)
+        if problems := self._listening.create(folders, socket_name(os.getpid()), _some_sockets):
+            _log.warning("psched status will not find this master: %s", problems)
 
     @property
     def waiting(self) -> list[StatusReader]:
@@ -190,16 +174,18 @@ class StatusSocket:
     @property
     def links(self) -> list[Waitable]:
         """The sockets that the master waits for. When one is ready, the master calls `advance`."""
-        if self._listening is None or self._clock.monotonic() < self._accept_from:
+        if self._clock.monotonic() < self._accept_from:
             return [*self._readers]
-        return [_ListeningSocket(self._listening), *self._readers]
+        return [*self._listening.links, *self._readers]
 
     def advance(self) -> None:
         """Accept connections, and send as much of the answers as the connections accept."""
         now = self._clock.monotonic()
-        self._check(now)
-        if self._listening is not None and now >= self._accept_from:
-            self._accept(self._listening, now)
+        if now >= self._next_check:
+            self._next_check = now + CHECK_INTERVAL
+            self._listening.check()
+        if self._listening.opened is not None and now >= self._accept_from:
+            self._accept(self._listening.opened, now)
         for reader in self._readers:
             reader.advance(now)
         self._readers = [reader for reader in self._readers if not reader.closed]
@@ -213,11 +199,7 @@ class StatusSocket:
 
     def close(self) -> None:
         """Close the listening socket, and remove it from its folder."""
-        if self._listening is not None and self._path is not None:
-            self._listening.close()
-            self._listening = None
-            with suppress(OSError):
-                regular_files.clear(self._path)
+        self._listening.close()
 
     def _accept(self, listening: socket.socket, now: float) -> None:
         try:
@@ -237,67 +219,6 @@ class StatusSocket:
             # stays in the socket's queue and would wake the master again at once.
             self._accept_from = now + _ACCEPT_PAUSE
 
-    def _check(self, now: float) -> None:
-        """Create the socket again if a process, such as a task, has removed or replaced it."""
-        if self._path is None or self._found is None or self._listening is None:
-            return
-        if now < self._next_check:
-            return
-        self._next_check = now + _CHECK_INTERVAL
-        with suppress(OSError):
-            if os.path.samestat(self._path.lstat(), self._found):
-                return
-        if not self._replaced:
-            # Log this only once, because a task might remove the socket again and again.
-            _log.warning("%s was removed or replaced: it is made again", self._path)
-            self._replaced = True
-        before = self._listening
-        with suppress(OSError):
-            self._open(self._path)
-            before.close()
 
-    def _open(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        regular_files.clear(path)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        before = os.umask(0o177)
-        try:
-            with short_address(path) as address:
-                listening.bind(address)
-            listening.listen()
-            found = path.lstat()
-        except OSError:
-            listening.close()
-            raise
-        finally:
-            os.umask(before)
-        listening.setblocking(False)  # noqa: FBT003
-        self._path, self._listening, self._found = path, listening, found
-
-
-class _ListeningSocket:
-    """The listening socket with the attributes of a `Waitable`, so that a loop can wait for it."""
-
-    unsent = False
-    closed = False
-
-    def __init__(self, listening: socket.socket) -> None:
-        self._listening = listening
-
-    def fileno(self) -> int:
-        """The file descriptor of the listening socket, for the loop that waits for it."""
-        return self._listening.fileno()
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove the sockets of masters that were killed; examine at most `_MOST_SOCKETS` sockets."""
-    for pid, path in sockets(folder)[:_MOST_SOCKETS]:
-        if tree.alive(pid):
-            continue  # the process might be a master that is about to listen
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
-            probe.setblocking(False)  # noqa: FBT003
-            try:
-                with short_address(path) as address:
-                    probe.connect(address)
-            except ConnectionRefusedError:
-                regular_files.clear(path)
+def _some_sockets(folder: Path) -> list[tuple[int, Path]]:
+    return sockets(folder)[:_MOST_SOCKETS]
