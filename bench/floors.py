@@ -35,7 +35,7 @@ def fork(count: str, notes: str, _place: str) -> None:
 
 
 def db(url: str, count: str, notes: str, place: str) -> None:
-    """The same, with a committed update of one row before and after, by the driver alone."""
+    """Commit an update of a row by the driver alone, fork, wait, and commit another update."""
     update = _updates(url, int(place))
     with _measured(int(count), large=True):
         for _ in range(int(count)):

@@ -99,7 +99,7 @@ def ratio(these: Sequence[Sample], figure: str, those: Sequence[Sample], other: 
 
 
 def of(samples: Samples, name: str, figure: str, other: str) -> float:
-    """The same for two contestants by their names."""
+    """The median of the rounds' ratios of a contestant's figure to that of another contestant."""
     return ratio(samples[name], figure, samples[other], figure)
 
 

@@ -137,7 +137,7 @@ def cpu_of_all(pid: int) -> float:
 
 
 def cpu_of_tree(*pids: int) -> float:
-    """The same of processes and of all below them."""
+    """The seconds that processes and all their descendants have worked, to some 10 ms."""
     found = 0.0
     for pid in pids:
         for each in (pid, *descendants(pid)):

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import harness
-from fleet import AHEAD, BEFORE, PATIENCE, Fleet, once
+from fleet import AHEAD, BEFORE, PATIENCE, once
 from harness import BENCH, FLAGS, Sample
 from meter import Meter, cpu_of_tree, wait_for_idleness
 from support.owned_process import OwnedProcess
 from support.processes import descendants, kill
 from support.servers import MariaDB, PostgreSQL, Redis
 from support.waiting import wait_until
-from tasks import MORE, REUSED, drained, settings_of
+from tasks import drained, fleets
 
 WORKERS = 4
 """Processes that run tasks, of each peer."""
@@ -37,7 +37,7 @@ ADDED = 100
 """Tasks that APScheduler adds in a second, at least."""
 
 LAYOUTS = ("shipped", "4x1")
-"""Of psched; with ``--short``, the first."""
+"""The layouts in which psched is measured; with ``--short``, only the first one is."""
 
 SETTINGS = {
     "acknowledged": "late: the row is leased, fenced and settled",
@@ -147,17 +147,14 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     contestants = harness.task_floors(url, given.tasks, folder, given.floor_processes)
     settings: dict[str, dict[str, str]] = {}
     with ExitStack() as stack:
-        for what, most, count in ("fresh", 1, given.tasks), ("reused", REUSED, MORE * given.tasks):
-            for layout in LAYOUTS[: 1 if given.short else None]:
-                name = f"psched_{what}_{layout}"
-                fleet = stack.enter_context(
-                    Fleet(folder, url, table=name, max_tasks_per_child=most, **settings_of(layout))
-                )
-                contestants[name] = partial(drained, fleet, count)
-                chosen = fleet.settings
-                slots = f"{chosen.processors} workers, {chosen.concurrency} slots each"
-                process = "a fork for each task" if most == 1 else f"reused {most} times"
-                settings[name] = SETTINGS | {"process": f"{process}; {slots}"}
+        layouts = LAYOUTS[: 1 if given.short else None]
+        for layout, fleet, count in fleets(stack, layouts, given.tasks, url, folder):
+            name, chosen = f"psched_{layout}", fleet.settings
+            contestants[name] = partial(drained, fleet, count)
+            most = chosen.max_tasks_per_child
+            slots = f"{chosen.processors} workers, {chosen.concurrency} slots each"
+            process = "a fork for each task" if most == 1 else f"reused {most} times"
+            settings[name] = SETTINGS | {"process": f"{process}; {slots}"}
         peers = {name: PEERS[name] for name in given.peers}
         python = installed(given.venv or folder / "venv") if peers else None
         servers = stack.enter_context(started(folder, {peer.server for peer in peers.values()}))

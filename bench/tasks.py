@@ -7,7 +7,9 @@ with processes that are reused.
 
 import contextlib
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +50,10 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     contestants = harness.task_floors(url, given.tasks, folder, given.floor_processes)
     layouts: dict[str, dict[str, int]] = {}
     with ExitStack() as stack:
-        for what, most, count in ("fresh", 1, given.tasks), ("reused", REUSED, MORE * given.tasks):
-            for layout in given.layouts:
-                name = f"{what}_{layout}"
-                chosen = settings_of(layout) | {"max_tasks_per_child": most}
-                table = f"tasks{len(layouts)}"
-                fleet = stack.enter_context(Fleet(folder, url, table=table, **chosen))
-                settings = fleet.settings
-                layouts[name] = {
-                    "workers": settings.processors,
-                    "concurrency": settings.concurrency,
-                }
-                contestants[name] = lambda fleet=fleet, count=count: drained(fleet, count)
+        for name, fleet, count in fleets(stack, given.layouts, given.tasks, url, folder):
+            settings = fleet.settings
+            layouts[name] = {"workers": settings.processors, "concurrency": settings.concurrency}
+            contestants[name] = partial(drained, fleet, count)
         samples = harness.rounds(given.rounds, contestants)
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
     found["durability"] = harness.durability(kind, url)
@@ -78,6 +72,28 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
             found[name]["of_best"] = harness.of(samples, name, "per_second", best)
             found[name]["cpu_of_best"] = harness.of(samples, name, cost, cheapest)
     return found
+
+
+def fleets(
+    stack: ExitStack, layouts: Sequence[str], tasks: int, url: str, folder: Path
+) -> Iterator[tuple[str, Fleet, int]]:
+    """Open a fleet for each layout, with a fresh process for each task, and with reused ones.
+
+    Args:
+        stack: closes them.
+        layouts: see `settings_of`.
+        tasks: how many tasks a fleet with fresh processes runs.
+        url: the database's.
+        folder: below which each fleet makes its own.
+
+    Yields:
+        Its name, such as fresh_4x1; the fleet; how many tasks it runs.
+    """
+    for what, most, count in ("fresh", 1, tasks), ("reused", REUSED, MORE * tasks):
+        for place, layout in enumerate(layouts):
+            chosen = settings_of(layout) | {"max_tasks_per_child": most}
+            fleet = Fleet(folder, url, table=f"{what}{place}", **chosen)
+            yield f"{what}_{layout}", stack.enter_context(fleet), count
 
 
 def settings_of(layout: str) -> dict[str, Any]:

@@ -25,7 +25,8 @@ _SHORT = 0.1
 """Tasks are short if their mean duration is at most this many seconds."""
 
 _VERY_SHORT = 0.02
-"""The same, for the ends of leases to wait for one another."""
+"""The ends of leases wait for one another if the mean duration of tasks is at most this many
+seconds."""
 
 _GATHERING = 0.01
 """The maximum number of seconds for which the end of a lease waits for others."""
