@@ -1,9 +1,13 @@
 """The base class of handlers."""
 
-from typing import Any
+import inspect
+from collections.abc import Coroutine
+from typing import Any, ClassVar
 
 from psched.application.task import Task
 from psched.core.schedule import Schedules
+
+_STEPS = ("before_perform", "perform", "after_perform")
 
 
 class Base:
@@ -20,9 +24,20 @@ class Base:
     ``deleted``, ``cancelled`` or ``lease``. If the handler has not ended ``graceful_kill_limit``
     seconds later, psched kills the handler's process and all processes that it has started.
 
+    `run`, or `perform` and its hooks, may be coroutine functions (``async def``). psched runs them
+    with ``asyncio.run``. To stop such a handler without ``kill``, psched cancels its asyncio task.
+
     Attributes:
         task: the task to run.
     """
+
+    _is_asynchronous: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401  # of other base classes
+        super().__init_subclass__(**options)
+        cls._is_asynchronous = any(
+            inspect.iscoroutinefunction(getattr(cls, step)) for step in _STEPS
+        )
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -36,8 +51,11 @@ class Base:
         """Call `before_perform`; if it returns True, call `perform` and then `after_perform`.
 
         Returns:
-            What `perform` has returned; None if it was not called.
+            What `perform` has returned; None if it was not called. If one of the three is a
+            coroutine function, a coroutine that returns this value.
         """
+        if self._is_asynchronous:
+            return self._run_steps()
         if not self.before_perform():
             return None
         try:
@@ -45,7 +63,16 @@ class Base:
         finally:
             self.after_perform()
 
-    def before_perform(self) -> bool:
+    async def _run_steps(self) -> Any:  # noqa: ANN401
+        """Do what `run` does, and await the steps that are coroutine functions."""
+        if not await _value_of(self.before_perform()):
+            return None
+        try:
+            return await _value_of(self.perform())
+        finally:
+            await _value_of(self.after_perform())
+
+    def before_perform(self) -> bool | Coroutine[Any, Any, bool]:
         """Called first; if it returns False, `perform` and `after_perform` are not called."""
         return True
 
@@ -53,5 +80,10 @@ class Base:
         """Do the work of the task; override this method, or `run`."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither run nor perform")
 
-    def after_perform(self) -> None:
+    def after_perform(self) -> object:
         """Called after `perform`, even if `perform` raised an exception."""
+
+
+async def _value_of(returned: Any) -> Any:  # noqa: ANN401
+    """What a step has returned, or what its coroutine returns."""
+    return await returned if inspect.isawaitable(returned) else returned

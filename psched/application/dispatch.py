@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -28,10 +29,11 @@ class Dispatch:
     Attributes:
         routes: handlers by type, or by a pattern that is searched for in the type. A handler is a
             class that takes the task and has ``run()``, a function that takes the task, or the
-            name of either. ``"module:name"`` is imported when a task first needs it. A ``"name"``
-            without a module is looked up when a task first needs it: first in the module of the
-            dispatch's class, then in the modules of the base classes. An exact type precedes
-            patterns. Patterns are tried in their order in ``routes``.
+            name of either. ``run`` and the function may be coroutine functions (``async def``).
+            ``"module:name"`` is imported when a task first needs it. A ``"name"`` without a module
+            is looked up when a task first needs it: first in the module of the dispatch's class,
+            then in the modules of the base classes. An exact type precedes patterns. Patterns are
+            tried in their order in ``routes``.
     """
 
     routes: ClassVar[Routes] = {}
@@ -115,25 +117,34 @@ def _check_routes(dispatch: str, routes: Routes) -> None:
 def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a user wrote
     """Return a target if it can be a handler.
 
+    If the handler is asynchronous, import asyncio. Loading the handlers precedes the forks, so that
+    no task waits for this import.
+
     Raises:
         LoadError: the target is neither a class with a ``run`` method nor a function; or it is a
-            coroutine or generator function, so that calling it would run nothing.
+            generator function, so that calling it would run nothing; or its ``kill`` is a coroutine
+            function, which a signal handler cannot run.
     """
     if inspect.isclass(target):
         if not callable(getattr(target, "run", None)):
             raise LoadError(f"{where}: the class {target.__name__} has no run() method")
-        for name in ("run", "perform"):
-            _refuse_unrun(getattr(target, name, None), f"{where}: {target.__name__}.{name}")
+        for name in ("run", "before_perform", "perform", "after_perform"):
+            _check_function(getattr(target, name, None), f"{where}: {target.__name__}.{name}")
+        if inspect.iscoroutinefunction(getattr(target, "kill", None)):
+            raise LoadError(
+                f"{where}: {target.__name__}.kill is a coroutine; it must be a plain function. If"
+                " there is no kill, the handler's asyncio task is cancelled"
+            )
     elif callable(target):
-        _refuse_unrun(target, f"{where}: {getattr(target, '__name__', target)}")
+        _check_function(target, f"{where}: {getattr(target, '__name__', target)}")
     else:
         raise LoadError(f"{where}: {target!r} is neither a class nor a function")
     return target
 
 
-def _refuse_unrun(function: Any, where: str) -> None:  # noqa: ANN401
-    """Refuse coroutine and generator functions, because calling one does not run its code."""
-    if inspect.iscoroutinefunction(function):
-        raise LoadError(f"{where} is a coroutine; call asyncio.run in a plain function")
+def _check_function(function: Any, where: str) -> None:  # noqa: ANN401
+    """Refuse a generator function, because calling it does not run its code."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise LoadError(f"{where} is a generator; it must be a plain function")
+        raise LoadError(f"{where} is a generator; it must be a function that returns")
+    if inspect.iscoroutinefunction(function):
+        import_module("asyncio")

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from psched.application.dispatch import check_handler
 from psched.base import loader
 from psched.base.errors import LoadError
 
@@ -23,7 +24,8 @@ def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
             class with ``run()``.
 
     Raises:
-        LoadError: the script cannot be imported, or has no such class.
+        LoadError: the script cannot be imported, or has no such class, or the class cannot be a
+            handler.
     """
     path, *arguments = script
     # sys.path and sys.argv are set as Python sets them for a script, because the script may import
@@ -36,7 +38,7 @@ def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
     found = _default_class(module) if class_name is None else getattr(module, class_name, None)
     if not inspect.isclass(found):
         raise LoadError(f"script: there is no class {class_name or _DEFAULT_CLASS!r} in {path!r}")
-    return _with_reason(found)
+    return _with_reason(check_handler(found, f"script: {path}"))
 
 
 def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # the script may assign anything to Run

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from typing_extensions import override
@@ -40,6 +41,7 @@ from psched.process.child import reap
 from psched.process.kernel import set_title
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
+from psched.runner.coroutines import run_in_loop
 from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text
 from psched.runner.messages import TO_RUNNER
@@ -58,6 +60,9 @@ _STATUS = 0xFF
 """The bits of a number that become an exit status."""
 
 _NO_PROGRAM = ProgramEnd(None, None)
+
+_UNRUN = (GeneratorType, AsyncGeneratorType)
+"""Values of a handler that show that its code has not been run."""
 
 _USUAL: list[dict[str, object]] = [
     {
@@ -359,6 +364,13 @@ class Runner:
             returned = run.run()
         else:
             returned = handler(task)
+        if hasattr(returned, "__await__"):
+            returned = run_in_loop(returned, self._stop)
+        elif isinstance(returned, _UNRUN):
+            raise LoadError(
+                f"the handler of {task.type!r} has returned a generator, so its code has not run;"
+                " it must be a function that returns"
+            )
         if assignment["result"] == "return" and returned is not None:
             _keep_returned(task, returned)
         must_finish = assignment["on_return"] == "retry" and not getattr(

@@ -1,5 +1,7 @@
 """Stops a task inside its runner: TERM raises an exception, or calls the handler's ``kill``.
 
+TERM cancels a handler that runs in an event loop: see `psched.runner.coroutines`.
+
 Python calls some functions from which no exception can propagate: the hooks of
 `os.register_at_fork`, ``__del__``, callbacks of weak references and of the garbage collector. If
 such a function raises an exception, Python passes it to `sys.unraisablehook`, and then ignores it.
@@ -43,6 +45,7 @@ class Stop:
     def __init__(self, stop_flags: StopFlags) -> None:
         self._stop_flags = stop_flags
         self._kill: Callable[[str], object] | None = None
+        self._cancel: Callable[[str], bool] | None = None
         self._running = False
         self._raised = False
         self._guarded = False
@@ -95,6 +98,20 @@ class Stop:
         """
         self._kill = kill
 
+    @contextmanager
+    def cancelling(self, cancel: Callable[[str], bool]) -> Iterator[None]:
+        """Within the ``with`` block, have TERM call ``cancel(reason)`` before it raises anything.
+
+        Args:
+            cancel: cancels the handler's code. If it returns False, the code does not notice that
+                it was cancelled, and TERM raises a `ProcessStopError` as it does elsewhere.
+        """
+        self._cancel = cancel
+        try:
+            yield
+        finally:
+            self._cancel = None
+
     def _before_fork(self) -> None:
         """Block TERM while the task forks, because the child must not run psched's handler."""
         self._forking = True  # from now on, TERM raises no exception
@@ -138,6 +155,8 @@ class Stop:
     def _interrupt(self, reason: str) -> None:
         if self._kill is not None:
             self._kill(reason)
+        elif self._cancel is not None and self._cancel(reason):
+            return
         elif not self._raised:
             self._raised = True
             raise ProcessStopError(reason)

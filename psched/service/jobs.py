@@ -119,7 +119,8 @@ class Jobs:
         if inspect.isclass(run):
             return run, None
         if callable(getattr(run, "run", None)):
-            return _object_handler(type(run)), self._as_data(run)
+            kind = check_handler(type(run), type(run).__name__)
+            return _object_handler(kind), self._as_data(run)
         return _with_task(run), None
 
     def _as_data(self, run: object) -> dict[str, Any]:

@@ -12,7 +12,9 @@ def test_a_cluster_survives_a_killed_node_which_comes_back_with_what_it_missed(g
     name = galera.create_database()
     one, other, killed = galera.nodes
     one.query("CREATE TABLE t (i INTEGER PRIMARY KEY)", database=name)
-    other.query("INSERT INTO t VALUES (1)", database=name)
+    # Without wsrep_sync_wait, this node can answer before it has applied what was written to the
+    # first one: https://mariadb.com/docs/galera-cluster/reference/galera-cluster-system-variables
+    other.query("SET STATEMENT wsrep_sync_wait=4 FOR INSERT INTO t VALUES (1)", database=name)
 
     killed.kill()
     one.query("INSERT INTO t VALUES (2)", database=name)

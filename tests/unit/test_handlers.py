@@ -91,7 +91,12 @@ def test_a_class_whose_kill_takes_no_reason_is_not_given_one(load, kill):
         ("Run = 7", {}, "script: there is no class 'Run' in"),
         ("x = 1", {"script_class": "x"}, "script: there is no class 'x' in"),
         ("class Run: pass", {}, "the class Run has no run"),
-        ("class Run:\n async def run(self): 0", {}, "is a coroutine"),
+        ("class Run:\n def run(self): yield", {}, "is a generator"),
+        (
+            "class Run:\n def run(self): 0\n async def kill(self): 0",
+            {},
+            "Run.kill is a coroutine; it must be a plain function",
+        ),
         ("1/0", {}, "ZeroDivisionError"),
     ],
 )

@@ -1,0 +1,91 @@
+"""Runs what an asynchronous handler has returned, in an event loop of its own.
+
+TERM does not raise an exception in an event loop that runs, because the exception would end the
+loop and not the handler's own code. Instead the handler's asyncio task is cancelled. If the loop
+is blocked, because the handler computes without ``await``, the cancellation cannot reach it. Then
+a later TERM raises `ProcessStopError` where the code is, as in a handler that is a plain function.
+"""
+
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from psched.base.errors import ProcessStopError
+from psched.runner.stop import Stop
+
+if TYPE_CHECKING:
+    import asyncio
+
+_BLOCKED = 0.5
+"""Seconds after a cancellation; a loop that has not run since then is blocked."""
+
+
+def run_in_loop(awaitable: Awaitable[Any], stop: Stop) -> Any:  # noqa: ANN401  # the handler's value
+    """Run an awaitable to its end in a new event loop, and return its value.
+
+    Args:
+        awaitable: what the handler has returned.
+        stop: receives TERM for the task. TERM cancels the awaitable.
+
+    Raises:
+        ProcessStopError: the awaitable was cancelled because of TERM.
+        BaseException: any other exception that the awaitable has raised.
+    """
+    # Most installations have no asynchronous handler, so asyncio is not imported at the top. If a
+    # handler is known to be asynchronous, `check_handler` imports asyncio before the first fork.
+    import asyncio  # noqa: PLC0415
+
+    cancellation: Cancellation | None = None
+
+    async def main() -> Any:  # noqa: ANN401
+        nonlocal cancellation
+        task = asyncio.ensure_future(awaitable)
+        cancellation = Cancellation(asyncio.get_running_loop(), task)
+        with stop.cancelling(cancellation.ask):
+            return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError as error:
+        if cancellation is None or not cancellation.reason:
+            raise  # the handler has cancelled itself
+        raise ProcessStopError(cancellation.reason) from error
+
+
+class Cancellation:
+    """Cancels the asyncio task of a handler, once.
+
+    Args:
+        loop: the loop that runs the task.
+        task: the asyncio task.
+
+    Attributes:
+        reason: why the task was cancelled; empty if it was not.
+    """
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop", task: "asyncio.Future[Any]") -> None:
+        self._loop = loop
+        self._task = task
+        self._asked = 0.0
+        self._is_noticed = False
+        self.reason = ""
+
+    def ask(self, reason: str) -> bool:
+        """Cancel the task, if this is the first call; a signal handler calls this.
+
+        Returns:
+            False if the loop has been blocked since the first call, so that the task does not know
+            that it is cancelled.
+        """
+        if self.reason:
+            return self._is_noticed or time.monotonic() < self._asked + _BLOCKED
+        self.reason, self._asked = reason, time.monotonic()
+        # This call comes before `cancel`, because callbacks run in this order: a task that blocks
+        # the loop while it cleans up has been cancelled, and must not be interrupted again. The
+        # call also wakes the loop, which may be waiting.
+        self._loop.call_soon_threadsafe(self._notice)
+        self._task.cancel()
+        return True
+
+    def _notice(self) -> None:
+        self._is_noticed = True

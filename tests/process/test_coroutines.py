@@ -1,0 +1,171 @@
+"""Asynchronous handlers: they run in an event loop, and are cancelled when they must stop."""
+
+import subprocess
+import sys
+
+import pytest
+
+from psched.runner.stop_flags import Reason
+from support.asynchronous_handlers import HANDLERS
+from support.bench import Bench
+from support.isolated import isolated, started_isolated
+from support.processes import title
+
+FAILED = "Retry(wait=None, reason={!r})".format
+
+
+OUTCOMES = {
+    "returns": "Finish()",
+    "raises": FAILED("ValueError: no"),
+    "retries": "Retry(wait=7, reason='retry asked for by the handler')",
+    "cancels_itself": FAILED("CancelledError"),
+    "runs_a_program": "Finish()",
+    "leaves_work_behind": "Finish()",
+    "returns_a_coroutine": "Finish()",
+    "partly": "Finish()",
+    "callable": "Finish()",
+    "Runs": "Finish()",
+    "Performs": FAILED("ValueError: no"),
+    "Declines": "Finish()",
+    "returns_a_generator": FAILED(
+        "the handler of 'returns_a_generator' has returned a generator, so its code has not run; it"
+        " must be a function that returns"
+    ),
+    "returns_an_asynchronous_generator": FAILED(
+        "the handler of 'returns_an_asynchronous_generator' has returned a generator, so its code"
+        " has not run; it must be a function that returns"
+    ),
+}
+"""How each handler's lease is settled."""
+
+DATA = {
+    "returns": '{"from":"a thread"}',
+    "runs_a_program": '{"printed":"it\\n","status":3}',
+    "returns_a_coroutine": '{"from":"a thread"}',
+    "partly": '{"from":"a thread"}',
+    "callable": '{"from":"a thread"}',
+    "Runs": '{"from":"a thread"}',
+    "Performs": '{"steps":["before","perform"]}',
+}
+"""What the handlers write."""
+
+
+def outcomes(tasks):
+    bench = Bench(HANDLERS, max_tasks_per_child=tasks)
+    return [bench.run(name) for name in OUTCOMES], bench.ledger.data
+
+
+@pytest.mark.parametrize("tasks", [1, 1000])
+def test_an_asynchronous_handler_does_all_that_a_plain_one_does(tasks):
+    found, written = isolated(outcomes, tasks, timeout=60)
+    assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
+    assert written == [*DATA.values()]
+
+
+def stopped(type_, reason, limit, interval, tasks=1):
+    bench = Bench(
+        HANDLERS, kill_interval=interval, graceful_kill_limit=limit, max_tasks_per_child=tasks
+    )
+    task = bench.start(type_, gate="gate")
+    bench.until(lambda: title(task.runner.pid).endswith("attempt 1"))
+    bench.turn(0.2)
+    bench.tasks.stop(task, Reason[reason])
+    return bench.finish(task), task.runner.pid
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [("TIMEOUT", FAILED("stopped at its time limit")), ("SHUTDOWN", "Release()")],
+)
+def test_it_is_cancelled_once_and_may_clean_up(reason, outcome):
+    with started_isolated(stopped, "cleans_up", reason, 1000, 0.02) as process:
+        assert process.result()[0] == outcome
+        lines = process.text.splitlines()
+        assert lines.count("CancelledError") == 1
+        assert lines.count("cleaned up") == 1
+        assert f"stopped: {reason.lower()}" in process.text
+
+
+def test_one_that_goes_on_is_killed_at_the_limit():
+    with started_isolated(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+        assert process.result()[0] == "Release()"
+        assert process.text.splitlines().count("CancelledError") == 1
+
+
+def test_one_that_blocks_its_loop_is_interrupted_like_a_plain_one():
+    with started_isolated(stopped, "computes", "TIMEOUT", 1000, 0.1) as process:
+        assert process.result()[0] == FAILED("stopped at its time limit")
+        assert process.text.splitlines().count("interrupted for timeout") == 1
+
+
+def test_a_thread_that_it_has_left_does_not_hold_it_up():
+    """The end of a loop waits for its threads; the second TERM interrupts that."""
+    with started_isolated(stopped, "waits_for_a_thread", "TIMEOUT", 1000, 0.1) as process:
+        assert process.result()[0] == FAILED("stopped at its time limit")
+        assert process.text.splitlines().count("cancelled") == 1
+
+
+def test_its_own_kill_is_called_instead():
+    with started_isolated(stopped, "Listens", "SHUTDOWN", 1000, 0.02) as process:
+        assert process.result()[0] == "Finish()"
+        assert process.text.splitlines().count(" ".join(["shutdown"] * 5)) == 1
+
+
+def stopped_while_asking(times):
+    bench = Bench(HANDLERS, kill_interval=0.005, graceful_kill_limit=1000)
+    found = set()
+    for _ in range(times):
+        task = bench.start("asks")
+        asked = bench.ledger.extended
+        bench.until(lambda asked=asked: bench.ledger.extended > asked + 20)
+        bench.tasks.stop(task, Reason.SHUTDOWN)
+        found.add(bench.finish(task))
+    return [*found]
+
+
+def test_a_cancellation_in_the_middle_of_a_question_loses_no_answer():
+    decided = "Retry(wait=7, reason='retry asked for by the handler')"
+    assert isolated(stopped_while_asking, 30) == [decided]
+
+
+def shown_before_and_after(times):
+    bench = Bench(HANDLERS, kill_interval=1000, max_tasks_per_child=1000)
+    bench.run("shows_itself")
+    for _ in range(times):
+        bench.run("returns")
+        task = bench.start("cleans_up", gate="never")
+        bench.until(lambda task=task: title(task.runner.pid).endswith("attempt 1"))
+        bench.tasks.stop(task, Reason.TIMEOUT)
+        bench.finish(task)
+        bench.run("shows_itself")
+    return bench.ledger.data[0], bench.ledger.data[-1]
+
+
+def test_it_leaves_nothing_open_in_a_process_that_is_used_again():
+    first, last = isolated(shown_before_and_after, 3, timeout=60)
+    assert first == last
+
+
+LOADS = """
+import sys
+from psched.application import Dispatch
+
+class Plain(Dispatch):
+    routes = {"t": lambda task: None}
+
+Plain()
+assert "asyncio" not in sys.modules
+
+async def handler(task):
+    pass
+
+class Asynchronous(Dispatch):
+    routes = {"t": handler}
+
+Asynchronous()
+assert "asyncio" in sys.modules
+"""
+
+
+def test_only_an_asynchronous_handler_has_asyncio_loaded_and_that_before_any_task():
+    subprocess.run([sys.executable, "-c", LOADS], check=True)
