@@ -1,5 +1,6 @@
 """Functions as tasks: what can be pushed, what is stored, and how a worker calls the function."""
 
+import asyncio
 import inspect
 import threading
 from contextlib import closing
@@ -11,7 +12,7 @@ import pytest
 import psched
 from psched.app import make_store, read_config
 from psched.application import Dispatch
-from psched.application.function import RUNNING
+from psched.application.function import RUNNING, TaskFunction
 from psched.application.task import Task, assignment
 from psched.base.errors import AlreadyExistsError, ConfigError, InvalidError
 from psched.config import from_mapping
@@ -230,6 +231,17 @@ def test_a_function_that_a_task_runs_pushes_to_the_schedules_of_the_task(app, tm
     assert len(app.schedules) == 0
     follow.push(number=2)
     assert len(app.schedules) == 1
+
+
+def test_a_coroutine_function_stays_one(app):
+    async def waits(to):
+        return to, RUNNING.get()
+
+    function = TaskFunction(app, "waits", waits, {})
+    assert inspect.iscoroutinefunction(function.handler)
+    assert asyncio.run(function("ann")) == ("ann", None)
+    task = task_of('{"to": "ann"}')
+    assert asyncio.run(function.handler(task)) == ("ann", task)
 
 
 def test_a_function_can_be_in_the_routes_of_a_dispatch(app):
