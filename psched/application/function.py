@@ -2,7 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -20,8 +22,8 @@ P = ParamSpec("P")
 
 R = TypeVar("R")
 
-RUNNING: ContextVar[Task | None] = ContextVar("psched_running_task", default=None)
-"""The task that this thread runs; None if it runs none."""
+_RUNNING: ContextVar[tuple[Task, int] | None] = ContextVar("psched_running_task", default=None)
+"""The task that is being run, and the thread that runs its handler; None if none is run."""
 
 _KEY_OF_TYPE = 200
 """How many characters of the type begin a key that psched draws."""
@@ -31,6 +33,26 @@ _OF_THE_CALL = {
     "data": "is made from the arguments of push()",
 }
 """Arguments of `ScheduleCollection.push` that are no options, and why."""
+
+
+@contextmanager
+def running(task: Task) -> Iterator[None]:
+    """Make a task the one that this thread runs, within the block."""
+    before = _RUNNING.set((task, threading.get_ident()))
+    try:
+        yield
+    finally:
+        _RUNNING.reset(before)
+
+
+def running_task() -> Task | None:
+    """The task that this thread runs; None if it runs none.
+
+    Other threads of the task run none, also those that have got a copy of the context: they must
+    not use the connection of the task at the same time.
+    """
+    found = _RUNNING.get()
+    return found[0] if found is not None and found[1] == threading.get_ident() else None
 
 
 class Pushes(Protocol):
@@ -138,22 +160,16 @@ class TaskFunction(Generic[C, P, R]):
 
             async def run_coroutine(task: Task) -> Any:  # noqa: ANN401
                 call: Any = function
-                before = RUNNING.set(task)
-                try:
+                with running(task):
                     return await call(**arguments.from_data(task))
-                finally:
-                    RUNNING.reset(before)
 
             run = run_coroutine
         else:
 
             def run_function(task: Task) -> Any:  # noqa: ANN401
                 call: Any = function
-                before = RUNNING.set(task)
-                try:
+                with running(task):
                     return call(**arguments.from_data(task))
-                finally:
-                    RUNNING.reset(before)
 
             run = run_function
         # Only the names: with ``__wrapped__``, the handler would seem to have other parameters.

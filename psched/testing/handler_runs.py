@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from psched.application.dispatch import check_handler
-from psched.application.function import RUNNING, TaskFunction
+from psched.application.function import TaskFunction, running
 from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, UnfinishedError, described
 from psched.config import from_mapping
@@ -196,17 +196,15 @@ def call(
     task = Task(values, lease)
     error: BaseException | None = None
     returned = None
-    # Also for handlers that are no functions of an app: what they push must not go to the store of
-    # the app's own settings.
-    before = RUNNING.set(task)
     try:
-        returned = _called(handler, task, values)
+        # Also for handlers that are no functions of an app: what they push must not go to the store
+        # of the app's own settings.
+        with running(task):
+            returned = _called(handler, task, values)
     except (Exception, SystemExit) as raised:
         if not catch_exceptions:
             raise
         error = raised
-    finally:
-        RUNNING.reset(before)
     decision = lease.decision
     if decision is None:
         decision = Finish() if error is None else Retry(reason=described(error))

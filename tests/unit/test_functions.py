@@ -1,6 +1,7 @@
 """Functions as tasks: what can be pushed, what is stored, and how a worker calls the function."""
 
 import asyncio
+import contextvars
 import inspect
 import threading
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 import psched
 from psched.app import make_store, read_config
 from psched.application import Dispatch
-from psched.application.function import RUNNING, TaskFunction
+from psched.application.function import TaskFunction, running_task
 from psched.application.task import Task, assignment
 from psched.base.errors import AlreadyExistsError, ConfigError, InvalidError
 from psched.config import from_mapping
@@ -211,7 +212,7 @@ def test_a_task_whose_data_do_not_match_the_function_fails(app, data, problem):
     assert caught.value.field == "data"
     assert problem in caught.value.problem
     assert called == []
-    assert RUNNING.get() is None
+    assert running_task() is None
 
 
 def test_a_function_that_a_task_runs_pushes_to_the_schedules_of_the_task(app, tmp_path):
@@ -235,13 +236,29 @@ def test_a_function_that_a_task_runs_pushes_to_the_schedules_of_the_task(app, tm
 
 def test_a_coroutine_function_stays_one(app):
     async def waits(to):
-        return to, RUNNING.get()
+        return to, running_task()
 
     function = TaskFunction(app, "waits", waits, {})
     assert inspect.iscoroutinefunction(function.handler)
     assert asyncio.run(function("ann")) == ("ann", None)
     task = task_of('{"to": "ann"}')
     assert asyncio.run(function.handler(task)) == ("ann", task)
+
+
+def test_another_thread_of_a_task_does_not_use_the_connection_of_the_task(app):
+    @app.task("threads")
+    def threads():
+        pushing = threading.Thread(target=contextvars.copy_context().run, args=(running,))
+        pushing.start()  # as asyncio.to_thread does
+        pushing.join()
+
+    found = []
+
+    def running():
+        found.append((running_task(), len(app.schedules)))
+
+    app.find("threads")(task_of("{}"))  # this task has no schedules
+    assert found == [(None, 0)]
 
 
 def test_a_function_can_be_in_the_routes_of_a_dispatch(app):

@@ -102,7 +102,7 @@ class App(Dispatch):
         check_name("type", type_)
         if type_ in self.functions:
             raise InvalidError("type", f"{type_!r} is the type of another function of this app")
-        _check_usual_options(type_, options)
+        _check_usual_options(options)
 
         def decorate(function: object) -> TaskFunction[Any, Any, Any]:
             if not callable(function) or isinstance(function, type | TaskFunction):
@@ -157,7 +157,7 @@ class App(Dispatch):
         return super().find(type_) if found is None else found.handler
 
 
-def _check_usual_options(type_: str, options: dict[str, Any]) -> None:
+def _check_usual_options(options: dict[str, Any]) -> None:
     """Refuse options that no push of the function could have.
 
     Raises:
@@ -169,7 +169,7 @@ def _check_usual_options(type_: str, options: dict[str, Any]) -> None:
             raise InvalidError(
                 name, f"belongs to one push; write FUNCTION.options({name}=…).push(…)"
             )
-    declare(type_[:1], {**fields_of_push(options), "type": type_}, _defaults(), lambda: 0)
+    declare("any", fields_of_push(options), _defaults(), lambda: 0)
 
 
 @cache

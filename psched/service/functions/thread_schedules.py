@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from psched.application.function import RUNNING
+from psched.application.function import running_task
 from psched.client.collection import ScheduleCollection
 from psched.core.schedule import Schedule, Schedules
 
@@ -54,8 +54,7 @@ class ThreadSchedules:
         Raises:
             ConfigError: the settings cannot be used.
         """
-        task = RUNNING.get()
-        if task is not None:
+        if (task := running_task()) is not None:
             return task.schedules
         found: ScheduleCollection | None = getattr(self._local, "schedules", None)
         if found is None:
