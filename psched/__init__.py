@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from psched.core.schedule import Schedule, Schedules
     from psched.core.schedule_metadata import ScheduleMetadata
     from psched.service.embedded import Worker
+    from psched.service.functions.app import App
     from psched.service.start import start
 
     open = open_schedules  # noqa: A001  # PerfectSched's name
 
 _MODULES = {
+    "App": "psched.service.functions.app",
     "open": "psched.app:open_schedules",
     "Output": "psched.core.output.output",
     "Run": "psched.core.history.run",
@@ -62,6 +64,7 @@ are in `psched.base.errors`.
 __all__ = [
     "AlreadyExistsError",
     "AlreadyFinishedError",
+    "App",
     "ConfigError",
     "InvalidError",
     "NotFoundError",

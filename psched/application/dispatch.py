@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar
 
+from psched.application.function import TaskFunction
 from psched.application.task import Task
 from psched.base.errors import LoadError
 from psched.base.loader import find_object
@@ -75,7 +76,8 @@ class Dispatch:
                 if isinstance(route, re.Pattern) and route.search(type_):
                     target = candidate
                     break
-        return self._load(target) if isinstance(target, str) else target
+        handler = self._load(target) if isinstance(target, str) else target
+        return handler.handler if isinstance(handler, TaskFunction) else handler
 
     def load_all(self) -> None:
         """Import now every handler that would be imported when a task first needs it.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from psched.application.dispatch import Dispatch, Target, check_handler
+from psched.application.function import TaskFunction
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
 from psched.config import Config
@@ -118,6 +119,8 @@ class Jobs:
     def _handler_of(self, run: Any) -> tuple[Target, dict[str, Any] | None]:  # noqa: ANN401
         if inspect.isclass(run):
             return run, None
+        if isinstance(run, TaskFunction):
+            return run.handler, None
         if callable(getattr(run, "run", None)):
             kind = check_handler(type(run), type(run).__name__)
             return _object_handler(kind), self._as_data(run)

@@ -7,16 +7,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from psched import config
-from psched.app import ConfigLike, read_config
+from psched.app import ConfigLike, open_schedules, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.core.columns import check_name
 from psched.process import early_signals, kernel
+from psched.service.functions.app import App
 from psched.service.generation import WorkerExit, current_worker_boot
 from psched.service.job_declarer import JobDeclarer
 from psched.service.jobs import Jobs
@@ -151,6 +153,18 @@ class Program:
             return function
 
         return decorate
+
+    def include(self, app: App) -> None:
+        """Run the tasks of an app, too: those of the functions that it has now.
+
+        From now on, the app uses the settings of this program.
+
+        Raises:
+            InvalidError: a job of this program has the type of one of the functions as its key.
+        """
+        for type_, function in app.functions.items():
+            self.add(type_, run=function)
+        app.use(partial(open_schedules, self._jobs.settings))
 
     def __enter__(self) -> Self:
         return self

@@ -34,6 +34,7 @@ from psched.process.link import Link
 from psched.process.signals import SignalInbox
 from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
+from psched.service.functions.app import App
 from psched.worker.composition import make_worker
 from psched.worker.startup_steps import create_missing_table
 from psched.worker.worker import Worker, clean_up
@@ -148,6 +149,8 @@ class WorkerBoot:
             ConfigError: the settings cannot be used.
             LoadError: runners cannot be forked, because this process has more than one thread.
         """
+        if isinstance(dispatch, App):
+            dispatch.use(partial(open_in_worker, settings))
         output = None
         if settings.captures_output:
             output = OutputCollection(clock=CLOCK, secrets=settings.secrets, log=self.log)

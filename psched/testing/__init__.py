@@ -49,40 +49,86 @@ Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims
 `operations`, `table`.
 """
 
-from psched.testing.manual_clock import ManualClock
-from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
-from psched.testing.manual_spawner import ManualChild, ManualSpawner
-from psched.testing.master_driver import MasterDriver
-from psched.testing.store_contract.alerts import AlertsContract
-from psched.testing.store_contract.bench import BackendFactory
-from psched.testing.store_contract.capabilities import (
-    BacklogContract,
-    ReplaceManyContract,
-    TransactionContract,
-)
-from psched.testing.store_contract.claims import Claims
-from psched.testing.store_contract.contention import Contention
-from psched.testing.store_contract.definitions import Definitions, Replacements
-from psched.testing.store_contract.deletion import Deletion, Marks
-from psched.testing.store_contract.fencing import Fencing
-from psched.testing.store_contract.history import HistoryContract
-from psched.testing.store_contract.history.last_runs import LastRunsContract
-from psched.testing.store_contract.leases import Leases
-from psched.testing.store_contract.operations.announcing import AnnouncesContract
-from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyContract
-from psched.testing.store_contract.operations.overview import OverviewContract, RunSummaryContract
-from psched.testing.store_contract.operations.pauses import PausesContract
-from psched.testing.store_contract.operations.replacing import ReplaceAndRecordContract
-from psched.testing.store_contract.operations.watching import WatchingContract
-from psched.testing.store_contract.output import OutputContract
-from psched.testing.store_contract.overrides import ExactKeys, Overrides
-from psched.testing.store_contract.records import Records
-from psched.testing.store_contract.recovery import Recovery
-from psched.testing.store_contract.retention import Retention
-from psched.testing.store_contract.selections import Selections, SelectionsByRecord
-from psched.testing.store_contract.settlements import Settlements
-from psched.testing.store_contract.table import StatusContract, TableContract
-from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psched.testing.backend_contract import BackendContract, CoreContract
+    from psched.testing.handler_runs import HandlerRun, run
+    from psched.testing.manual_clock import ManualClock
+    from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
+    from psched.testing.manual_spawner import ManualChild, ManualSpawner
+    from psched.testing.master_driver import MasterDriver
+    from psched.testing.store_contract.alerts import AlertsContract
+    from psched.testing.store_contract.bench import BackendFactory
+    from psched.testing.store_contract.capabilities import (
+        BacklogContract,
+        ReplaceManyContract,
+        TransactionContract,
+    )
+    from psched.testing.store_contract.deletion import Marks
+    from psched.testing.store_contract.history import HistoryContract
+    from psched.testing.store_contract.history.last_runs import LastRunsContract
+    from psched.testing.store_contract.operations.announcing import AnnouncesContract
+    from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyContract
+    from psched.testing.store_contract.operations.overview import (
+        OverviewContract,
+        RunSummaryContract,
+    )
+    from psched.testing.store_contract.operations.pauses import PausesContract
+    from psched.testing.store_contract.operations.replacing import ReplaceAndRecordContract
+    from psched.testing.store_contract.operations.watching import WatchingContract
+    from psched.testing.store_contract.output import OutputContract
+    from psched.testing.store_contract.overrides import ExactKeys, Overrides
+    from psched.testing.store_contract.records import Records
+    from psched.testing.store_contract.recovery import Recovery
+    from psched.testing.store_contract.retention import Retention
+    from psched.testing.store_contract.selections import SelectionsByRecord
+    from psched.testing.store_contract.table import StatusContract, TableContract
+    from psched.testing.virtual_schedules import Schedules
+    from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
+
+_MODULES = {
+    "AlertsContract": "psched.testing.store_contract.alerts",
+    "AnnouncesContract": "psched.testing.store_contract.operations.announcing",
+    "BackendContract": "psched.testing.backend_contract",
+    "BackendFactory": "psched.testing.store_contract.bench",
+    "BacklogContract": "psched.testing.store_contract.capabilities",
+    "CoreContract": "psched.testing.backend_contract",
+    "ExactKeys": "psched.testing.store_contract.overrides",
+    "HandlerRun": "psched.testing.handler_runs",
+    "HistoryContract": "psched.testing.store_contract.history",
+    "LastRunsContract": "psched.testing.store_contract.history.last_runs",
+    "LeasesByKeyContract": "psched.testing.store_contract.operations.leases_by_key",
+    "ManualChild": "psched.testing.manual_spawner",
+    "ManualClock": "psched.testing.manual_clock",
+    "ManualDeadMan": "psched.testing.worker_driver",
+    "ManualInbox": "psched.testing.worker_driver",
+    "ManualRunner": "psched.testing.manual_runner_pool",
+    "ManualRunnerPool": "psched.testing.manual_runner_pool",
+    "ManualSpawner": "psched.testing.manual_spawner",
+    "Marks": "psched.testing.store_contract.deletion",
+    "MasterDriver": "psched.testing.master_driver",
+    "OutputContract": "psched.testing.store_contract.output",
+    "Overrides": "psched.testing.store_contract.overrides",
+    "OverviewContract": "psched.testing.store_contract.operations.overview",
+    "PausesContract": "psched.testing.store_contract.operations.pauses",
+    "Records": "psched.testing.store_contract.records",
+    "Recovery": "psched.testing.store_contract.recovery",
+    "ReplaceAndRecordContract": "psched.testing.store_contract.operations.replacing",
+    "ReplaceManyContract": "psched.testing.store_contract.capabilities",
+    "Retention": "psched.testing.store_contract.retention",
+    "RunSummaryContract": "psched.testing.store_contract.operations.overview",
+    "Schedules": "psched.testing.virtual_schedules",
+    "SelectionsByRecord": "psched.testing.store_contract.selections",
+    "StatusContract": "psched.testing.store_contract.table",
+    "TableContract": "psched.testing.store_contract.table",
+    "TransactionContract": "psched.testing.store_contract.capabilities",
+    "WatchingContract": "psched.testing.store_contract.operations.watching",
+    "WorkerDriver": "psched.testing.worker_driver",
+    "run": "psched.testing.handler_runs",
+}
+"""For each public name: the module that defines it."""
 
 __all__ = [
     "AlertsContract",
@@ -92,6 +138,7 @@ __all__ = [
     "BacklogContract",
     "CoreContract",
     "ExactKeys",
+    "HandlerRun",
     "HistoryContract",
     "LastRunsContract",
     "LeasesByKeyContract",
@@ -114,30 +161,22 @@ __all__ = [
     "ReplaceManyContract",
     "Retention",
     "RunSummaryContract",
+    "Schedules",
     "SelectionsByRecord",
     "StatusContract",
     "TableContract",
     "TransactionContract",
     "WatchingContract",
     "WorkerDriver",
+    "run",
 ]
 
 
-class CoreContract(
-    Definitions,
-    Replacements,
-    Selections,
-    Claims,
-    Leases,
-    Settlements,
-    Deletion,
-    Fencing,
-    Contention,
-):
-    """Tests of what every store must do. A subclass needs a fixture ``backend_factory``."""
-
-
-class BackendContract(
-    CoreContract, Records, SelectionsByRecord, Overrides, ExactKeys, Marks, Retention, Recovery
-):
-    """Tests of the whole store protocol. A subclass needs a fixture ``backend_factory``."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
+    # A name is imported when it is first used, so that a test of a handler does not load the tests
+    # of stores, nor a worker.
+    if name not in _MODULES:
+        raise AttributeError(f"module 'psched.testing' has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value

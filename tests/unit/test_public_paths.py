@@ -21,7 +21,7 @@ ERRORS = {
 PATHS = {
     "psched": ERRORS
     | {"Run", "Schedule", "ScheduleCollection", "ScheduleMetadata", "Schedules", "Task", "Worker"}
-    | {"open", "start"},
+    | {"App", "open", "start"},
     "psched.application": {"Base", "Dispatch"},
     "psched.backends.plain": {"PlainStore"},
     "psched.clock": {"Clock", "SystemClock"},
@@ -38,7 +38,7 @@ PATHS = {
     "psched.testing": {
         *("BackendContract", "BackendFactory", "CoreContract", "ExactKeys", "ManualClock"),
         *("Marks", "Overrides", "Records", "Recovery", "Retention", "StatusContract"),
-        *("TableContract", "TransactionContract"),
+        *("TableContract", "TransactionContract", "HandlerRun", "run"),
     },
 }
 """The names that the documentation imports, by module."""

@@ -1,9 +1,12 @@
 """Tests of the arguments of `psched.start`, and of declaring a program's jobs."""
 
+from contextlib import closing
+
 import pytest
 
 import psched
 from psched import config
+from psched.app import make_store
 from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
 from psched.service.job_declarer import JobDeclarer
@@ -169,3 +172,22 @@ def test_no_module_takes_its_name():
 )
 def test_the_interpreters_options_are_found_in_its_command_line(command, options):
     assert interpreter_options(command.split()) == options
+
+
+def test_a_program_includes_the_functions_of_an_app_which_pushes_to_its_schedules(tmp_path):
+    app = psched.App(url="sqlite:////nowhere/psched.db")
+
+    @app.task("mail")
+    def mail(to): ...
+
+    url = f"sqlite:///{tmp_path}/psched.db"
+    program = start(url=url)
+    program.include(app)
+    assert program._jobs.dispatch().find("mail") is mail.handler
+    make_store(program._jobs.settings).init()
+    with closing(app):
+        assert mail.push(to="ann").metadata().data == {"to": "ann"}
+    with pytest.raises(InvalidError, match="another job"):
+        program.include(app)
+    program.add("daily", mail, cron="@daily", data={"to": "ann"})
+    assert program._jobs.dispatch().find("program/daily") is mail.handler

@@ -39,6 +39,7 @@ from psched.handlers.permissions import (
     find_missing,
     user_name,
 )
+from psched.service.functions.app import App
 from psched.service.monitor_boot import check_metrics
 from psched.triggers import zone
 from psched.worker.startup_steps import was_moved_away
@@ -104,6 +105,8 @@ def _check_handlers(settings: Config) -> None:
     dispatch = load_handlers(settings)
     if isinstance(dispatch, SingleHandler):
         click.echo(f"handlers: {dispatch.name} for every type: ok")
+    elif isinstance(dispatch, App):
+        click.echo(f"handlers: {len(dispatch.functions)} functions: ok")
     elif dispatch is not None:
         dispatch.load_all()
         click.echo(f"handlers: {len(dispatch.routes)} routes: ok")

@@ -1,0 +1,178 @@
+"""``psched.App``: registers functions as tasks, pushes their tasks, and runs them as a dispatch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+
+from typing_extensions import override
+
+from psched.app import CLOCK, ConfigLike, new_nonce, open_schedules, read_config
+from psched.application.dispatch import Dispatch, check_handler
+from psched.application.function import TaskFunction, check_options
+from psched.application.task import Task
+from psched.base.errors import InvalidError, LoadError
+from psched.client.collection import ScheduleCollection
+from psched.client.push_arguments import fields_of_push
+from psched.config import Config, from_mapping
+from psched.core.columns import check_name
+from psched.core.declare import declare
+from psched.core.operations.extra_rows import random_id
+from psched.core.schedule import Schedules
+from psched.service.functions.thread_schedules import ThreadSchedules
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OF_ONE_PUSH = ("key", "run_at", "next_time", "next_run_time", "connection")
+"""Options that make sense for one push, and not for all pushes of a function."""
+
+
+class TaskDecorator(Protocol):
+    """What `App.task` returns: makes a function a task."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Task, P], R], /
+    ) -> TaskFunction[Concatenate[Task, P], P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, P, R]: ...
+
+
+class App(Dispatch):
+    """Functions that are tasks: a program pushes their calls, and workers run them.
+
+    ::
+
+        app = psched.App("psched.yml")
+
+
+        @app.task("mail", max_attempts=3)
+        def mail(to, subject="Hello"): ...
+
+
+        mail.push(to="ann")
+
+    One module serves the program that pushes and the workers, whose setting ``dispatch`` names the
+    app (``dispatch: jobs:app``). The settings are read and the store is opened when they are first
+    needed. An app can be used in several threads, and in a process that was forked. In a worker and
+    in its tasks, it uses the settings of the worker.
+
+    Args:
+        given: settings, a mapping of some settings, or the path of a file; see `psched.open`.
+        environment: the section of the file to read; None means ``$PSCHED_ENV``, else
+            ``development``.
+        settings: further settings, by name, such as ``url``.
+
+    Attributes:
+        functions: the functions, by their types.
+    """
+
+    def __init__(
+        self,
+        given: ConfigLike = None,
+        /,
+        *,
+        environment: str | None = None,
+        **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
+    ) -> None:
+        super().__init__()
+        self.functions: dict[str, TaskFunction[Any, Any, Any]] = {}
+        self._schedules = ThreadSchedules(
+            lambda: open_schedules(read_config(given, environment, settings))
+        )
+
+    def task(self, type_: str, /, **options: Any) -> TaskDecorator:  # noqa: ANN401  # see declare
+        """Make the decorated function a task.
+
+        The arguments of the function must be values that JSON can represent. A parameter that is
+        annotated with `psched.Task`, or that is named ``task`` without an annotation, gets the
+        running task; it should be the first one.
+
+        Args:
+            type_: the type of the tasks. Workers find the function by it.
+            options: options of each push, such as ``max_attempts``, ``retry_wait`` and ``expire``;
+                see `ScheduleCollection.push`. `TaskFunction.options` replaces them for one push.
+
+        Raises:
+            InvalidError: the type, an option or the function is not valid; the error's ``field`` is
+                the name of the argument, or ``function``.
+        """
+        check_name("type", type_)
+        if type_ in self.functions:
+            raise InvalidError("type", f"{type_!r} is the type of another function of this app")
+        _check_usual_options(options)
+
+        def decorate(function: object) -> TaskFunction[Any, Any, Any]:
+            if not callable(function) or isinstance(function, type | TaskFunction):
+                raise InvalidError("function", f"must be a function, not {function!r}")
+            try:
+                check_handler(function, type_)
+            except LoadError as error:
+                raise InvalidError("function", str(error)) from None
+            made = TaskFunction[Any, Any, Any](self, type_, function, options)
+            self.functions[type_] = made
+            return made
+
+        return cast("TaskDecorator", decorate)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the store, in any thread; in a function that a task runs, those of it.
+
+        The store is opened at the first request.
+        """
+        return cast("Schedules", self._schedules)
+
+    def close(self) -> None:
+        """Close this thread's connection to the store. A later request opens a new connection."""
+        self._schedules.close()
+
+    def draw_id(self) -> str:
+        """A random text for the key of a task; texts of one host are sorted by their times."""
+        return random_id(CLOCK.wall(), new_nonce())
+
+    def use(self, open_: Callable[[], ScheduleCollection]) -> None:
+        """Push to other schedules from now on, such as those of the worker that runs this process.
+
+        Args:
+            open_: opens a collection; each thread calls it when it first needs one.
+        """
+        self._schedules = ThreadSchedules(open_)
+
+    @contextmanager
+    def using(self, open_: Callable[[], ScheduleCollection]) -> Iterator[None]:
+        """Push to other schedules within the block; for tests."""
+        before = self._schedules
+        self.use(open_)
+        try:
+            yield
+        finally:
+            self._schedules = before
+
+    @override
+    def find(self, type_: str) -> Any | None:
+        found = self.functions.get(type_)
+        return super().find(type_) if found is None else found.handler
+
+
+def _check_usual_options(options: dict[str, Any]) -> None:
+    """Refuse options that no push of the function could have.
+
+    Raises:
+        InvalidError: an option is unknown, has an invalid value, or belongs to one push.
+    """
+    check_options(options)
+    for name in _OF_ONE_PUSH:
+        if name in options:
+            raise InvalidError(
+                name, f"belongs to one push; write FUNCTION.options({name}=…).push(…)"
+            )
+    declare("any", fields_of_push(options), _defaults(), lambda: 0)
+
+
+@cache
+def _defaults() -> Config:
+    """Settings that are good enough to check options."""
+    return from_mapping({"url": "sqlite:///unused.db"})

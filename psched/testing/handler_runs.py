@@ -1,0 +1,249 @@
+"""Runs a handler in the process of a test, with a real `Task`, and tells how the run has ended."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from psched.application.dispatch import check_handler
+from psched.application.function import TaskFunction, running
+from psched.application.task import Holder, Task, assignment
+from psched.base.errors import InvalidError, NotSupportedError, UnfinishedError, described
+from psched.config import from_mapping
+from psched.core.columns import check_number, encode
+from psched.core.declare import When
+from psched.core.definition import parse_row
+from psched.core.history.records import Outcome
+from psched.core.model import Decision, Finish, Release, Retry, Row
+from psched.core.schedule import Schedules
+from psched.core.shorthands import instant
+
+KEY, TYPE = "test", "test"
+"""The key and the type of a task that is run without a store."""
+
+_MOST_ATTEMPTS = 2**31 - 1
+
+_SCHEDULED_TIME = 1_800_000_000
+"""The scheduled time of such a task by default, in Unix seconds."""
+
+
+class ObservedLease(Holder):
+    """Observes what a task does with its lease.
+
+    Args:
+        schedules: the schedules of the task; None if it has none.
+
+    Attributes:
+        decision: how the task wants its lease to end; None if it has not decided.
+        result: the last result that the task has set, as JSON text.
+        reports: the progress that the task has reported.
+        extensions: how often the task has extended its lease.
+    """
+
+    def __init__(self, schedules: Schedules | None) -> None:
+        self._schedules = schedules
+        self.decision: Decision | None = None
+        self.result: str | None = None
+        self.reports: list[tuple[float | None, str]] = []
+        self.extensions = 0
+
+    @override
+    def decide(self, decision: Decision) -> None:
+        self.decision = decision
+
+    @override
+    def extend(self) -> None:
+        self.extensions += 1
+
+    @override
+    def update_data(self, data: Mapping[str, Any]) -> None:
+        encode("data", data)
+
+    @override
+    def progress(self, percent: float | None, text: str) -> None:
+        self.reports.append((percent, text))
+
+    @override
+    def keep_result(self, result: str | None) -> None:
+        self.result = result
+
+    @property
+    @override
+    def schedules(self) -> Schedules:
+        if self._schedules is None:
+            raise NotSupportedError(
+                "the task is run without a store, so it has no schedules; give some:"
+                " run(…, schedules=psched.testing.Schedules())"
+            )
+        return self._schedules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerRun:
+    """How the run of a handler has ended.
+
+    Attributes:
+        task: the task that was run; ``task.data`` are its data at the end.
+        outcome: ``finished``, ``failed`` or ``released``, as in the run history.
+        error: the exception that the handler has raised; None if it has returned. A handler can
+            raise after it has called ``task.finish()``: then the outcome is ``finished``.
+        returned: what the handler has returned; None if it has raised.
+        result: the result that the run history would keep.
+        wait: the argument of ``task.retry(wait)``, in seconds; None if the usual policy decides.
+        progress: the reports of progress, as pairs of percent and text.
+        extensions: how often the handler has called ``task.extend()``.
+    """
+
+    task: Task
+    outcome: Outcome
+    error: BaseException | None
+    returned: Any
+    result: Any
+    wait: float | None
+    progress: list[tuple[float | None, str]]
+    extensions: int
+
+
+def run(
+    handler: Any,  # noqa: ANN401  # whatever can be a handler
+    data: Mapping[str, Any] | None = None,
+    /,
+    *,
+    key: str = KEY,
+    type: str | None = None,  # noqa: A002  # the table's word
+    attempt: int = 1,
+    scheduled_time: When = _SCHEDULED_TIME,
+    schedules: Schedules | None = None,
+    catch_exceptions: bool = False,
+    **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
+) -> HandlerRun:
+    """Run a handler as a worker would, but in this process and without a database.
+
+    Nothing limits the time of the run, and no signal stops it. Arguments of a function of a
+    `psched.App` are its data.
+
+    Args:
+        handler: a function of a `psched.App`, a handler class, a function that takes the task or
+            nothing, or an object with ``run()``. A coroutine function is run to its end.
+        data: the data of the task, a JSON object.
+        key: the key of the task.
+        type: the type of the task; default: that of the function, else ``test``.
+        attempt: the number of this attempt, from 1.
+        scheduled_time: the time for which the task runs.
+        schedules: what ``task.schedules`` is, such as a `psched.testing.Schedules`. Functions of an
+            app push to it, too. None means that there is no store: its use raises an error.
+        catch_exceptions: whether an exception of the handler is returned in the attribute ``error``
+            of the result; if not, it is raised here.
+        settings: settings that change what a return means: ``on_return`` and ``result``.
+
+    Raises:
+        InvalidError: the data are not a JSON object, or another argument is invalid.
+        LoadError: the handler cannot be a handler.
+        UnfinishedError: the handler has returned without a decision, and ``on_return`` is
+            ``retry``. `catch_exceptions` applies to it, too.
+    """
+    if type is None:
+        type = handler.type if isinstance(handler, TaskFunction) else TYPE  # noqa: A001
+    if check_number("attempt", attempt, _MOST_ATTEMPTS) < 1:
+        raise InvalidError("attempt", "must be from 1")
+    text = encode("data", {} if data is None else data)
+    time = instant("scheduled_time", scheduled_time)
+    whole = from_mapping({"url": "sqlite:///unused.db", **settings})
+    row = Row(key=key, type=type, next_time=time, owner="test", fence=attempt, attempt=attempt)
+    values = {**assignment(row, parse_row(row, whole), time), "data": text}
+    found = handler_of(handler, type)
+    return call(found, values, ObservedLease(schedules), catch_exceptions=catch_exceptions)
+
+
+def handler_of(given: Any, name: str) -> Any:  # noqa: ANN401  # whatever can be a handler
+    """The handler that takes the task, or the class, of what a test has given.
+
+    Raises:
+        LoadError: it cannot be a handler.
+    """
+    if isinstance(given, TaskFunction):
+        return given.handler
+    if (
+        not isinstance(given, type)
+        and not callable(given)
+        and callable(getattr(given, "run", None))
+    ):
+        given = given.run
+    if not inspect.iscoroutinefunction(given):
+        check_handler(given, name)
+    return given if isinstance(given, type) else _with_task(given)
+
+
+def call(
+    handler: Callable[[Task], Any] | type[Any],
+    values: Mapping[str, Any],
+    lease: ObservedLease,
+    *,
+    catch_exceptions: bool,
+) -> HandlerRun:
+    """Run a handler with a task that is made of these values and this lease.
+
+    Args:
+        handler: what `handler_of` has returned.
+        values: the assignment of the task, with its data as text.
+        lease: the lease of the task.
+        catch_exceptions: whether an exception of the handler is kept and not raised.
+    """
+    task = Task(values, lease)
+    error: BaseException | None = None
+    returned = None
+    try:
+        # Also for handlers that are no functions of an app: what they push must not go to the store
+        # of the app's own settings.
+        with running(task):
+            returned = _called(handler, task, values)
+    except (Exception, SystemExit) as raised:
+        if not catch_exceptions:
+            raise
+        error = raised
+    decision = lease.decision
+    if decision is None:
+        decision = Finish() if error is None else Retry(reason=described(error))
+        lease.decision = decision
+    outcomes = {Finish: Outcome.FINISHED, Release: Outcome.RELEASED}
+    return HandlerRun(
+        task=task,
+        outcome=outcomes.get(type(decision), Outcome.FAILED),
+        error=error,
+        returned=returned,
+        result=task.result,
+        wait=decision.wait if isinstance(decision, Retry) else None,
+        progress=lease.reports,
+        extensions=lease.extensions,
+    )
+
+
+def _called(handler: Any, task: Task, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Call a handler as a runner does; return what it has returned."""
+    returned = handler(task).run() if isinstance(handler, type) else handler(task)
+    if inspect.iscoroutine(returned):
+        returned = asyncio.run(returned)
+    if values["result"] == "return" and returned is not None:
+        with suppress(InvalidError):  # a worker logs a warning, and does not keep it
+            task.result = returned
+    must_finish = values["on_return"] == "retry" and not getattr(
+        handler, "finishes_by_returning", False
+    )
+    if must_finish and not task.settled:
+        raise UnfinishedError("returned without finish(), and on_return is retry")
+    return returned
+
+
+def _with_task(function: Callable[..., Any]) -> Callable[[Task], Any]:
+    """The function itself, or one that calls it without the task if it has no parameter for it."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return lambda _task: function()
+    except ValueError:  # it has no signature
+        pass
+    return function
