@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
+from types import AsyncGeneratorType, GeneratorType, ModuleType
 from typing import Any, ClassVar
 
 from psched.application.function import TaskFunction
@@ -19,6 +19,8 @@ Target = type[Any] | Callable[[Task], object] | str
 A name is ``"module:name"``, or only ``"name"`` if the handler is defined in the module of the
 dispatch class or of one of its base classes.
 """
+
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 Routes = Mapping[str | re.Pattern[str], Target]
 """Handlers by type, or by a pattern that is searched for in the type."""
@@ -142,6 +144,24 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
     else:
         raise LoadError(f"{where}: {target!r} is neither a class nor a function")
     return target
+
+
+def check_returned(returned: Any, type_: str) -> None:  # noqa: ANN401
+    """Refuse what a handler has returned if it shows that the handler's code has not run.
+
+    Args:
+        returned: what the handler has returned.
+        type_: the type of the task, for the error.
+
+    Raises:
+        LoadError: it is a generator, for example because the handler is a decorated generator
+            function, which `check_handler` does not recognize.
+    """
+    if isinstance(returned, _GENERATORS):
+        raise LoadError(
+            f"the handler of {type_!r} has returned a generator, so its code has not run; it must"
+            " be a function that returns"
+        )
 
 
 def _check_function(function: Any, where: str) -> None:  # noqa: ANN401

@@ -12,11 +12,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from typing_extensions import override
 
+from psched.application.dispatch import check_returned
 from psched.application.task import Holder, Task
 from psched.base.compression import LARGEST
 from psched.base.errors import (
@@ -60,9 +60,6 @@ _STATUS = 0xFF
 """The bits of a number that become an exit status."""
 
 _NO_PROGRAM = ProgramEnd(None, None)
-
-_UNRUN = (GeneratorType, AsyncGeneratorType)
-"""Values of a handler that show that its code has not been run."""
 
 _USUAL: list[dict[str, object]] = [
     {
@@ -366,11 +363,7 @@ class Runner:
             returned = handler(task)
         if hasattr(returned, "__await__"):
             returned = run_in_loop(returned, self._stop)
-        elif isinstance(returned, _UNRUN):
-            raise LoadError(
-                f"the handler of {task.type!r} has returned a generator, so its code has not run;"
-                " it must be a function that returns"
-            )
+        check_returned(returned, task.type)
         if assignment["result"] == "return" and returned is not None:
             _keep_returned(task, returned)
         must_finish = assignment["on_return"] == "retry" and not getattr(

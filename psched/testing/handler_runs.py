@@ -2,14 +2,14 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
 
-from psched.application.dispatch import check_handler
+from psched.application.dispatch import check_handler, check_returned
 from psched.application.function import TaskFunction, running
 from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, UnfinishedError, described
@@ -173,8 +173,7 @@ def handler_of(given: Any, name: str) -> Any:  # noqa: ANN401  # whatever can be
         and callable(getattr(given, "run", None))
     ):
         given = given.run
-    if not inspect.iscoroutinefunction(given):
-        check_handler(given, name)
+    check_handler(given, name)
     return given if isinstance(given, type) else _with_task(given)
 
 
@@ -225,8 +224,9 @@ def call(
 def _called(handler: Any, task: Task, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Call a handler as a runner does; return what it has returned."""
     returned = handler(task).run() if isinstance(handler, type) else handler(task)
-    if inspect.iscoroutine(returned):
-        returned = asyncio.run(returned)
+    if inspect.isawaitable(returned):
+        returned = asyncio.run(_value_of(returned))
+    check_returned(returned, task.type)
     if values["result"] == "return" and returned is not None:
         with suppress(InvalidError):  # a worker logs a warning, and does not keep it
             task.result = returned
@@ -236,6 +236,10 @@ def _called(handler: Any, task: Task, values: Mapping[str, Any]) -> Any:  # noqa
     if must_finish and not task.settled:
         raise UnfinishedError("returned without finish(), and on_return is retry")
     return returned
+
+
+async def _value_of(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401
+    return await awaitable
 
 
 def _with_task(function: Callable[..., Any]) -> Callable[[Task], Any]:

@@ -4,6 +4,7 @@ import signal
 import sys
 
 JOBS = """
+    import asyncio
     import threading
 
     import psched
@@ -19,6 +20,11 @@ JOBS = """
         for name in names:
             mail.options(key=f"mail-{name}").push(to=name)
         task.result = len(names)
+
+    @app.task("later")
+    async def later(name):
+        await asyncio.sleep(0)
+        mail.options(key=f"mail-{name}").push(to=name)
 
     @app.task("thread")
     def thread(name):
@@ -40,19 +46,20 @@ def push(service, code):
 def test_a_program_pushes_calls_that_workers_run_and_these_push_others(service):
     service.configure(dispatch="jobs:app")
     service.write("jobs.py", JOBS)
-    assert "handlers: 3 functions: ok" in service.psched("check").stdout
+    assert "handlers: 4 functions: ok" in service.psched("check").stdout
     service.init()
     key = push(service, "fan.push(['ann', 'bob'])")
     assert key.startswith("fan-")
     thread = push(service, "thread.options(key='t').push(name='eve')")
+    later = push(service, "later.options(key='l').push(name='joe')")
 
     master = service.start()
-    for each in key, thread, "mail-ann", "mail-bob", "mail-eve":
+    for each in key, thread, later, "mail-ann", "mail-bob", "mail-eve", "mail-joe":
         service.wait_for_finish(each)
     with service.schedules() as schedules:
         assert schedules[key].wait_for_end().result == 2
-        assert len(schedules) == 5
-    for name in "ann", "bob", "eve":
+        assert len(schedules) == 7
+    for name in "ann", "bob", "eve", "joe":
         master.wait_for_log(f"mail to {name} Hello")
     # Nothing was pushed by the settings of the module, which name a file in this folder.
     assert not [*service.folder.rglob(".local/**/*.db")]

@@ -98,6 +98,9 @@ def test_whatever_can_be_a_handler_is_run():
     assert run(lambda: 1).returned == 1
     assert run(waits, {"a": 1}).returned == {"a": 1}
     assert run(waits_for_nothing).returned == 7
+    assert run(lambda: waits_for_nothing()).returned == 7  # noqa: PLW0108  # a plain function
+    with pytest.raises(LoadError, match="has returned a generator"):
+        run(lambda: (number for number in range(3)))
     for wrong in "handler", 7, type("NoRun", (), {}):
         with pytest.raises(LoadError):
             run(wrong)
