@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from psched.base.errors import ProcessStopError
+from psched.runner.error_text import without_own
 from psched.runner.stop import Stop
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def run_in_loop(awaitable: Awaitable[Any], stop: Stop) -> Any:  # noqa: ANN401  
     except asyncio.CancelledError as error:
         if cancellation is None or not cancellation.reason:
             raise  # the handler has cancelled itself
-        raise ProcessStopError(cancellation.reason) from error
+        # The handler's own frames are kept, because they show what it was waiting for.
+        waiting = error.with_traceback(without_own(error.__traceback__))
+        raise ProcessStopError(cancellation.reason) from waiting
 
 
 class Cancellation:

@@ -7,8 +7,8 @@ from psched.base.errors import described
 from psched.base.texts import visible
 from psched.core.history.records import LONGEST_ERROR
 
-_OWN = "psched.runner.runner"
-"""The module whose frames are left out at the beginning of a traceback."""
+_OWN = ("psched.runner.runner", "psched.runner.coroutines", "psched.application.function")
+"""The modules whose frames are left out at the beginning of a traceback, like those of asyncio."""
 
 _NOTE = "\n… ({} characters left out)\n"
 
@@ -28,19 +28,23 @@ def error_text(error: BaseException) -> str:
     tabs.
     """
     try:
-        shown = traceback.TracebackException(
-            type(error), error, _without_own(error.__traceback__), compact=True
-        )
+        shown = traceback.TracebackException.from_exception(error, compact=True)
         text = _shortened("".join(map(_shortened, shown.format())))
     except (Exception, SystemExit):  # noqa: BLE001  # an error's attributes can be anything
         text = described(error)
     return _shortened(visible(text.rstrip("\n"), lines=True))
 
 
-def _without_own(frames: TracebackType | None) -> TracebackType | None:
-    while frames is not None and frames.tb_frame.f_globals.get("__name__") == _OWN:
+def without_own(frames: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the handler's code; at least its last frame."""
+    while frames is not None and frames.tb_next is not None and _is_own(frames):
         frames = frames.tb_next
     return frames
+
+
+def _is_own(frames: TracebackType) -> bool:
+    module = str(frames.tb_frame.f_globals.get("__name__"))
+    return module in _OWN or module.startswith("asyncio.")
 
 
 def _shortened(text: str) -> str:

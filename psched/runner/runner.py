@@ -43,7 +43,7 @@ from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
 from psched.runner.end_report import ProgramEnd
-from psched.runner.error_text import error_text
+from psched.runner.error_text import error_text, without_own
 from psched.runner.messages import TO_RUNNER
 from psched.runner.progress import pack
 from psched.runner.standard_streams import PIPE, RAW, StandardStreams
@@ -301,6 +301,7 @@ class Runner:
         except BaseException as error:
             if os.getpid() != self._process:
                 raise  # in a child that the handler has forked, which ends with a traceback
+            error.__traceback__ = without_own(error.__traceback__)
             failure = _told(error)
             text = None if isinstance(error, _OWN_ERRORS) else error_text(error)
             ProgramEnd.last = ProgramEnd.last or _program_end(error)

@@ -1,5 +1,6 @@
 """Asynchronous handlers: they run in an event loop, and are cancelled when they must stop."""
 
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,18 @@ def test_an_asynchronous_handler_does_all_that_a_plain_one_does(tasks):
     found, written = isolated(outcomes, tasks, timeout=60)
     assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
     assert written == [*DATA.values()]
+
+
+def ran(type_):
+    return Bench(HANDLERS).run(type_)
+
+
+@pytest.mark.parametrize("handler", ["raises", "Runs"])
+def test_the_traceback_in_the_log_begins_in_the_handler(handler):
+    with started_isolated(ran, handler) as process:
+        process.result()
+        files = re.findall(r'File ".*/(\w+)\.py"', process.text)
+    assert files == (["asynchronous_handlers"] if handler == "raises" else [])
 
 
 def stopped(type_, reason, limit, interval, tasks=1):
