@@ -112,6 +112,21 @@ def test_an_image_gets_files_a_user_and_a_service_that_is_enabled(host):
     assert not path_of(host, "/etc/sysusers.d").exists()
 
 
+def test_a_program_of_systemd_that_fails_is_named_with_what_it_says(host):
+    etc = path_of(host, "/opt/odd-image") / "etc"
+    etc.mkdir(parents=True)
+    (etc / "group").mkdir()
+
+    refused = install(host, "--root", "/opt/odd-image", status=1)
+
+    program = "systemd-sysusers --root=/opt/odd-image psched.conf"
+    assert re.search(
+        rf"^Error: `{program}` failed with status [1-9]\d*: .*group", refused, re.MULTILINE
+    )
+    (etc / "group").rmdir()
+    install(host, "--root", "/opt/odd-image")
+
+
 def test_the_service_runs_after_the_commands_that_the_output_names(host):
     shown = install(host)
 
