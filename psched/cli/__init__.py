@@ -2,7 +2,7 @@
 
 `commands` lists the subcommands. The subcommands for schedules and tasks are in
 `psched.cli.schedules`; the subcommands that set up, run and watch the service are in
-`psched.cli.daemon`.
+`psched.cli.daemon`. `psched.cli.install` installs the systemd unit.
 """
 
 import gc

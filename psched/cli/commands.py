@@ -117,6 +117,10 @@ _SUBCOMMANDS = {
         "cli.daemon.configure:configure",
         "Write options of run to a configuration file.",
     ),
+    "install-systemd": (
+        "cli.install.command:install_systemd",
+        "Install the systemd unit, its user, and a configuration.",
+    ),
     "check": (
         "cli.daemon.check:check",
         "Check the configuration, handlers, log and database.",

@@ -44,6 +44,9 @@ ENVIRONMENT = {
 }
 """The environment of the programs in the machine; nothing of the tests' own is in it."""
 
+LIBRARIES = "LD_LIBRARY_PATH=/opt/python/lib"
+"""For an interpreter that is in the machine at another place than it was made for."""
+
 BOOT = r"""
 set -eu
 mkdir "$GROUP"
@@ -241,6 +244,35 @@ class Machine:
             program = self.root / "opt/psched/bin" / name
             program.write_text(PROGRAM.format(module=module, **how))
             program.chmod(0o755)
+
+    def uninstall(self) -> None:
+        """Remove all that was installed, and the user."""
+        etc = self.root / "etc"
+        for name in (
+            "systemd/system/psched.service", "sysusers.d", "tmpfiles.d", "logrotate.d", "psched",
+            "../opt/psched", "../var/log/psched",
+        ):  # fmt: skip
+            path = etc / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name in "passwd", "group", "shadow", "gshadow":
+            if (path := etc / name).exists():
+                lines = path.read_text().splitlines(keepends=True)
+                path.write_text("".join(line for line in lines if not line.startswith("psched:")))
+
+    def install_wheel(self, wheel: Path, folder: str) -> None:
+        """Install a wheel in a new virtual environment, whose other packages are the tests' own."""
+        shutil.copy(wheel, self.root / "opt")
+        self.run(
+            "env", LIBRARIES, _interpreter(), "-m", "venv", "--without-pip", folder
+        )  # fmt: skip
+        self.run(
+            "env", LIBRARIES, "PYTHONPATH=/opt/packages", f"{folder}/bin/python", "-m", "pip",
+            "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed",
+            "--root-user-action=ignore", f"/opt/{wheel.name}",
+        )  # fmt: skip
+        (self.root / "opt" / wheel.name).unlink()
+        [site] = (self.root / folder.lstrip("/")).glob("lib/python*/site-packages")
+        (site / "others.pth").write_text("/opt/packages\n")
 
     def _environment(self) -> dict[str, str]:
         source = Path(psched.__file__).parent

@@ -9,11 +9,11 @@ from support.servers import MissingServerError
 from support.systemd import ForbiddenError, Machine, Unit
 
 
-@pytest.fixture(scope="session")
-def machine(tmp_path_factory):
-    """One machine for all tests of this process."""
+@contextlib.contextmanager
+def booted(home):
+    """A machine; where it cannot be booted, a skip that says why."""
     try:
-        made = Machine(tmp_path_factory.mktemp("machine"))
+        made = Machine(home)
     except MissingServerError as missing:
         if os.environ.get("PSCHED_TEST_NO_SKIP") == "1":
             raise
@@ -21,6 +21,21 @@ def machine(tmp_path_factory):
     except ForbiddenError as forbidden:
         pytest.skip(str(forbidden))
     with contextlib.closing(made):
+        yield made
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory):
+    """One machine for all tests of this process."""
+    with booted(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bare_machine(tmp_path_factory):
+    """A machine on which psched has never been installed."""
+    with booted(tmp_path_factory.mktemp("bare-machine")) as made:
+        made.uninstall()
         yield made
 
 
