@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.code_blocks import ROOT, blocks_of
 from support.owned_process import OwnedProcess
 from support.waiting import wait_for_text
@@ -25,11 +27,10 @@ OF_DATABASE = {
 }
 
 
-def test_the_commands_of_each_database_run_as_printed(database, tmp_path):
-    scheme = re.match(r"[a-z]+", database.url)[0].replace("mariadb", "mysql")
-    [commands] = SECTIONS[OF_DATABASE[scheme]]
-    # A private server has another port and another user.
-    script, replaced = re.subn(r"^url: .*$", f"url: {database.url}", commands, flags=re.MULTILINE)
+def check_commands(name, url, tmp_path):
+    """Run the commands of a section, with the url of a private server."""
+    [commands] = SECTIONS[name]
+    script, replaced = re.subn(r"^url: .*$", f"url: {url}", commands, flags=re.MULTILINE)
     assert replaced == 1
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -47,6 +48,16 @@ def test_the_commands_of_each_database_run_as_printed(database, tmp_path):
         assert terminal.wait() == 0
     finally:
         terminal.close()
+
+
+def test_the_commands_of_each_database_run_as_printed(database, tmp_path):
+    scheme = re.match(r"[a-z]+", database.url)[0].replace("mariadb", "mysql")
+    check_commands(OF_DATABASE[scheme], database.url, tmp_path)
+
+
+@pytest.mark.redis
+def test_the_commands_of_redis_run_as_printed(redis_server, tmp_path):
+    check_commands("Redis", redis_server.url(redis_server.create_database()), tmp_path)
 
 
 def test_each_database_has_a_section():
