@@ -1,6 +1,6 @@
 # What a developer does often. The work itself is in bin/ and .ci/.
 
-.PHONY: test quick lint format demo man
+.PHONY: test quick lint format demo man docs
 
 test:
 	bin/test
@@ -19,3 +19,6 @@ demo:
 
 man:
 	venv="$$(bin/venv run)" && "$$venv/bin/python" -m psched.cli.man build/man
+
+docs:
+	bin/docs

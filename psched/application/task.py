@@ -121,7 +121,7 @@ class Task:
 
     @property
     def schedule_key(self) -> str:
-        """The key of the schedule: that of the task, without what an extra run adds to it.
+        """The key of the schedule, which is that of the task without what an extra run adds to it.
 
         See `psched.core.schedule.Schedule.trigger`.
         """

@@ -130,7 +130,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The status for display: ``running`` if the row is waiting and leased, else ``status``."""
+        """The status for display, ``running`` if the row is waiting and leased, else ``status``."""
         return RUNNING if self.status == WAITING and self.owner is not None else self.status
 
     @property

@@ -28,7 +28,7 @@ class RunnerPool(ABC):
     @property
     @abstractmethod
     def links(self) -> Sequence[Waitable]:
-        """The connections to wait on: one is readable if a runner has sent a message or ended."""
+        """The connections to wait on. One is readable if a runner has sent a message or ended."""
 
     @property
     def waiting(self) -> bool:

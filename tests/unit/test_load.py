@@ -404,7 +404,7 @@ def test_the_documentation_shows_a_real_load(capsys):
     _show(given, load, proposal, "minute", Redaction(()), utc=True)
     page = Path(__file__).parents[2].joinpath("docs/operate.md").read_text()
     section = page.partition("## When is it busy: `psched load`")[2]
-    assert section.split("```\n")[1] == capsys.readouterr().out
+    assert section.split("```text\n")[1].split("```")[0] == capsys.readouterr().out
     assert load.slots_needed > slots_needed(proposal.slots)
 
 

@@ -170,7 +170,7 @@ def test_the_documentation_shows_a_real_screen():
     lines = text_of(EXAMPLE, height=19, selected=("RUNNING", "backup", 0.0))
     page = Path(__file__).parents[2].joinpath("docs/operate.md").read_text()
     section = page.partition("## What runs now: `psched top`")[2]
-    assert section.split("```\n")[1].splitlines() == lines
+    assert section.split("```text\n")[1].split("```")[0].splitlines() == lines
 
 
 def test_styles_tell_what_is_wrong():

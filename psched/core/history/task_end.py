@@ -22,7 +22,7 @@ class TaskEnd:
 
     @property
     def status(self) -> str:
-        """The status: ``finished``, ``cancelled``, ``expired``, ``failed`` or ``quarantined``."""
+        """One of ``finished``, ``cancelled``, ``expired``, ``failed`` and ``quarantined``."""
         return self.row.status
 
     @property
