@@ -169,3 +169,9 @@ def test_no_module_takes_its_name():
 )
 def test_the_interpreters_options_are_found_in_its_command_line(command, options):
     assert interpreter_options(command.split()) == options
+
+
+def test_an_unknown_field_of_a_job_is_named_with_the_one_that_was_meant():
+    jobs = Jobs("program", "program", SETTINGS)
+    with pytest.raises(InvalidError, match=r"^evry: .*did you mean every\?$"):
+        jobs.add("job", lambda: None, {"evry": 3600})
