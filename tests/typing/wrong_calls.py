@@ -35,7 +35,7 @@ def handler(task: psched.Task) -> None:
     task.schedules.add("k", "t", crn="@daily")  # wrong: crn
     task.schedules.push("k", "t", max_attemps=3)  # wrong: max_attemps
     task.schedules.modify("k", crn="@daily")  # wrong: crn
-    task.scheduled_at + 5  # wrong: int
+    task.scheduled_at + 5  # wrong: datetime
 
 
 def serve() -> None:
