@@ -4,6 +4,10 @@
 >>> with psched.open("psched.yml") as schedules:
 ...     schedules.add("s1", "user_task", cron="* * * * *", data={"k": 1})
 
+`open` opens a collection of schedules (`ScheduleCollection`). `start` makes a program a service
+that runs its own jobs; `Worker.run` makes it one that runs the tasks of a collection. A handler
+gets a `Task`. Every error is a `PschedError`, except `ProcessStopError`.
+
 docs/architecture.md describes the structure of the source.
 """
 
@@ -18,40 +22,85 @@ if TYPE_CHECKING:
         AlreadyFinishedError,
         ConfigError,
         InvalidError,
+        MissingDatabaseError,
+        MissingTableError,
         NotFoundError,
+        NotLoadedError,
         NotSupportedError,
         PreemptedError,
         ProcessStopError,
         PschedError,
         ScheduleError,
+        SchemaError,
+        StoreBusyError,
         StoreError,
+        StoreSlowError,
         StoreUnavailableError,
         TransientStoreError,
         UnknownOutcomeError,
     )
+    from psched.base.quantities import Duration
     from psched.client.collection import ScheduleCollection
+    from psched.client.selected import SelectedSchedules
+    from psched.config import Config
+    from psched.core.arguments.fields import (
+        AddOptions,
+        Changes,
+        JobFields,
+        NewSchedule,
+        NewTask,
+        PushOptions,
+    )
+    from psched.core.arguments.settings import Settings
+    from psched.core.history.records import AuditRecord
     from psched.core.history.run import Run
     from psched.core.history.task_end import TaskEnd
+    from psched.core.history.why.answer import Answer
+    from psched.core.model import Row
+    from psched.core.operations.backfills import Backfill
+    from psched.core.operations.changes.rescheduled import Rescheduled
+    from psched.core.operations.pauses import PauseRule
     from psched.core.output.output import Output
+    from psched.core.preview import UpcomingTime
     from psched.core.schedule import Schedule, Schedules
     from psched.core.schedule_metadata import ScheduleMetadata
+    from psched.core.shorthands import When
     from psched.service.embedded import Worker
     from psched.service.functions.app import App
-    from psched.service.start import start
+    from psched.service.start import Program, start
 
     open = open_schedules  # noqa: A001  # PerfectSched's name
 
 _MODULES = {
     "App": "psched.service.functions.app",
     "open": "psched.app:open_schedules",
+    "AddOptions": "psched.core.arguments.fields",
+    "Answer": "psched.core.history.why.answer",
+    "AuditRecord": "psched.core.history.records",
+    "Backfill": "psched.core.operations.backfills",
+    "Changes": "psched.core.arguments.fields",
+    "Config": "psched.config",
+    "Duration": "psched.base.quantities",
+    "JobFields": "psched.core.arguments.fields",
+    "NewSchedule": "psched.core.arguments.fields",
+    "NewTask": "psched.core.arguments.fields",
     "Output": "psched.core.output.output",
+    "PauseRule": "psched.core.operations.pauses",
+    "Program": "psched.service.start",
+    "PushOptions": "psched.core.arguments.fields",
+    "Rescheduled": "psched.core.operations.changes.rescheduled",
+    "Row": "psched.core.model",
     "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
     "ScheduleMetadata": "psched.core.schedule_metadata",
     "Schedules": "psched.core.schedule",
+    "SelectedSchedules": "psched.client.selected",
+    "Settings": "psched.core.arguments.settings",
     "Task": "psched.application.task",
     "TaskEnd": "psched.core.history.task_end",
+    "UpcomingTime": "psched.core.preview",
+    "When": "psched.core.shorthands",
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
@@ -62,29 +111,54 @@ are in `psched.base.errors`.
 """
 
 __all__ = [
+    "AddOptions",
     "AlreadyExistsError",
     "AlreadyFinishedError",
+    "Answer",
     "App",
+    "AuditRecord",
+    "Backfill",
+    "Changes",
+    "Config",
     "ConfigError",
+    "Duration",
     "InvalidError",
+    "JobFields",
+    "MissingDatabaseError",
+    "MissingTableError",
+    "NewSchedule",
+    "NewTask",
     "NotFoundError",
+    "NotLoadedError",
     "NotSupportedError",
     "Output",
+    "PauseRule",
     "PreemptedError",
     "ProcessStopError",
+    "Program",
     "PschedError",
+    "PushOptions",
+    "Rescheduled",
+    "Row",
     "Run",
     "Schedule",
     "ScheduleCollection",
     "ScheduleError",
     "ScheduleMetadata",
     "Schedules",
+    "SchemaError",
+    "SelectedSchedules",
+    "Settings",
+    "StoreBusyError",
     "StoreError",
+    "StoreSlowError",
     "StoreUnavailableError",
     "Task",
     "TaskEnd",
     "TransientStoreError",
     "UnknownOutcomeError",
+    "UpcomingTime",
+    "When",
     "Worker",
     "start",
 ]
@@ -100,3 +174,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
     value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    # `help` and completion ask for the names, also for those that were not used yet.
+    return sorted({*globals(), *__all__, "open"})

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
 from psched.application.arguments import Arguments
 from psched.application.task import Task
 from psched.base.errors import InvalidError
+from psched.core.arguments.fields import FunctionPushOptions
 from psched.core.schedule import Schedule, Schedules
 
 C = ParamSpec("C")
@@ -130,7 +131,7 @@ class TaskFunction(Generic[C, P, R]):
         """
         return self._push(self._arguments.as_data(args, kwargs), self._options)
 
-    def options(self, **options: Any) -> "Push[P]":  # noqa: ANN401  # psched.core.declare checks them
+    def options(self, **options: Unpack[FunctionPushOptions]) -> "Push[P]":
         """Set options of a push, as in ``mail.options(delay="1m").push(to="ann")``.
 
         Args:

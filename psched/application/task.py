@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from math import inf
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.schedule import Schedules
+from psched.triggers.zone import find_zone
 
 LONGEST_WAIT = 366 * 86_400
 """The longest wait, in seconds, that a task may ask for before it is tried again."""
@@ -135,6 +137,11 @@ class Task:
         that PerfectQueue has submitted, is returned as it was before it was wrapped in ``data``.
         """
         return payload.unwrap(self._text, self._form)
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """``scheduled_time`` as an aware datetime in the schedule's time zone."""
+        return find_zone(self.timezone).at(self.scheduled_time)
 
     @property
     def occurrence(self) -> Occurrence:

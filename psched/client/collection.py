@@ -2,9 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from psched.application.task import Task
 from psched.base.clock import Clock
@@ -19,12 +19,14 @@ from psched.client.push_arguments import (
     WITHOUT_TYPE,
     fields_of_push,
     lacks_type,
+    new_key,
     refuse_data_as_type,
 )
 from psched.client.selected import Changers, SelectedSchedules
 from psched.client.waiting import wait_for_end
 from psched.client.writer import read_row
 from psched.config import Config
+from psched.core.arguments.fields import AddOptions, NewSchedule, NewTask, PushOptions
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
 from psched.core.history.task_end import TaskEnd
@@ -158,7 +160,7 @@ class ScheduleCollection(CollectionOfAlerts):
         next_time: When | None = None,
         next_run_time: When | None = None,
         data: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+        **more: Unpack[AddOptions],
     ) -> Schedule:
         """Add a schedule.
 
@@ -206,7 +208,7 @@ class ScheduleCollection(CollectionOfAlerts):
     submit = add
     """The name of `add` in PerfectSched."""
 
-    def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+    def add_many(self, schedules: Iterable[NewSchedule]) -> Sequence[Schedule]:
         """Add many schedules in one transaction: either all of them are added, or none.
 
         All schedules are checked before any is written.
@@ -223,12 +225,9 @@ class ScheduleCollection(CollectionOfAlerts):
             InvalidError: a value is invalid, or a key is given twice; the error's ``field``
                 identifies the schedule and the value, such as ``schedules[17].cron``.
         """
-        return self._add_many(schedules, audited=True)
+        return self._add_many(declare_all(schedules, self._settings, self.now), audited=True)
 
-    def _add_many(
-        self, schedules: Iterable[Mapping[str, Any]], *, audited: bool
-    ) -> Sequence[Schedule]:
-        rows = declare_all(schedules, self._settings, self.now)
+    def _add_many(self, rows: Sequence[Row], *, audited: bool) -> Sequence[Schedule]:
         self._writer.insert(rows, audited=audited)
         return [self[row.key] for row in rows]
 
@@ -246,22 +245,24 @@ class ScheduleCollection(CollectionOfAlerts):
 
     def push(
         self,
-        key: str,
+        key: str | None = None,
         type: str | None = None,  # noqa: A002  # the table's word
         data: Mapping[str, Any] | None = None,
         *,
         run_at: When | None = None,
         timeout: Duration | None = None,
         connection: Any = None,  # noqa: ANN401  # SQLAlchemy is not imported just for this type
-        **more: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+        **more: Unpack[PushOptions],
     ) -> Schedule:
         """Submit a task, which runs once.
 
-        The same task can safely be pushed again: while it waits or runs, and for
+        A task with a key can safely be pushed again: while it waits or runs, and for
         ``retention_time`` after its end, a second push with its key raises an error.
 
         Args:
-            key: the task's unique name.
+            key: the task's unique name. None, if nothing refers to the task by a name of its own:
+                psched makes a key, which begins with the time, and which the result contains. A
+                second push makes a second task then.
             type: the type of task, which selects the handler; default: ``default``. If the settings
                 name no handler (``dispatch``, ``exec`` or ``script``), a ``UserWarning`` says when
                 the type is missing.
@@ -290,22 +291,26 @@ class ScheduleCollection(CollectionOfAlerts):
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
         fields = fields_of_push(given)
         if connection is None:
-            row = declare(key, fields, self._settings, self.now)
+            now = cache(self.now)
+            key = self._new_key(now) if key is None else key
+            row = declare(key, fields, self._settings, now)
             self._writer.insert([row], audited=False)
             return self[key]
         if not isinstance(self._store, JoinsTransactions):
             raise NotSupportedError("connection: this store cannot join a transaction")
         transaction = self._store.join_transaction(connection)
+        key = self._new_key(transaction.now) if key is None else key
         row = declare(key, fields, self._settings, transaction.now)
         transaction.add([row], nonce=self._draw_nonce())
         self._waker.joined(transaction, [row])
         return self[key]
 
-    def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+    def push_many(self, tasks: Iterable[NewTask]) -> Sequence[Schedule]:
         """Submit many tasks in a few round trips: either all of them are pushed, or none.
 
         Args:
-            tasks: for each task, a mapping with the arguments of `push`, except ``connection``.
+            tasks: for each task, a mapping with the arguments of `push`, except ``connection``. A
+                task without a key gets one, as in `push`.
 
         Returns:
             The schedules of the tasks, in the order of the argument.
@@ -318,7 +323,18 @@ class ScheduleCollection(CollectionOfAlerts):
         given = [*tasks]
         if self._warns_without_type and any(map(lacks_type, given)):
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
-        return self._add_many((fields_of_push(task) for task in given), audited=False)
+        now = cache(self.now)
+        rows = declare_all((self._with_key(task, now) for task in given), self._settings, now)
+        return self._add_many(rows, audited=False)
+
+    def _with_key(self, task: Any, now: Callable[[], float]) -> Mapping[str, Any]:  # noqa: ANN401
+        # What is not a mapping is refused later, with an error that contains its number.
+        if isinstance(task, Mapping) and task.get("key") is None:
+            task = {**task, "key": self._new_key(now)}
+        return fields_of_push(task)
+
+    def _new_key(self, now: Callable[[], float]) -> str:
+        return new_key(now(), self._draw_nonce())
 
     # --- reading -------------------------------------------------------------------------
 
@@ -328,7 +344,7 @@ class ScheduleCollection(CollectionOfAlerts):
         Raises:
             NotFoundError: no schedule has this key.
         """
-        return ScheduleMetadata(self._read(key))
+        return self._metadata(self._read(key))
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
         """Read the schedules with these keys, in a few round trips.
@@ -337,7 +353,7 @@ class ScheduleCollection(CollectionOfAlerts):
             The schedules by key. Keys that no schedule has are left out.
         """
         found = self._send(lambda: self._store.look(keys))
-        return {key: ScheduleMetadata(row) for key, row in found.items()}
+        return {key: self._metadata(row) for key, row in found.items()}
 
     def list(
         self,
@@ -375,7 +391,10 @@ class ScheduleCollection(CollectionOfAlerts):
 
     def _list(self, selection: Selection) -> Iterator[ScheduleMetadata]:
         rows = self._send(lambda: self._store.rows(selection))
-        yield from map(ScheduleMetadata, read_each(self._send, rows))
+        yield from map(self._metadata, read_each(self._send, rows))
+
+    def _metadata(self, row: Row) -> ScheduleMetadata:
+        return ScheduleMetadata(row, self._settings.timezone)
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """Return the next occurrences of a schedule; see `Schedule.next`."""

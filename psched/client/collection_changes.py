@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from psched.base.clock import Clock
 from psched.base.retry import Send
@@ -16,6 +16,7 @@ from psched.client.operations.type_pauses import ShownAsPaused, TypePauser
 from psched.client.operations.waking import Waker
 from psched.client.writer import Writer
 from psched.config import Config
+from psched.core.arguments.fields import Changes
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
@@ -79,7 +80,7 @@ class CollectionChanges(CollectionHistory):
         key: str,
         decide: Callable[[Row], Mapping[str, Any]] | None = None,
         /,
-        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+        **changes: Unpack[Changes],
     ) -> None:
         """Change a schedule's definition.
 
@@ -118,7 +119,7 @@ class CollectionChanges(CollectionHistory):
         /,
         *,
         dry_run: bool = False,
-        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+        **changes: Unpack[Changes],
     ) -> Rescheduled:
         """Change a schedule's definition as `modify` does, and say what that does.
 

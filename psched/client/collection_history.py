@@ -69,6 +69,7 @@ class CollectionHistory:
         self.auditor = Auditor(store, author=author, clock=clock, send=send)
         self._store = store
         self._send = send
+        self._zone = settings.timezone
         self._explain = partial(explain_from_store, store, settings, send)
 
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
@@ -85,7 +86,9 @@ class CollectionHistory:
             newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST, extra_runs=False)
             # Older records can be those of a deleted schedule with the same key. So an attempt is
             # recognized by its lease.
-            return next((run for run in newest if run.record.lease == row.settled_by), None)
+            records = (run.record for run in newest)
+            zone = row.timezone or self._zone
+            return next((Run(each, zone) for each in records if each.lease == row.settled_by), None)
         except TransientStoreError:
             raise
         except (NotSupportedError, StoreError):
@@ -148,7 +151,7 @@ class CollectionHistory:
         records = read_each(self._send, self._send(lambda: history.runs(selection)))
         if both:
             records = (each for each in records if each.outcome in outcomes)
-        return map(Run, islice(records, limit))
+        return (Run(each, self._zone) for each in islice(records, limit))
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
         """Find the last run of each of these keys, in a few round trips.
@@ -165,7 +168,7 @@ class CollectionHistory:
         if not isinstance(history, FindsLastRuns):
             raise NotSupportedError("this store cannot find the last runs of many keys")
         found = self._send(lambda: history.last_runs(keys))
-        return {key: Run(record) for key, record in found.items()}
+        return {key: Run(record, self._zone) for key, record in found.items()}
 
     def outputs(
         self,
@@ -203,7 +206,7 @@ class CollectionHistory:
         if (problem := self._send(store.output_problem)) is not None:
             raise NotSupportedError(f"no output is kept: {problem}")
         records = read_each(self._send, self._send(lambda: store.outputs(selection)))
-        return map(Output, islice(records, limit))
+        return (Output(each, self._zone) for each in islice(records, limit))
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
         """Note in the audit trail why the changes in the ``with`` block are made."""

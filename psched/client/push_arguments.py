@@ -1,6 +1,7 @@
 """The arguments of `ScheduleCollection.push`: their conversion, and their most likely mistakes."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from psched.base.errors import InvalidError
@@ -24,7 +25,19 @@ WITHOUT_TYPE = (
 for each line of a program, and not once for each task."""
 
 
-def refuse_data_as_type(method: str, key: str, type_: object) -> None:
+def new_key(now: float, nonce: str) -> str:
+    """Make a key for a task that is pushed without one; keys sort by the time of the push.
+
+    Args:
+        now: the present time in Unix seconds.
+        nonce: a text that makes the key unique.
+    """
+    milliseconds = int(now * 1000)
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}{milliseconds % 1000:03d}Z-{nonce}"
+
+
+def refuse_data_as_type(method: str, key: str | None, type_: object) -> None:
     """Refuse data where a method expects the type.
 
     Raises:
@@ -34,7 +47,7 @@ def refuse_data_as_type(method: str, key: str, type_: object) -> None:
         raise InvalidError(
             "type",
             f"must be a text, not {type(type_).__name__}; the type stands before the data:"
-            f" {method}({key!r}, 'TYPE', data={{…}})",
+            f" {method}({key or 'KEY'!r}, 'TYPE', data={{…}})",
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from typing import Any
+from typing import Any, Unpack
 
 from psched.base.clock import Clock
 from psched.client.operations.editing import Decide, Editor
@@ -13,6 +13,7 @@ from psched.client.operations.pausing import CAN_BE_PAUSED, CAN_BE_RESUMED, Paus
 from psched.client.operations.skipping import CAN_BE_SKIPPED, Skipper
 from psched.client.operations.wanted import Wanted
 from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
+from psched.core.arguments.fields import Changes
 from psched.core.declare import When
 from psched.core.model import (
     CANCELLED,
@@ -317,7 +318,7 @@ class SelectedSchedules:
         dry_run: bool = False,
         report: Report | None = None,
         confirm: Confirm | None = None,
-        **changes: Any,  # noqa: ANN401  # psched.core.declare checks its names and values
+        **changes: Unpack[Changes],
     ) -> ManyChanged:
         """Change the definitions of those that are not being deleted or moved.
 

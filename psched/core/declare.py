@@ -16,6 +16,7 @@ from psched.config import OVERRIDES, Config
 from psched.config.monitoring.expect import Expectations
 from psched.config.monitoring.hooks import ON_SETTINGS
 from psched.core import shorthands
+from psched.core.arguments.fields import refuse_unknown
 from psched.core.attempts import decided_until
 from psched.core.catchup import iso
 from psched.core.columns import (
@@ -50,7 +51,7 @@ FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES,
 
 TIMES = ("next_time", "next_run_time")
 
-_KNOWN = frozenset({*FIELDS, *SHORTHANDS, *TIMES})
+KNOWN = (*FIELDS, *SHORTHANDS, *TIMES)
 
 TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
@@ -85,7 +86,7 @@ def _declared(
     key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
 ) -> tuple[Row, Definition]:
     refuse_extra_key(check_name("key", key))
-    _refuse_unknown(fields)
+    refuse_unknown(fields, KNOWN)
     given = {name: value for name, value in fields.items() if value is not None}
     fields = expand_shorthands(key, given)
     row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
@@ -308,7 +309,7 @@ def redeclare(
 def _redeclared(
     fields: Mapping[str, Any], settings: Config, now: Callable[[], float], seen: Row
 ) -> Row:
-    _refuse_unknown(fields)
+    refuse_unknown(fields, KNOWN)
     fields = expand_shorthands(seen.key, fields)
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
@@ -408,13 +409,6 @@ def alive_time_of(type_: str, settings: Config) -> int | None:
     """
     lease: int | None = settings.types.get(type_, {}).get("alive_time")
     return lease
-
-
-def _refuse_unknown(fields: Mapping[str, Any]) -> None:
-    for name in fields:
-        if name not in _KNOWN:
-            known = ", ".join((*FIELDS, *SHORTHANDS))
-            raise InvalidError(name, f"is not a field of a schedule; these are {known}")
 
 
 def _changed_options(

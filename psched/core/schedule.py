@@ -8,10 +8,11 @@ not import `psched.client`.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 
 from psched.base.errors import NotFoundError
 from psched.base.quantities import Duration
+from psched.core.arguments.fields import AddOptions, Changes, NewSchedule, NewTask, PushOptions
 from psched.core.declare import When
 from psched.core.history.records import AuditRecord
 from psched.core.history.run import Run
@@ -233,7 +234,7 @@ class Schedule(OperatedSchedule):
         """
         return self._collection.wait_for_end(self.key, timeout)
 
-    def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
+    def modify(self, **changes: Unpack[Changes]) -> None:
         """Change the schedule's definition; see `ScheduleCollection.modify`.
 
         Args:
@@ -287,30 +288,30 @@ class Schedules(OperatesSchedules, Protocol):
         next_time: When | None = None,
         next_run_time: When | None = None,
         data: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401  # checked by psched.core.declare
+        **more: Unpack[AddOptions],
     ) -> Schedule:
         """Register a schedule."""
         ...
 
-    def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+    def add_many(self, schedules: Iterable[NewSchedule]) -> Sequence[Schedule]:
         """Register many schedules, all of them or none."""
         ...
 
     def push(
         self,
-        key: str,
+        key: str | None = None,
         type: str | None = None,  # noqa: A002  # the table's word
         data: Mapping[str, Any] | None = None,
         *,
         run_at: When | None = None,
         timeout: Duration | None = None,
         connection: Any = None,  # noqa: ANN401  # of SQLAlchemy, which we do not import here
-        **more: Any,  # noqa: ANN401  # checked by psched.core.declare
+        **more: Unpack[PushOptions],
     ) -> Schedule:
         """Submit a task: a schedule that runs only once."""
         ...
 
-    def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+    def push_many(self, tasks: Iterable[NewTask]) -> Sequence[Schedule]:
         """Submit many tasks, all of them or none."""
         ...
 
@@ -382,7 +383,7 @@ class Schedules(OperatesSchedules, Protocol):
         key: str,
         decide: Callable[[Row], Mapping[str, Any]] | None = None,
         /,
-        **changes: Any,  # noqa: ANN401  # checked by psched.core.declare
+        **changes: Unpack[Changes],
     ) -> None:
         """Change a schedule's definition."""
         ...

@@ -1,12 +1,14 @@
 """The data of a schedule that a read returns, in the API for programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from psched.base.compression import LARGEST
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.model import Row
 from psched.core.operations.pausing import pause_of
+from psched.triggers.zone import find_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +17,11 @@ class ScheduleMetadata:
 
     Attributes:
         row: all columns of the schedule, in their stored form.
+        default_zone: the time zone of the settings.
     """
 
     row: Row
+    default_zone: str = field(default="UTC", repr=False, compare=False)
 
     @property
     def key(self) -> str:
@@ -78,6 +82,28 @@ class ScheduleMetadata:
         None if the schedule has no next run.
         """
         return self.row.next_run_time
+
+    @property
+    def next_scheduled_at(self) -> datetime | None:
+        """``next_time`` as an aware datetime in the schedule's time zone.
+
+        Raises:
+            InvalidError: the stored time zone is unknown.
+        """
+        return self._local(self.next_time)
+
+    @property
+    def next_run_at(self) -> datetime | None:
+        """``next_run_time`` as an aware datetime in the schedule's time zone.
+
+        Raises:
+            InvalidError: the stored time zone is unknown.
+        """
+        return self._local(self.next_run_time)
+
+    def _local(self, instant: int | None) -> datetime | None:
+        zone = find_zone(self.timezone or self.default_zone)
+        return None if instant is None else zone.at(instant)
 
     @property
     def status(self) -> str:

@@ -11,8 +11,9 @@ from psched.application.function import TaskFunction
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
 from psched.config import Config
+from psched.core.arguments.fields import refuse_unknown
 from psched.core.columns import NAME_LENGTH, check_name
-from psched.core.declare import declare
+from psched.core.declare import KNOWN, declare
 from psched.core.model import Row
 from psched.core.shorthands import name_main_class
 
@@ -63,6 +64,7 @@ class Jobs:
             raise InvalidError("key", f"{key!r} is the key of another job of this program")
         if "type" in fields:
             raise InvalidError("type", "is derived from the job's key; leave it out")
+        refuse_unknown(fields, KNOWN)
         fields = {name: value for name, value in fields.items() if value is not None}
         if not (callable(run) or callable(getattr(run, "run", None))):
             raise InvalidError("run", "must be a function, a class, or an object with run()")

@@ -9,13 +9,15 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from psched import config
 from psched.app import ConfigLike, open_schedules, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.arguments.fields import JobFields
+from psched.core.arguments.settings import Settings
 from psched.core.columns import check_name
 from psched.process import early_signals, kernel
 from psched.service.functions.app import App
@@ -41,7 +43,7 @@ def start(
     label: str | None = None,
     prune: bool = False,
     join: bool = True,
-    **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
+    **settings: Unpack[Settings],
 ) -> "Program":
     """Make this program a service that runs its own jobs.
 
@@ -82,16 +84,17 @@ def start(
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("psched.start must be called in the program's main thread")
+    own: dict[str, Any] = {**settings}
     if backend is not None:
-        if clash := {"url", "type"} & {*settings}:
+        if clash := {"url", "type"} & {*own}:
             raise ConfigError(
                 f"backend: and {min(clash)} both say where the jobs are stored; leave one out"
             )
-        settings |= _settings_of(backend)
+        own |= _settings_of(backend)
     whole = read_config(given)
-    if "catchup" not in settings and not _is_catchup_set(given, whole):
-        settings["catchup"] = "latest"
-    whole = whole.with_settings(**settings)
+    if "catchup" not in own and not _is_catchup_set(given, whole):
+        own["catchup"] = "latest"
+    whole = whole.with_settings(**own)
     if not whole.store_kind.keeps_options:
         raise ConfigError(f"type: a store of type {whole.type} keeps no labels; use another")
     name = program_name()
@@ -121,7 +124,7 @@ class Program:
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
 
-    def add(self, key: str, run: object, **fields: Any) -> None:  # noqa: ANN401  # see declare
+    def add(self, key: str, run: object, **fields: Unpack[JobFields]) -> None:
         """Add a job.
 
         Args:
@@ -141,7 +144,7 @@ class Program:
         """
         self._jobs.add(key, run, fields)
 
-    def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
+    def task(self, key: str, **fields: Unpack[JobFields]) -> Callable[[F], F]:
         """Add the decorated function as a job; see `add` for the arguments.
 
         Raises:

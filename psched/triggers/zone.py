@@ -73,6 +73,10 @@ class Zone:
     name: str
     _info: ZoneInfo = field(repr=False, compare=False)
 
+    def at(self, instant: float) -> datetime:
+        """An instant as an aware datetime in this zone; in UTC if it is `LATEST` or later."""
+        return datetime.fromtimestamp(instant, self._info if instant < LATEST else UTC)
+
     def wall(self, instant: int) -> int:
         """Return the wall time shown at an instant."""
         shown = datetime.fromtimestamp(instant, self._info)

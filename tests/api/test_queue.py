@@ -48,6 +48,29 @@ class TestPushing:
         assert schedules.poll() is None
         assert row("k").next_run_time - now() > 3500
 
+    def test_without_a_key_each_push_makes_a_task_of_its_own_and_tells_its_key(self, schedules):
+        first = schedules.push(type="t", data={"n": 1})
+        many = schedules.push_many([{"type": "t"}, {"type": "t", "key": "mine"}])
+        assert len({first.key, *(each.key for each in many)}) == 3
+        assert many[1].key == "mine"
+        assert first.metadata().data == {"n": 1}
+        made = datetime.strptime(first.key[:19], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
+        assert abs(made.timestamp() - schedules.now()) < 3600
+        first.cancel()
+        assert schedules.wait(first.key) == "cancelled"
+
+    def test_its_times_are_datetimes_in_its_time_zone_too(self, schedules, row):
+        schedules.push("k", run_at=1_700_000_000, timezone="Asia/Tokyo")
+        read = row("k")
+        assert read.next_scheduled_at.isoformat() == "2023-11-15T07:13:20+09:00"
+        assert read.next_run_at == read.next_scheduled_at
+        task = schedules.poll()
+        assert task.scheduled_at.isoformat() == "2023-11-15T07:13:20+09:00"
+        assert task.scheduled_at.timestamp() == task.scheduled_time
+        task.finish()
+        assert read.next_scheduled_at == schedules.wait_for_end("k").run.scheduled_at
+        assert next(schedules.runs("k")).scheduled_at == task.scheduled_at
+
     @pytest.mark.parametrize("end", ["waiting", "running", "finished", "cancelled"])
     def test_its_key_is_taken_whatever_became_of_it(self, schedules, end):
         schedules.push("k")

@@ -191,3 +191,9 @@ def test_a_program_includes_the_functions_of_an_app_which_pushes_to_its_schedule
         program.include(app)
     program.add("daily", mail, cron="@daily", data={"to": "ann"})
     assert program._jobs.dispatch().find("program/daily") is mail.handler
+
+
+def test_an_unknown_field_of_a_job_is_named_with_the_one_that_was_meant():
+    jobs = Jobs("program", "program", SETTINGS)
+    with pytest.raises(InvalidError, match=r"^evry: .*did you mean every\?$"):
+        jobs.add("job", lambda: None, {"evry": 3600})

@@ -1,5 +1,7 @@
 """The command add."""
 
+from typing import Any
+
 import click
 
 from psched.base.errors import InvalidError
@@ -63,7 +65,12 @@ def add(
     settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
     find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
-    more = {"every": interval, "jitter": jitter, "catchup": catchup, "dst_policy": dst_policy}
+    more: dict[str, Any] = {
+        "every": interval,
+        "jitter": jitter,
+        "catchup": catchup,
+        "dst_policy": dst_policy,
+    }
     with open_to_change(settings, message) as schedules:
         try:
             added = schedules.add(

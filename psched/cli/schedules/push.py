@@ -76,7 +76,7 @@ def push(
     *,
     raw: bool,
     as_json: bool,
-    **own: float | None,
+    **own: Any,  # noqa: ANN401  # the settings of a task
 ) -> None:
     """Submit a task that runs once.
 

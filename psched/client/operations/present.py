@@ -64,9 +64,9 @@ class CollectionOfPresent(CollectionChanges):
         earliest = 1000 * since
         if isinstance(history, SummarizesRuns):
             found = self._send(lambda: history.failures(since=earliest, among=among, limit=limit))
-            return [Run(record) for record in found]
+            return [Run(record, self._zone) for record in found]
         newest = self._send(lambda: history.runs(RunSelection(since=earliest, limit=among)))
-        return [Run(record) for record in islice(filter(_has_failed, newest), limit)]
+        return [Run(record, self._zone) for record in islice(filter(_has_failed, newest), limit)]
 
     def live_workers(self) -> Sequence[WorkerRecord]:
         """The workers that are alive, as far as their records tell; each writes one a minute.

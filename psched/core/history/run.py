@@ -1,11 +1,13 @@
 """One record of the run history in the API for programs."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.core.history.records import FOREVER, RunRecord
+from psched.triggers.zone import find_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +19,11 @@ class Run:
 
     Attributes:
         record: all fields of the record, in their stored form.
+        zone: the time zone of ``scheduled_at``.
     """
 
     record: RunRecord
+    zone: str = field(default="UTC", repr=False, compare=False)
 
     @property
     def key(self) -> str:
@@ -40,6 +44,15 @@ class Run:
     def scheduled_time(self) -> int:
         """The scheduled time of the occurrence, or of the first one of a span, in Unix seconds."""
         return self.record.scheduled_time
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """``scheduled_time`` as an aware datetime.
+
+        It is in the time zone of the settings, because the record does not contain that of the
+        schedule. The run of a `TaskEnd` has the time zone of its task.
+        """
+        return find_zone(self.zone).at(self.scheduled_time)
 
     @property
     def until(self) -> int | None:

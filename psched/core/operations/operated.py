@@ -1,8 +1,9 @@
 """The part of the API for programs with which operators steer schedules by hand."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
+from psched.core.arguments.fields import Changes
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill
@@ -36,7 +37,7 @@ class OperatesSchedules(Protocol):
         /,
         *,
         dry_run: bool = False,
-        **changes: Any,  # noqa: ANN401  # checked by psched.core.declare
+        **changes: Unpack[Changes],
     ) -> Rescheduled:
         """Change a schedule's definition, and say what that does."""
         ...
@@ -149,7 +150,7 @@ class OperatedSchedule:
         self,
         *,
         dry_run: bool = False,
-        **changes: Any,  # noqa: ANN401  # see ScheduleCollection.modify
+        **changes: Unpack[Changes],
     ) -> Rescheduled:
         """Change the schedule's definition, and say what that does.
 

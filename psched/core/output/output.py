@@ -1,8 +1,10 @@
 """What one attempt has printed, in the API for programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from psched.core.output.records import OutputRecord
+from psched.triggers.zone import find_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +16,11 @@ class Output:
 
     Attributes:
         record: all fields of the record, in their stored form.
+        zone: the time zone of ``scheduled_at``.
     """
 
     record: OutputRecord
+    zone: str = field(default="UTC", repr=False, compare=False)
 
     @property
     def key(self) -> str:
@@ -27,6 +31,15 @@ class Output:
     def scheduled_time(self) -> int:
         """The scheduled time of the occurrence, in Unix seconds."""
         return self.record.scheduled_time
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """``scheduled_time`` as an aware datetime.
+
+        It is in the time zone of the settings, because the record does not contain that of the
+        schedule, which may have been deleted or changed since.
+        """
+        return find_zone(self.zone).at(self.scheduled_time)
 
     @property
     def attempt(self) -> int:

@@ -1,9 +1,9 @@
 """``psched.App``: registers functions as tasks, pushes their tasks, and runs them as a dispatch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from typing_extensions import override
 
@@ -15,6 +15,8 @@ from psched.base.errors import InvalidError, LoadError
 from psched.client.collection import ScheduleCollection
 from psched.client.push_arguments import fields_of_push
 from psched.config import Config, from_mapping
+from psched.core.arguments.fields import FunctionOptions
+from psched.core.arguments.settings import Settings
 from psched.core.columns import check_name
 from psched.core.declare import declare
 from psched.core.operations.extra_rows import random_id
@@ -75,7 +77,7 @@ class App(Dispatch):
         /,
         *,
         environment: str | None = None,
-        **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
+        **settings: Unpack[Settings],
     ) -> None:
         super().__init__()
         self.functions: dict[str, TaskFunction[Any, Any, Any]] = {}
@@ -83,7 +85,7 @@ class App(Dispatch):
             lambda: open_schedules(read_config(given, environment, settings))
         )
 
-    def task(self, type_: str, /, **options: Any) -> TaskDecorator:  # noqa: ANN401  # see declare
+    def task(self, type_: str, /, **options: Unpack[FunctionOptions]) -> TaskDecorator:
         """Make the decorated function a task.
 
         The arguments of the function must be values that JSON can represent. A parameter that is
@@ -157,7 +159,7 @@ class App(Dispatch):
         return super().find(type_) if found is None else found.handler
 
 
-def _check_usual_options(options: dict[str, Any]) -> None:
+def _check_usual_options(options: Mapping[str, Any]) -> None:
     """Refuse options that no push of the function could have.
 
     Raises:

@@ -1,0 +1,1 @@
+"""The types of arguments by keyword: fields of schedules and tasks, and settings."""

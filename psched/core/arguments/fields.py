@@ -1,0 +1,152 @@
+"""The fields of a schedule or a task, as type checkers know them.
+
+`psched.core.declare` checks names and values again when a program runs. Each field can also be
+None: then the default applies, or in a change, the schedule's own value is removed.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, Required, TypedDict
+
+from psched.base.errors import InvalidError
+from psched.base.quantities import Duration
+from psched.core.shorthands import When
+
+Size = int | str
+"""A number of bytes, or a text such as ``"64K"``."""
+
+
+class Expected(TypedDict, total=False):
+    """The parts of the field ``expect``; ``"off"`` switches a part off."""
+
+    late: Duration | Literal[False] | None
+    longest: Duration | Literal[False] | None
+    silent: Duration | Literal[False] | None
+    unusual: float | Literal["off", False] | None
+
+
+class SharedSettings(TypedDict, total=False):
+    """The settings that an installation has, and that a schedule or a task can have for itself."""
+
+    alive_time: Duration | None
+    catchup: Literal["all", "latest", "skip"] | None
+    catchup_limit: int | None
+    catchup_grace: Duration | None
+    catchup_window: Duration | None
+    jitter: Duration | None
+    dst_policy: Literal["debian", "wallclock"] | None
+    retry_wait: Duration | None
+    retry_backoff: Literal["fixed", "exponential"] | None
+    retry_wait_limit: Duration | None
+    max_attempts: int | None
+    pause_after_failures: int | None
+    on_return: Literal["finish", "retry"] | None
+    expire: Duration | None
+    retention_time: Duration | None
+    kill_timeout: Duration | None
+    kill_interval: Duration | None
+    history: Literal["all", "failures", "none"] | None
+    output: Literal["both", "history", "service", "raw", "none"] | None
+    output_limit: Size | None
+    result: Literal["explicit", "return"] | None
+    expect: Expected | Literal["off", False] | None
+    on_failed: str | Sequence[str] | None
+    on_late: str | Sequence[str] | None
+    on_lost: str | Sequence[str] | None
+    on_recovered: str | Sequence[str] | None
+    ping: str | None
+    ping_output: Size | None
+
+
+class OwnSettings(SharedSettings, total=False):
+    """The settings that a schedule or a task can have for itself, and its annotations."""
+
+    label: str | None
+    note: str | None
+    payload: str | None
+
+
+class PushOptions(OwnSettings, total=False):
+    """What `psched.ScheduleCollection.push` takes besides its own parameters."""
+
+    at: When | None
+    delay: Duration | None
+    next_time: When | None
+    next_run_time: When | None
+    timezone: str | None
+
+
+class FunctionOptions(OwnSettings, total=False):
+    """The options of all pushes of a function of a `psched.App`."""
+
+    delay: Duration | None
+    timezone: str | None
+    timeout: Duration | None
+
+
+class FunctionPushOptions(PushOptions, total=False):
+    """The options of one push of a function of a `psched.App`."""
+
+    key: str | None
+    run_at: When | None
+    timeout: Duration | None
+    connection: Any
+
+
+class AddOptions(OwnSettings, total=False):
+    """What `psched.ScheduleCollection.add` takes besides its own parameters."""
+
+    every: Duration | None
+    align: bool | None
+    at: When | None
+    trigger: object
+
+
+class JobFields(AddOptions, total=False):
+    """The fields of a job of a program; its type is derived from its key."""
+
+    cron: str | None
+    delay: Duration | None
+    timezone: str | None
+    next_time: When | None
+    next_run_time: When | None
+    data: Mapping[str, Any] | None
+
+
+class Changes(JobFields, total=False):
+    """What `psched.ScheduleCollection.modify` can change."""
+
+    type: str
+
+
+class NewSchedule(JobFields, total=False):
+    """One schedule of `psched.ScheduleCollection.add_many`."""
+
+    key: Required[str]
+    type: str | None
+
+
+class NewTask(PushOptions, total=False):
+    """One task of `psched.ScheduleCollection.push_many`."""
+
+    key: str | None
+    type: str | None
+    data: Mapping[str, Any] | None
+    run_at: When | None
+    timeout: Duration | None
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse the first field whose name is not known.
+
+    Raises:
+        InvalidError: a name is unknown; the error's text suggests a name that is like it, or lists
+            the known ones.
+    """
+    for name in given:
+        if name not in known:
+            if near := get_close_matches(str(name), known, 1):
+                hint = f"did you mean {near[0]}?"
+            else:
+                hint = f"these are {', '.join(known)}"
+            raise InvalidError(name, f"is not a field of a schedule; {hint}")
