@@ -37,6 +37,7 @@ from psched.core.catchup import iso
 from psched.stores import encryption
 from psched.stores.connection_advice import network_fix
 from psched.stores.deadline_socket import Budget
+from psched.stores.forks import Ownership
 from psched.stores.redis import errors, scripts
 from psched.stores.redis.connection import DriverConnection
 from psched.stores.redis.encoding import Argument
@@ -116,6 +117,7 @@ class Connector:
         self._hosts = deque(address.hosts or [("", 0)])
         self._sentinels = None if address.service is None else self._watch(address.service)
         self._connection: DriverConnection | None = None
+        self._ownership = Ownership()
         self._may_write = False
         self.shown = ""
         self.server = Server("", "", "")
@@ -211,7 +213,9 @@ class Connector:
         """
         self._may_write = False
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if self._ownership.lost:
+            self._ownership.leave(connection)
+        elif connection is not None:
             connection.disconnect()
         if self._sentinels is not None:
             self._sentinels.close()
@@ -294,6 +298,8 @@ class Connector:
         If connecting has used up the time of the request, the request fails, but the connection
         stays open for the next request.
         """
+        if self._ownership.lost:
+            self.disconnect()
         if self._connection is not None and not self._connection.is_connected:
             # The driver closes a connection if an exception interrupts a request, and would reopen
             # it for the next request. We drop the connection, because psched would not check the

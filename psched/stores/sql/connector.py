@@ -1,12 +1,10 @@
 """One connection to the database, which is opened when it is needed and closed when it breaks.
 
-There is no connection pool, and psched uses few transactions. Nearly every write is one statement,
-which commits by itself, and changes a row only if the row is as expected. Such a write takes one
-round trip instead of three, and leaves no partial work behind if a process or a server dies.
+There is no connection pool. Nearly every write is one statement, which commits by itself, and
+changes a row only if it is as expected, so no partial work is left if a process dies.
 
 A url can name several servers, one of which accepts writes. A request that has to connect tries
-only one of the servers, so that servers that are down do not add up to a long wait. After a
-failure, the next request tries the next server.
+only one of them, so that the waits do not add up. After a failure, the next request tries the next.
 """
 
 import random
@@ -34,6 +32,7 @@ from psched.config import urls
 from psched.config.tls import Tls
 from psched.stores import connection_advice
 from psched.stores.deadline_socket import Budget
+from psched.stores.forks import Ownership
 from psched.stores.sql import galera, raw_execute
 from psched.stores.sql.dialects import Dialect, ServerInfo, dialect_of
 from psched.stores.sql.dialects.clock_steps import ClockSteps
@@ -110,6 +109,7 @@ class Connector:
         self._tls = tls
         self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
+        self._ownership = Ownership()
         self._prepared = 0  # how many steps `_connected` has completed
         self.server_info = ServerInfo()
 
@@ -336,19 +336,19 @@ class Connector:
     def disconnect(self) -> None:
         """Close the connection; the next call that runs work opens a new one."""
         connection, self._connection, self._prepared = self._connection, None, 0
-        if connection is not None:
-            # The connection is invalidated first, so that nothing is sent to the server: sending
-            # could block if the server does not respond.
+        if self._ownership.lost:
+            self._ownership.leave(connection)
+        elif connection is not None:
+            # It is invalidated first: sending could block if the server does not respond.
             connection.invalidate()
             connection.close()
 
     def _connected(self) -> Connection:
         """Open and prepare the connection if necessary, and return it.
 
-        If a slow server leaves no time for all steps of connecting in one request, the next
-        request continues with the remaining steps.
+        If a slow server leaves no time for all steps, the next request continues with the rest.
         """
-        if self._connection is not None and self._connection.invalidated:
+        if self._ownership.lost or getattr(self._connection, "invalidated", False):
             self.disconnect()
         if self._connection is not None and self._is_astray(self._connection):
             self.disconnect()
