@@ -40,6 +40,7 @@ from psched.process import kernel
 from psched.process.child import reap
 from psched.process.kernel import set_title
 from psched.process.link import Link, packed
+from psched.process.signals import is_received
 from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
 from psched.runner.end_report import ProgramEnd
@@ -417,8 +418,12 @@ def _report(task: Task, error: BaseException, failure: str) -> None:
 
 
 def _is_clean() -> bool:
-    """Whether the process has no second thread, which could disturb the next task."""
+    """Whether the next task can run in this process.
+
+    It must have no second thread, which could disturb the task. It must still receive TERM: asyncio
+    restores the default action after a handler has called ``loop.add_signal_handler``.
+    """
     try:
-        return threads() == 1
+        return threads() == 1 and is_received(signal.SIGTERM)
     except OSError:  # threads cannot be counted, for example because no descriptor is left
         return False

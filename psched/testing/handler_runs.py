@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from typing_extensions import override
 
@@ -14,6 +14,7 @@ from psched.application.function import TaskFunction, running
 from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, UnfinishedError, described
 from psched.config import from_mapping
+from psched.core.arguments.settings import Settings
 from psched.core.columns import check_number, encode
 from psched.core.declare import When
 from psched.core.definition import parse_row
@@ -119,7 +120,7 @@ def run(
     scheduled_time: When = _SCHEDULED_TIME,
     schedules: Schedules | None = None,
     catch_exceptions: bool = False,
-    **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
+    **settings: Unpack[Settings],
 ) -> HandlerRun:
     """Run a handler as a worker would, but in this process and without a database.
 

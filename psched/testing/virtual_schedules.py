@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from math import floor, inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from sqlalchemy import Connection
 from typing_extensions import override
@@ -21,6 +21,7 @@ from psched.application.task import Task, assignment
 from psched.base.errors import LoadError, described
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
+from psched.core.arguments.settings import Settings
 from psched.core.columns import payload_text
 from psched.core.declare import When
 from psched.core.definition import parse_row
@@ -124,7 +125,7 @@ class Schedules(ScheduleCollection):
         /,
         *,
         now: When = NOW,
-        **settings: Any,  # noqa: ANN401  # etc/psched.yml explains the settings
+        **settings: Unpack[Settings],
     ) -> None:
         self.clock = ManualClock(wall=instant("now", now))
         self._at_once = (0.0, 0)
