@@ -12,8 +12,8 @@ from psched.core.columns import encode
 
 _UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
-_TASK = re.compile(r"(^|[\s.|\[])Task\b")
-"""Finds the class `Task` in the text of an annotation."""
+_TASK = re.compile(r"(psched\.)?Task( \| None)?|(typing\.)?Optional\[(psched\.)?Task\]")
+"""The texts of annotations that mean the class `Task`."""
 
 
 class Arguments:
@@ -132,7 +132,7 @@ def _takes_task(parameter: inspect.Parameter, annotation: object) -> bool:
     if annotation is inspect.Parameter.empty:
         return parameter.name == "task"
     if isinstance(annotation, str):
-        return _TASK.search(annotation) is not None
+        return _TASK.fullmatch(annotation) is not None
     return annotation is Task or Task in typing.get_args(annotation)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 from psched.application.task import Task
+from psched.base.errors import LoadError
 from psched.core.schedule import Schedules
 
 _STEPS = ("before_perform", "perform", "after_perform")
@@ -56,12 +57,27 @@ class Base:
         """
         if self._is_asynchronous:
             return self._run_steps()
-        if not self.before_perform():
+        if not self._plain(self.before_perform()):
             return None
         try:
-            return self.perform()
+            return self._plain(self.perform())
         finally:
-            self.after_perform()
+            self._plain(self.after_perform())
+
+    def _plain(self, returned: Any) -> Any:  # noqa: ANN401
+        """Return what a step has returned, which must not be a coroutine here.
+
+        Raises:
+            LoadError: it is one. A decorator hides that the step is a coroutine function, so the
+                steps would not wait for one another.
+        """
+        if inspect.iscoroutine(returned):
+            returned.close()
+            raise LoadError(
+                f"{type(self).__name__}: {returned.__qualname__} is a coroutine, but what the class"
+                " defines is no coroutine function; make the wrapper of its decorator async def"
+            )
+        return returned
 
     async def _run_steps(self) -> Any:  # noqa: ANN401
         """Do what `run` does, and await the steps that are coroutine functions."""

@@ -1,11 +1,7 @@
 """Functions that are tasks: a call pushes a task, and a worker calls the function with its data."""
 
 import functools
-import inspect
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
@@ -23,9 +19,6 @@ P = ParamSpec("P")
 
 R = TypeVar("R")
 
-_RUNNING: ContextVar[tuple[Task, int] | None] = ContextVar("psched_running_task", default=None)
-"""The task that is being run, and the thread that runs its handler; None if none is run."""
-
 _KEY_OF_TYPE = 200
 """How many characters of the type begin a key that psched draws."""
 
@@ -34,26 +27,6 @@ _OF_THE_CALL = {
     "data": "is made from the arguments of push()",
 }
 """Arguments of `ScheduleCollection.push` that are no options, and why."""
-
-
-@contextmanager
-def running(task: Task) -> Iterator[None]:
-    """Make a task the one that this thread runs, within the block."""
-    before = _RUNNING.set((task, threading.get_ident()))
-    try:
-        yield
-    finally:
-        _RUNNING.reset(before)
-
-
-def running_task() -> Task | None:
-    """The task that this thread runs; None if it runs none.
-
-    Other threads of the task run none, also those that have got a copy of the context: they must
-    not use the connection of the task at the same time.
-    """
-    found = _RUNNING.get()
-    return found[0] if found is not None and found[1] == threading.get_ident() else None
 
 
 class Pushes(Protocol):
@@ -156,23 +129,11 @@ class TaskFunction(Generic[C, P, R]):
 
     def _make_handler(self) -> Callable[[Task], Any]:
         function, arguments = self._function, self._arguments
-        run: Callable[[Task], Any]
-        if inspect.iscoroutinefunction(function):
 
-            async def run_coroutine(task: Task) -> Any:  # noqa: ANN401
-                call: Any = function
-                with running(task):
-                    return await call(**arguments.from_data(task))
+        def run(task: Task) -> Any:  # noqa: ANN401
+            call: Any = function
+            return call(**arguments.from_data(task))
 
-            run = run_coroutine
-        else:
-
-            def run_function(task: Task) -> Any:  # noqa: ANN401
-                call: Any = function
-                with running(task):
-                    return call(**arguments.from_data(task))
-
-            run = run_function
         # Only the names: with ``__wrapped__``, the handler would seem to have other parameters.
         return functools.update_wrapper(
             run, function, assigned=("__module__", "__name__", "__qualname__"), updated=()

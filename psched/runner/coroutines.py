@@ -74,7 +74,7 @@ class Cancellation:
         self.reason = ""
 
     def ask(self, reason: str) -> bool:
-        """Cancel the task, if this is the first call; a signal handler calls this.
+        """Have the task cancelled, if this is the first call; a signal handler calls this.
 
         Returns:
             False if the loop has been blocked since the first call, so that the task does not know
@@ -83,12 +83,12 @@ class Cancellation:
         if self.reason:
             return self._is_noticed or time.monotonic() < self._asked + _BLOCKED
         self.reason, self._asked = reason, time.monotonic()
-        # This call comes before `cancel`, because callbacks run in this order: a task that blocks
-        # the loop while it cleans up has been cancelled, and must not be interrupted again. The
-        # call also wakes the loop, which may be waiting.
-        self._loop.call_soon_threadsafe(self._notice)
-        self._task.cancel()
+        # The loop cancels the task, and not the signal handler: the handler can interrupt asyncio
+        # between its check that a future is pending and the change of that future, which would then
+        # raise InvalidStateError in another task. The call also wakes a loop that waits.
+        self._loop.call_soon_threadsafe(self._cancel)
         return True
 
-    def _notice(self) -> None:
+    def _cancel(self) -> None:
         self._is_noticed = True
+        self._task.cancel()

@@ -17,6 +17,7 @@ from typing import Any
 from typing_extensions import override
 
 from psched.application.dispatch import check_returned
+from psched.application.running import running
 from psched.application.task import Holder, Task
 from psched.base.compression import LARGEST
 from psched.base.errors import (
@@ -355,16 +356,17 @@ class Runner:
             raise LoadError(
                 f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
             )
-        if isinstance(handler, type):
-            make: Callable[[Task], Any] = handler
-            run = make(task)
-            if callable(getattr(run, "kill", None)):
-                self._stop.offer(run.kill)
-            returned = run.run()
-        else:
-            returned = handler(task)
-        if hasattr(returned, "__await__"):
-            returned = run_in_loop(returned, self._stop)
+        with running(task):
+            if isinstance(handler, type):
+                make: Callable[[Task], Any] = handler
+                run = make(task)
+                if callable(getattr(run, "kill", None)):
+                    self._stop.offer(run.kill)
+                returned = run.run()
+            else:
+                returned = handler(task)
+            if hasattr(returned, "__await__"):
+                returned = run_in_loop(returned, self._stop)
         check_returned(returned, task.type)
         if assignment["result"] == "return" and returned is not None:
             _keep_returned(task, returned)

@@ -158,13 +158,17 @@ class Program:
         return decorate
 
     def include(self, app: App) -> None:
-        """Run the tasks of an app, too: those of the functions that it has now.
+        """Run the tasks of an app, too.
 
-        From now on, the app uses the settings of this program.
+        Functions that you add to the app later are not included. From now on, the app uses the
+        settings of this program.
 
         Raises:
-            InvalidError: a job of this program has the type of one of the functions as its key.
+            InvalidError: a job of this program has the type of one of the functions as its key, or
+                the app has routes.
         """
+        if app.routes:
+            raise InvalidError("app", "has routes; add their handlers to the program by add()")
         for type_, function in app.functions.items():
             self.add(type_, run=function)
         app.use(partial(open_schedules, self._jobs.settings))

@@ -10,11 +10,12 @@ from typing import Any, Unpack
 from typing_extensions import override
 
 from psched.application.dispatch import check_handler, check_returned
-from psched.application.function import TaskFunction, running
+from psched.application.function import TaskFunction
+from psched.application.running import running
 from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, UnfinishedError, described
 from psched.config import from_mapping
-from psched.core.arguments.settings import Settings
+from psched.core.arguments.fields import SharedSettings
 from psched.core.columns import check_number, encode
 from psched.core.declare import When
 from psched.core.definition import parse_row
@@ -83,6 +84,10 @@ class ObservedLease(Holder):
         return self._schedules
 
 
+class RunningLoopError(RuntimeError):
+    """A test that runs in an event loop has run an asynchronous handler."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRun:
     """How the run of a handler has ended.
@@ -120,7 +125,7 @@ def run(
     scheduled_time: When = _SCHEDULED_TIME,
     schedules: Schedules | None = None,
     catch_exceptions: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[SharedSettings],
 ) -> HandlerRun:
     """Run a handler as a worker would, but in this process and without a database.
 
@@ -144,6 +149,7 @@ def run(
     Raises:
         InvalidError: the data are not a JSON object, or another argument is invalid.
         LoadError: the handler cannot be a handler.
+        RunningLoopError: the handler is asynchronous, and so is the test.
         UnfinishedError: the handler has returned without a decision, and ``on_return`` is
             ``retry``. `catch_exceptions` applies to it, too.
     """
@@ -201,8 +207,8 @@ def call(
         # of the app's own settings.
         with running(task):
             returned = _called(handler, task, values)
-    except (Exception, SystemExit) as raised:
-        if not catch_exceptions:
+    except (Exception, SystemExit, asyncio.CancelledError) as raised:
+        if not catch_exceptions or isinstance(raised, RunningLoopError):
             raise
         error = raised
     decision = lease.decision
@@ -226,7 +232,7 @@ def _called(handler: Any, task: Task, values: Mapping[str, Any]) -> Any:  # noqa
     """Call a handler as a runner does; return what it has returned."""
     returned = handler(task).run() if isinstance(handler, type) else handler(task)
     if inspect.isawaitable(returned):
-        returned = asyncio.run(_value_of(returned))
+        returned = _value_of(returned)
     check_returned(returned, task.type)
     if values["result"] == "return" and returned is not None:
         with suppress(InvalidError):  # a worker logs a warning, and does not keep it
@@ -239,8 +245,24 @@ def _called(handler: Any, task: Task, values: Mapping[str, Any]) -> Any:  # noqa
     return returned
 
 
-async def _value_of(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401
-    return await awaitable
+def _value_of(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401
+    """Run what a handler has returned in an event loop, as a runner does.
+
+    Raises:
+        RunningLoopError: this thread runs an event loop already.
+    """
+
+    async def main() -> Any:  # noqa: ANN401
+        return await awaitable
+
+    if asyncio._get_running_loop() is None:  # noqa: SLF001  # `get_running_loop` raises an error
+        return asyncio.run(main())
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+    raise RunningLoopError(
+        "an asynchronous handler is run in an event loop of its own, but this test runs in one:"
+        " make the test a plain function"
+    )
 
 
 def _with_task(function: Callable[..., Any]) -> Callable[[Task], Any]:

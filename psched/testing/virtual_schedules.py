@@ -18,7 +18,7 @@ from typing_extensions import override
 from psched.application.dispatch import Dispatch
 from psched.application.router import Router, instance
 from psched.application.task import Task, assignment
-from psched.base.errors import LoadError, described
+from psched.base.errors import InvalidError, LoadError, described
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
 from psched.core.arguments.settings import Settings
@@ -115,7 +115,7 @@ class Schedules(ScheduleCollection):
 
     Raises:
         ConfigError: a setting is invalid.
-        InvalidError: ``now`` is not an instant.
+        InvalidError: ``now`` is not an instant, or ``url`` is given.
         LoadError: a handler cannot be a handler.
     """
 
@@ -127,6 +127,8 @@ class Schedules(ScheduleCollection):
         now: When = NOW,
         **settings: Unpack[Settings],
     ) -> None:
+        if "url" in settings:
+            raise InvalidError("url", "is that of a temporary database; leave it out")
         self.clock = ManualClock(wall=instant("now", now))
         self._at_once = (0.0, 0)
         dispatch = None if handlers is None else _dispatch_of(handlers)

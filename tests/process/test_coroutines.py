@@ -1,13 +1,15 @@
 """Asynchronous handlers: they run in an event loop, and are cancelled when they must stop."""
 
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from psched.runner.stop_flags import Reason
-from support.asynchronous_handlers import HANDLERS
+from support.asynchronous_handlers import HANDLERS, cancelled_many_times
 from support.bench import Bench
 from support.isolated import isolated, started_isolated
 from support.processes import title
@@ -28,6 +30,10 @@ OUTCOMES = {
     "Runs": "Finish()",
     "Performs": FAILED("ValueError: no"),
     "Declines": "Finish()",
+    "Hides": FAILED(
+        "Hides: Hides.perform is a coroutine, but what the class defines is no coroutine function;"
+        " make the wrapper of its decorator async def"
+    ),
     "returns_a_generator": FAILED(
         "the handler of 'returns_a_generator' has returned a generator, so its code has not run; it"
         " must be a function that returns"
@@ -79,8 +85,7 @@ def stopped(type_, reason, limit, interval, tasks=1):
         HANDLERS, kill_interval=interval, graceful_kill_limit=limit, max_tasks_per_child=tasks
     )
     task = bench.start(type_, gate="gate")
-    bench.until(lambda: title(task.runner.pid).endswith("attempt 1"))
-    bench.turn(0.2)
+    bench.until(Path("working").exists)
     bench.tasks.stop(task, Reason[reason])
     return bench.finish(task), task.runner.pid
 
@@ -156,6 +161,22 @@ def shown_before_and_after(times):
 def test_it_leaves_nothing_open_in_a_process_that_is_used_again():
     first, last = isolated(shown_before_and_after, 3, timeout=60)
     assert first == last
+
+
+def shown_after_one_that_restores_term():
+    bench = Bench(HANDLERS, max_tasks_per_child=1000)
+    bench.run("restores_term")
+    bench.run("shows_itself")
+    return [json.loads(data)["pid"] for data in bench.ledger.data]
+
+
+def test_a_process_that_does_not_receive_term_any_more_is_not_used_again():
+    first, second = isolated(shown_after_one_that_restores_term)
+    assert first != second
+
+
+def test_a_cancellation_harms_no_other_task_of_the_loop():
+    assert isolated(cancelled_many_times, 1500, timeout=60) == [None]
 
 
 LOADS = """

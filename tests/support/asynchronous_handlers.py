@@ -3,15 +3,20 @@
 import asyncio
 import functools
 import os
+import random
+import signal
 import time
 from pathlib import Path
 
 from psched.application import Base
+from psched.application.running import running_task
 from psched.base.errors import ProcessStopError
+from psched.runner.coroutines import Cancellation
 from support.misbehaving_handlers import note
 
 
 async def returns(task):
+    assert running_task() is task
     await asyncio.sleep(0)
     await asyncio.to_thread(task.update_data, {"from": "a thread"})
     task.extend()
@@ -85,6 +90,30 @@ class Declines(Performs):
         return False
 
 
+def logged(step):
+    """A decorator whose wrapper is no coroutine function."""
+
+    @functools.wraps(step)
+    def wrapper(self):
+        return step(self)
+
+    return wrapper
+
+
+class Hides(Base):
+    """Has a step that does not look like a coroutine function."""
+
+    @logged
+    async def perform(self):
+        note("never")
+
+
+async def restores_term(task):
+    """Have asyncio replace psched's handler of TERM by the default action."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, note, "TERM")
+    await shows_itself(task)
+
+
 def returns_a_generator(_task):
     return (number for number in range(3))
 
@@ -97,6 +126,11 @@ def returns_an_asynchronous_generator(task):
     return generates(task)
 
 
+def working():
+    """Tell the test that the handler's code runs."""
+    Path("working").touch()
+
+
 async def awaits(task):
     """Wait until a file exists."""
     gate = Path(task.data["gate"])
@@ -105,7 +139,7 @@ async def awaits(task):
 
 
 async def cleans_up(task):
-    note("working")
+    working()
     try:
         await awaits(task)
     except BaseException as error:
@@ -120,7 +154,7 @@ async def cleans_up(task):
 
 
 async def clings(task):
-    note("working")
+    working()
     while True:
         try:
             await awaits(task)
@@ -129,7 +163,7 @@ async def clings(task):
 
 
 async def computes(_task):
-    note("working")
+    working()
     try:
         while True:
             pass
@@ -139,7 +173,7 @@ async def computes(_task):
 
 
 async def waits_for_a_thread(task):
-    note("working")
+    working()
     try:
         await asyncio.to_thread(time.sleep, 1000)
     finally:
@@ -148,7 +182,7 @@ async def waits_for_a_thread(task):
 
 
 async def asks(task):
-    note("working")
+    working()
     try:
         while True:
             task.extend()
@@ -165,7 +199,7 @@ class Listens:
         self.reasons = []
 
     async def run(self):
-        note("working")
+        working()
         while len(self.reasons) < 5:  # noqa: ASYNC110  # a signal handler adds them
             await asyncio.sleep(0.01)
         note(" ".join(self.reasons))
@@ -192,6 +226,8 @@ HANDLERS = {
         Runs,
         Performs,
         Declines,
+        Hides,
+        restores_term,
         returns_a_generator,
         returns_an_asynchronous_generator,
         cleans_up,
@@ -203,3 +239,35 @@ HANDLERS = {
         shows_itself,
     )
 } | {"partly": functools.partial(returns), "callable": Callable()}
+
+
+async def cancelled_beside_others(after):
+    """Have a signal cancel a task that speaks with another one; return what that one raises."""
+    loop = asyncio.get_running_loop()
+    questions, answers = asyncio.Queue(), asyncio.Queue()
+
+    async def answer():
+        while True:
+            await answers.put(await questions.get())
+
+    async def ask():
+        while True:
+            questions.put_nowait(1)
+            await answers.get()
+
+    answering, asking = asyncio.ensure_future(answer()), asyncio.ensure_future(ask())
+    cancellation = Cancellation(loop, asking)
+    signal.signal(signal.SIGALRM, lambda *_: cancellation.ask("timeout"))
+    signal.setitimer(signal.ITIMER_REAL, after)
+    await asyncio.wait([asking])
+    if answering.done():
+        return repr(answering.exception())
+    answering.cancel()
+    return None
+
+
+def cancelled_many_times(times):
+    """What the other task has raised, in so many event loops."""
+    rng = random.Random(1)  # noqa: S311  # moments of signals
+    found = {asyncio.run(cancelled_beside_others(rng.uniform(2e-4, 12e-4))) for _ in range(times)}
+    return [*found]

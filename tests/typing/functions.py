@@ -46,9 +46,3 @@ async def calls(task: Task) -> None:
     assert_type(report(task, days=3), str)
     assert_type(await fetch("https://example.com"), bytes)
     mail("ann", sbject="Hi")  # wrong: sbject
-
-
-def declares() -> None:
-    psched.App(urll="memory:")  # wrong: urll
-    app.task("mail", max_attempts="3")  # wrong: max_attempts
-    app.task("mail", evry=3600)  # wrong: evry

@@ -44,4 +44,7 @@ def serve() -> None:
         jobs.add("report", run=report, every=3600, max_attempts="3")  # wrong: max_attempts
         jobs.task("report", crn="@daily")  # wrong: crn
     psched.start(urll="memory:")  # wrong: urll
+    app = psched.App(urll="memory:")  # wrong: urll
+    app.task("mail", max_attempts="3")  # wrong: max_attempts
+    app.task("mail", evry=3600)  # wrong: evry
     psched.start(url="memory:", concurrency="3")  # wrong: concurrency

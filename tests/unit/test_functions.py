@@ -13,7 +13,8 @@ import pytest
 import psched
 from psched.app import make_store, read_config
 from psched.application import Dispatch
-from psched.application.function import TaskFunction, running_task
+from psched.application.function import TaskFunction
+from psched.application.running import running, running_task
 from psched.application.task import Task, assignment
 from psched.base.errors import AlreadyExistsError, ConfigError, InvalidError
 from psched.config import from_mapping
@@ -227,37 +228,41 @@ def test_a_function_that_a_task_runs_pushes_to_the_schedules_of_the_task(app, tm
         follow.push(number=1)
 
     with psched.open({"url": other}) as schedules:
-        app.find("begin")(task_of("{}", schedules))
+        task = task_of("{}", schedules)
+        with running(task):
+            app.find("begin")(task)
         assert [each.type for each in schedules.list()] == ["follow"]
     assert len(app.schedules) == 0
     follow.push(number=2)
     assert len(app.schedules) == 1
 
 
-def test_a_coroutine_function_stays_one(app):
+def test_a_coroutine_function_is_called_with_the_data_and_returns_its_coroutine(app):
     async def waits(to):
         return to, running_task()
 
     function = TaskFunction(app, "waits", waits, {})
-    assert inspect.iscoroutinefunction(function.handler)
     assert asyncio.run(function("ann")) == ("ann", None)
     task = task_of('{"to": "ann"}')
-    assert asyncio.run(function.handler(task)) == ("ann", task)
+    with running(task):
+        assert asyncio.run(function.handler(task)) == ("ann", task)
 
 
 def test_another_thread_of_a_task_does_not_use_the_connection_of_the_task(app):
     @app.task("threads")
     def threads():
-        pushing = threading.Thread(target=contextvars.copy_context().run, args=(running,))
+        pushing = threading.Thread(target=contextvars.copy_context().run, args=(push,))
         pushing.start()  # as asyncio.to_thread does
         pushing.join()
 
     found = []
 
-    def running():
+    def push():
         found.append((running_task(), len(app.schedules)))
 
-    app.find("threads")(task_of("{}"))  # this task has no schedules
+    task = task_of("{}")  # it has no schedules
+    with running(task):
+        app.find("threads")(task)
     assert found == [(None, 0)]
 
 

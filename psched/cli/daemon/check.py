@@ -105,11 +105,13 @@ def _check_handlers(settings: Config) -> None:
     dispatch = load_handlers(settings)
     if isinstance(dispatch, SingleHandler):
         click.echo(f"handlers: {dispatch.name} for every type: ok")
-    elif isinstance(dispatch, App):
-        click.echo(f"handlers: {len(dispatch.functions)} functions: ok")
     elif dispatch is not None:
         dispatch.load_all()
-        click.echo(f"handlers: {len(dispatch.routes)} routes: ok")
+        found = f"{len(dispatch.routes)} routes"
+        if isinstance(dispatch, App):
+            functions = f"{len(dispatch.functions)} functions"
+            found = f"{functions}, {found}" if dispatch.routes else functions
+        click.echo(f"handlers: {found}: ok")
     else:
         click.echo("handlers: none configured")
     if dispatch is not None and dispatch.find("exec") is not None:

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast,
 from typing_extensions import override
 
 from psched.app import CLOCK, ConfigLike, new_nonce, open_schedules, read_config
-from psched.application.dispatch import Dispatch, check_handler
+from psched.application.dispatch import Dispatch, Routes, check_handler
 from psched.application.function import TaskFunction, check_options
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
@@ -152,6 +152,16 @@ class App(Dispatch):
             yield
         finally:
             self._schedules = before
+
+    @classmethod
+    @override
+    def route(cls, routes: Routes) -> None:
+        if cls is App:
+            raise LoadError(
+                "psched.App: routes belong to a class, so all apps would get them; make a subclass"
+                " of App"
+            )
+        super().route(routes)
 
     @override
     def find(self, type_: str) -> Any | None:
