@@ -47,6 +47,9 @@ LANGUAGES = {"python", "yaml", "sh", "console", "sql", "ini", "json", "dockerfil
 RUNS_NO_MORE = ("psched.start(", "Worker.run(", ".wait", "import pytest")
 """What is in Python code that needs a worker, or becomes a daemon, and so is not run here."""
 
+RUN_ELSEWHERE = "testing.md"
+"""The page whose Python code is a program with its tests, which tests/e2e/test_testing.py runs."""
+
 OTHER_FILES = {"apiVersion", "services", "startupProbe", "jobs", "scrape_configs"}
 """Keys at the top of YAML that other programs read."""
 
@@ -271,6 +274,8 @@ def modules(tmp_path_factory):
     (folder / "filestore.py").write_text((ROOT / "docs/examples/filestore.py").read_text())
     page = ROOT / "docs/tasks.md"
     dispatch = next(each for each in blocks_of(page, page.read_text()) if each.language == "python")
+    jobs = next(each for each in BLOCKS if each.text.startswith("# jobs.py\n"))
+    (folder / "jobs.py").write_text(jobs.text)
     (folder / "myapp").mkdir()
     (folder / "myapp/__init__.py").touch()
     (folder / "myapp/schedules.py").write_text(dispatch.text)
@@ -280,7 +285,9 @@ def modules(tmp_path_factory):
 
 @of("python")
 def test_python_runs(block, modules, database):
-    if any(word in block.text for word in RUNS_NO_MORE) or free_names(block.text) - {"schedules"}:
+    runs_no_more = any(word in block.text for word in RUNS_NO_MORE)
+    is_incomplete = free_names(block.text) - {"schedules"}
+    if runs_no_more or is_incomplete or block.page.name == RUN_ELSEWHERE:
         compile(block.text, block.place, "exec")
         return
     (modules / "psched.db").write_bytes(database.read_bytes())
@@ -305,7 +312,8 @@ def test_python_runs(block, modules, database):
 def test_python_has_the_right_types(modules, tmp_path):
     named = {}
     for number, block in enumerate(each for each in BLOCKS if each.language == "python"):
-        if block.unchecked is None:
+        # The modules of the page that is run elsewhere are others than those of the pages here.
+        if block.unchecked is None and block.page.name != RUN_ELSEWHERE:
             file = tmp_path / f"block_{number}.py"
             given = [GIVEN[name] for name in sorted(free_names(block.text) & {*GIVEN})]
             # On one line, so that a line of the file is a line of the block.

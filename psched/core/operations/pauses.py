@@ -71,7 +71,7 @@ class PauseRule:
 
     @property
     def what(self) -> str:
-        """What is paused, in words: ``type mail``, or ``everything``."""
+        """What is paused, such as ``type mail`` or ``everything``."""
         return "everything" if self.type is None else f"type {cut(self.type, _LONGEST_TYPE)}"
 
     def reason(self, zone: Zone) -> str:
