@@ -21,7 +21,11 @@ class ScheduleMetadata:
     """
 
     row: Row
-    default_zone: str = field(default="UTC", repr=False, compare=False)
+    default_zone: str = field(default="UTC", compare=False)
+
+    def __repr__(self) -> str:
+        # The payload is not shown, because this text is logged, and it can contain secrets.
+        return f"<ScheduleMetadata {self.key} type={self.type!r} status={self.row.status}>"
 
     @property
     def key(self) -> str:

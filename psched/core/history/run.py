@@ -23,7 +23,13 @@ class Run:
     """
 
     record: RunRecord
-    zone: str = field(default="UTC", repr=False, compare=False)
+    zone: str = field(default="UTC", compare=False)
+
+    def __repr__(self) -> str:
+        # A traceback and a result are not shown, because this text is logged.
+        words = [self.outcome, self.record.fate]
+        shown = " ".join(word for word in words if word)
+        return f"<Run {self.key}.{self.scheduled_time} attempt={self.attempt} {shown}>"
 
     @property
     def key(self) -> str:

@@ -20,6 +20,12 @@ class TaskEnd:
     row: Row
     run: Run | None
 
+    def __repr__(self) -> str:
+        # Neither the payload nor a traceback is shown, because this text is logged, and they can
+        # contain secrets.
+        reason = f": {self.reason}" if self.reason else ""
+        return f"<TaskEnd {self.row.key} {self.status}{reason}>"
+
     @property
     def status(self) -> str:
         """One of ``finished``, ``cancelled``, ``expired``, ``failed`` and ``quarantined``."""

@@ -20,7 +20,12 @@ class Output:
     """
 
     record: OutputRecord
-    zone: str = field(default="UTC", repr=False, compare=False)
+    zone: str = field(default="UTC", compare=False)
+
+    def __repr__(self) -> str:
+        # What was printed is not shown, because this text is logged.
+        occurrence = f"{self.key}.{self.scheduled_time}"
+        return f"<Output {occurrence} attempt={self.attempt} bytes={len(self.raw)}>"
 
     @property
     def key(self) -> str:
