@@ -9,6 +9,7 @@ import pytest
 from support.waiting import HANG_TIMEOUT, wait_until
 
 PROGRAM = """
+    import asyncio
     import os
     from dataclasses import dataclass
     from pathlib import Path
@@ -41,6 +42,18 @@ PROGRAM = """
 
         def run(self):
             note("handler", self.task.data)
+
+    async def later():
+        await asyncio.sleep(0)
+        note("later")
+
+    class Greeting:
+        def __init__(self, who):
+            self.who = who
+
+        async def run(self, task):
+            await asyncio.sleep(0)
+            note("greeting", self.who, task.scheduled_time)
 
     def crash():
         note("crash")
@@ -104,6 +117,16 @@ def program(request, make_service, open_database):
 def small(service, tmp_path):
     """A program on SQLite."""
     return Program(service, f"sqlite:///{tmp_path}/psched.db")
+
+
+def test_functions_and_objects_can_be_asynchronous(small):
+    small.write(
+        f"s.add('later', {EACH}, run=later)", f"s.add('greeting', {EACH}, run=Greeting('ann'))"
+    )
+    small.start()
+
+    small.wait_for_note("later")
+    small.wait_for_note("greeting ann [0-9]+")
 
 
 def keys(program):
