@@ -150,6 +150,8 @@ def test_a_run_has_times_in_seconds_and_memory_in_bytes(schedules, write):
         "type": "t",
         "label": "ops",
         "scheduled_time": 1_800_000_000,
+        "scheduled_at": datetime(2027, 1, 15, 8, tzinfo=UTC),
+        "zone": "UTC",
         "until": None,
         "count": 1,
         "attempt": 2,
