@@ -130,16 +130,22 @@ class Plant:
         return {number for (number,) in found}
 
     def end_sessions(self):
-        """End those of the master's workers."""
+        """End those of the master's workers, at least one."""
+        # A worker may have none at this moment, because it is about to connect again.
+        wait_until(self._end_sessions, what="a session to end")
+
+    def _end_sessions(self):
+        """End the sessions that there are; whether there was one."""
         if self.server.kind == "redis":
-            self.server.query("CLIENT", "KILL", "TYPE", "normal")
-        elif self.server.kind == "postgresql":
+            return self.server.query("CLIENT", "KILL", "TYPE", "normal")
+        if self.server.kind == "postgresql":
             pids = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-            self.query(f"{pids} WHERE usename = 'u'")
-        else:
-            for number in self.sessions():
-                with contextlib.suppress(pymysql.err.OperationalError):
-                    self.query(f"KILL {number}")
+            return self.query(f"{pids} WHERE usename = 'u'")
+        sessions = self.sessions()
+        for number in sessions:
+            with contextlib.suppress(pymysql.err.OperationalError):
+                self.query(f"KILL {number}")
+        return sessions
 
     def restart(self, stop):
         """Stop the server, and start it again."""
