@@ -7,7 +7,12 @@ from psched.base.errors import described
 from psched.base.texts import visible
 from psched.core.history.records import LONGEST_ERROR
 
-_OWN = ("psched.runner.runner", "psched.runner.coroutines", "psched.application.function")
+_OWN = (
+    "psched.runner.runner",
+    "psched.runner.coroutines",
+    "psched.application.calling",
+    "psched.application.function",
+)
 """The modules whose frames are left out at the beginning of a traceback, like those of asyncio."""
 
 _NOTE = "\n… ({} characters left out)\n"

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
-from psched.application.dispatch import check_returned
-from psched.application.running import running
+from psched.application.calling import call_handler
 from psched.application.task import Holder, Task
 from psched.base.compression import LARGEST
 from psched.base.errors import (
@@ -356,33 +356,13 @@ class Runner:
             raise LoadError(
                 f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
             )
-        with running(task):
-            if isinstance(handler, type):
-                make: Callable[[Task], Any] = handler
-                run = make(task)
-                if callable(getattr(run, "kill", None)):
-                    self._stop.offer(run.kill)
-                returned = run.run()
-            else:
-                returned = handler(task)
-            if hasattr(returned, "__await__"):
-                returned = run_in_loop(returned, self._stop)
-        check_returned(returned, task.type)
-        if assignment["result"] == "return" and returned is not None:
-            _keep_returned(task, returned)
-        must_finish = assignment["on_return"] == "retry" and not getattr(
-            handler, "finishes_by_returning", False
+        call_handler(
+            handler,
+            task,
+            assignment,
+            offer_kill=self._stop.offer,
+            run_awaitable=partial(run_in_loop, stop=self._stop),
         )
-        if must_finish and not task.settled:
-            raise UnfinishedError("returned without finish(), and on_return is retry")
-
-
-def _keep_returned(task: Task, returned: Any) -> None:  # noqa: ANN401  # any value
-    """Make what a handler has returned the result of its task, if it can be a result."""
-    try:
-        task.result = returned
-    except InvalidError as error:
-        _log.warning("what the handler has returned is not kept as the result: %s", error.problem)
 
 
 def _program_end(error: BaseException) -> ProgramEnd | None:

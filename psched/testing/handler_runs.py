@@ -3,17 +3,16 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 from typing_extensions import override
 
-from psched.application.dispatch import check_handler, check_returned
+from psched.application.calling import call_handler
+from psched.application.dispatch import check_handler
 from psched.application.function import TaskFunction
-from psched.application.running import running
 from psched.application.task import Holder, Task, assignment
-from psched.base.errors import InvalidError, NotSupportedError, UnfinishedError, described
+from psched.base.errors import InvalidError, NotSupportedError, described
 from psched.config import from_mapping
 from psched.core.arguments.fields import SharedSettings
 from psched.core.columns import check_number, encode
@@ -203,10 +202,10 @@ def call(
     error: BaseException | None = None
     returned = None
     try:
-        # Also for handlers that are no functions of an app: what they push must not go to the store
-        # of the app's own settings.
-        with running(task):
-            returned = _called(handler, task, values)
+        # Nothing stops the handler, so nobody calls its ``kill``.
+        returned = call_handler(
+            handler, task, values, offer_kill=lambda _kill: None, run_awaitable=_value_of
+        )
     except (Exception, SystemExit, asyncio.CancelledError) as raised:
         if not catch_exceptions or isinstance(raised, RunningLoopError):
             raise
@@ -226,23 +225,6 @@ def call(
         progress=lease.reports,
         extensions=lease.extensions,
     )
-
-
-def _called(handler: Any, task: Task, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Call a handler as a runner does; return what it has returned."""
-    returned = handler(task).run() if isinstance(handler, type) else handler(task)
-    if inspect.isawaitable(returned):
-        returned = _value_of(returned)
-    check_returned(returned, task.type)
-    if values["result"] == "return" and returned is not None:
-        with suppress(InvalidError):  # a worker logs a warning, and does not keep it
-            task.result = returned
-    must_finish = values["on_return"] == "retry" and not getattr(
-        handler, "finishes_by_returning", False
-    )
-    if must_finish and not task.settled:
-        raise UnfinishedError("returned without finish(), and on_return is retry")
-    return returned
 
 
 def _value_of(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401

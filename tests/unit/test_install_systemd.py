@@ -52,7 +52,7 @@ def install(environment, image, capsys):
 
 @pytest.fixture
 def strict_umask():
-    """That of an administrator who lets nobody read new files."""
+    """The umask of an administrator whose new files nobody else can read."""
     before = os.umask(0o077)
     yield
     os.umask(before)

@@ -28,11 +28,11 @@ class State(Enum):
     """What becomes of a file."""
 
     WRITE = "write"
-    """It does not exist."""
+    """The file does not exist, and is written."""
     REPLACE = "replace"
     """Another version of psched wrote it, and nobody has changed it."""
     SAME = "same"
-    """It has the wanted content."""
+    """The file is as it would be written, so nothing is done."""
     KEEP = "keep"
     """Somebody has changed it, or has put a symbolic link in its place."""
     UNKNOWN = "unknown"

@@ -1,0 +1,64 @@
+"""Calls the handler of a task: in a runner, and in a user's own tests."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from psched.application.dispatch import check_returned
+from psched.application.running import running
+from psched.application.task import Task
+from psched.base.errors import InvalidError, UnfinishedError
+
+_log = logging.getLogger("psched.task")
+
+
+def call_handler(
+    handler: Any,  # noqa: ANN401  # see dispatch.Target
+    task: Task,
+    assignment: Mapping[str, Any],
+    *,
+    offer_kill: Callable[[Callable[[str], object]], object],
+    run_awaitable: Callable[[Awaitable[Any]], Any],
+) -> Any:  # noqa: ANN401  # the handler's own value
+    """Run the code of a handler for a task, and return what it has returned.
+
+    Args:
+        handler: a class that takes the task and has ``run()``, or a function that takes the task.
+        task: the task.
+        assignment: contains the settings ``result`` and ``on_return`` of the task.
+        offer_kill: receives the method ``kill`` of the handler, if there is one.
+        run_awaitable: runs what an asynchronous handler has returned, and returns its value.
+
+    Raises:
+        LoadError: the handler is a generator function, so its code has not run.
+        UnfinishedError: the handler has returned without a decision, and ``on_return`` is
+            ``retry``.
+    """
+    with running(task):
+        if isinstance(handler, type):
+            make: Callable[[Task], Any] = handler
+            run = make(task)
+            if callable(getattr(run, "kill", None)):
+                offer_kill(run.kill)
+            returned = run.run()
+        else:
+            returned = handler(task)
+        if hasattr(returned, "__await__"):
+            returned = run_awaitable(returned)
+    check_returned(returned, task.type)
+    if assignment["result"] == "return" and returned is not None:
+        _keep_returned(task, returned)
+    must_finish = assignment["on_return"] == "retry" and not getattr(
+        handler, "finishes_by_returning", False
+    )
+    if must_finish and not task.settled:
+        raise UnfinishedError("returned without finish(), and on_return is retry")
+    return returned
+
+
+def _keep_returned(task: Task, returned: Any) -> None:  # noqa: ANN401  # any value
+    """Make what a handler has returned the result of its task, if it can be a result."""
+    try:
+        task.result = returned
+    except InvalidError as error:
+        _log.warning("what the handler has returned is not kept as the result: %s", error.problem)
