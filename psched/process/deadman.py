@@ -13,7 +13,6 @@ import ctypes
 import mmap
 import os
 import signal
-import struct
 import time
 from contextlib import suppress
 from math import inf
@@ -63,10 +62,12 @@ class Deadline:
     the object before the fork.
     """
 
-    _FORM = struct.Struct("d")
-
     def __init__(self) -> None:
-        self._page = mmap.mmap(-1, self._FORM.size)
+        page = mmap.mmap(-1, ctypes.sizeof(ctypes.c_double))
+        # A C double is stored by one machine instruction, so the parent never reads half an
+        # instant. struct.pack_into writes zeros before the value: a child that is killed in between
+        # would leave the instant 0, and the parent would take that for an instant that has passed.
+        self._at = ctypes.c_double.from_buffer(page)
         self.write(None)
 
     def write(self, at: float | None) -> None:
@@ -75,7 +76,7 @@ class Deadline:
         Args:
             at: seconds of the boot-time clock; None if the switch does not fire.
         """
-        self._FORM.pack_into(self._page, 0, inf if at is None else at)
+        self._at.value = inf if at is None else at
 
     def has_passed(self, now: float) -> bool:
         """Whether the switch should have fired by now; the parent calls this.
@@ -83,8 +84,7 @@ class Deadline:
         Args:
             now: the present time, in seconds of the boot-time clock.
         """
-        at: float = self._FORM.unpack_from(self._page)[0]
-        return now >= at
+        return now >= self._at.value
 
 
 class Timer:

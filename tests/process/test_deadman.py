@@ -146,3 +146,22 @@ def noted_for_its_parent(at):
 @pytest.mark.parametrize(("at", "fired"), [(SHORT, True), (-1, True), (LONG, False), (None, False)])
 def test_the_parent_can_tell_it_from_another_kill(at, fired):
     assert isolated(noted_for_its_parent, at) == [fired, -signal.SIGKILL]
+
+
+def changed_until_killed():
+    deadline = Deadline()
+
+    def child(_link):
+        while True:
+            deadline.write(LONG)
+            deadline.write(None)
+
+    pid, _ = spawn(child)
+    passed = sum(deadline.has_passed(SHORT) for _ in range(200_000))
+    tree.send(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return passed
+
+
+def test_the_parent_never_reads_a_half_written_instant():
+    assert isolated(changed_until_killed) == 0
