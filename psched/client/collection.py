@@ -251,7 +251,7 @@ class ScheduleCollection(CollectionOfAlerts):
         *,
         run_at: When | None = None,
         timeout: Duration | None = None,
-        connection: Any = None,  # noqa: ANN401  # SQLAlchemy is not imported just for this type
+        connection: Any = None,  # noqa: ANN401  # one of several kinds, of which none is imported here
         **more: Unpack[PushOptions],
     ) -> Schedule:
         """Submit a task, which runs once.
@@ -271,7 +271,8 @@ class ScheduleCollection(CollectionOfAlerts):
             timeout: the length of the task's lease: seconds, a text such as ``"5m"``, or a
                 `timedelta`; default: the setting ``alive_time``. If the host that runs the task
                 dies, another host can run the task when the lease has ended.
-            connection: the caller's own SQLAlchemy connection to the store's database. The task is
+            connection: the caller's own connection to the store's database: one of SQLAlchemy's, of
+                Django's, or of the drivers sqlite3, psycopg, pymysql and MySQLdb. The task is
                 pushed in the caller's transaction, so the task exists only if the caller commits.
                 psched then uses no connection of its own, and sends each request only once. No
                 worker is woken, except with ``wake: notify`` on PostgreSQL: the task starts with

@@ -305,7 +305,7 @@ class Schedules(OperatesSchedules, Protocol):
         *,
         run_at: When | None = None,
         timeout: Duration | None = None,
-        connection: Any = None,  # noqa: ANN401  # of SQLAlchemy, which we do not import here
+        connection: Any = None,  # noqa: ANN401  # one of several kinds
         **more: Unpack[PushOptions],
     ) -> Schedule:
         """Submit a task: a schedule that runs only once."""

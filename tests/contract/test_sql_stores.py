@@ -1,7 +1,9 @@
 """The contract of a store, on every database, claiming in every way that its server can do."""
 
+from contextlib import closing, contextmanager
+
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
 
 from psched.testing import (
     AlertsContract,
@@ -89,6 +91,31 @@ class TestSqlStore(
     @pytest.fixture
     def execute(self, database, backend_factory):  # noqa: ARG002  # the table is there
         return Sql(database.url)
+
+
+class TestTransactionOfTheDriver(TransactionContract):
+    """Programs without SQLAlchemy, such as Django's, give the connection of their driver."""
+
+    @pytest.fixture
+    def backend_factory(self, database):
+        with store_factory(database.url) as open_store:
+            open_store().init()
+            yield open_store
+
+    @pytest.fixture
+    def begin(self, database):
+        url = make_url(database.url)
+        dialect = url.get_dialect()
+        driver = dialect.import_dbapi()
+        positional, named = dialect().create_connect_args(url)
+
+        @contextmanager
+        def begin():
+            with closing(driver.connect(*positional, **named)) as connection:
+                yield connection
+                connection.commit()
+
+        return begin
 
 
 class TestSqlHistory(

@@ -4,6 +4,8 @@ import os
 import threading
 import warnings
 
+import pytest
+
 import psched
 from psched.app import make_store, read_config
 from support.isolated import isolated
@@ -55,8 +57,10 @@ def push_in_parent_and_child(url):
     return [status, same, who]
 
 
-def test_a_child_opens_a_connection_of_its_own(tmp_path):
-    status, same, who = isolated(push_in_parent_and_child, f"sqlite:///{tmp_path}/psched.db")
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_child_opens_a_connection_of_its_own(database):
+    status, same, who = isolated(push_in_parent_and_child, database.url)
     assert status == 0
     assert same
     assert who == ["child", "parent", "parent again", "thread"]

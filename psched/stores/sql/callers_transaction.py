@@ -1,14 +1,17 @@
 """A transaction of the calling program, in which schedules are added."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from psched.core.model import Row
 from psched.core.store_protocol import CallersTransaction
 from psched.stores.sql.by_key.conditions import Request
-from psched.stores.sql.connector import Connector
+from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.errors import exception_for
 
 
 class JoinedTransaction(CallersTransaction):
@@ -16,7 +19,7 @@ class JoinedTransaction(CallersTransaction):
 
     Args:
         connection: the program's connection.
-        connector: classifies errors; its own connection is not used.
+        dialect: the kind of database.
         now: the statement that reads the store's clock.
         inserts: returns the statements that insert rows; each row stores the given nonce.
         announcement: the statement that announces that rows may be due; None if there is none.
@@ -25,31 +28,54 @@ class JoinedTransaction(CallersTransaction):
     def __init__(
         self,
         connection: Connection,
-        connector: Connector,
+        dialect: Dialect,
         now: TextClause,
         inserts: Callable[[Sequence[Row], str], Sequence[Request]],
         announcement: str | None,
     ) -> None:
         self._connection = connection
-        self._connector = connector
+        self._dialect = dialect
         self._now = now
         self._inserts = inserts
         self._announcement = announcement
 
     @override
     def now(self) -> float:
-        read = self._connector.borrow(
-            self._connection, lambda c: c.execute(self._now).scalar_one(), savepoint=False
-        )
-        return float(read)
+        with self._raising():
+            return float(self._connection.execute(self._now).scalar_one())
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        inserts = self._inserts(rows, nonce)
-        self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
+        self._write(self._inserts(rows, nonce))
 
     def announce(self) -> None:
         """Announce when the transaction commits; see `AnnouncesInTransaction.announce`."""
         if self._announcement is not None:
-            statement = text(self._announcement)
-            self._connector.borrow(self._connection, lambda c: c.execute(statement))
+            self._write([(text(self._announcement), {})])
+
+    def _write(self, requests: Sequence[Request]) -> None:
+        """Send statements of which all are applied, or none; a failure undoes nothing else.
+
+        Raises:
+            StoreError: nothing was applied. The transaction can continue unless the connection has
+                broken.
+        """
+        # In PostgreSQL, an error aborts the whole transaction, unless it is behind a savepoint.
+        nested = self._dialect.aborts and not _commits_by_itself(self._connection)
+        with self._raising(), self._connection.begin_nested() if nested else nullcontext():
+            for request in requests:
+                self._connection.execute(*request)
+
+    @contextmanager
+    def _raising(self) -> Iterator[None]:
+        """Raise psched's exceptions for the database's errors within the block."""
+        try:
+            yield
+        except DBAPIError as error:
+            cause, dialect = error.orig or error, self._dialect
+            raise exception_for(dialect.classify(cause), dialect.explain(cause)) from None
+
+
+def _commits_by_itself(connection: Connection) -> bool:
+    """Whether a connection commits each statement by itself, so that no savepoint can be set."""
+    return bool(getattr(connection.connection.driver_connection, "autocommit", False))

@@ -10,7 +10,7 @@ only one of them, so that the waits do not add up. After a failure, the next req
 import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from psched.config import urls
 from psched.config.tls import Tls
 from psched.stores import connection_advice
 from psched.stores.deadline_socket import Budget
-from psched.stores.forks import Ownership
+from psched.stores.forks import FileOwnership, Ownership
 from psched.stores.sql import galera, raw_execute
 from psched.stores.sql.dialects import Dialect, ServerInfo, dialect_of
 from psched.stores.sql.dialects.clock_steps import ClockSteps
@@ -110,6 +110,8 @@ class Connector:
         self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
         self._ownership = Ownership()
+        if self.dialect.is_astray is not None:
+            self._ownership = FileOwnership(self.url.database or "", self.disconnect)
         self._prepared = 0  # how many steps `_connected` has completed
         self.server_info = ServerInfo()
 
@@ -289,30 +291,6 @@ class Connector:
         if self.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
-    def borrow(
-        self, connection: Connection, work: Callable[[Connection], T], *, savepoint: bool = True
-    ) -> T:
-        """Run work on the caller's connection, as a part of the caller's transaction.
-
-        Args:
-            connection: the caller's connection.
-            work: a function of that connection.
-            savepoint: whether to set a savepoint on databases where an error aborts the
-                transaction, so that a failure undoes only this work.
-
-        Raises:
-            StoreError: one of the errors of `run`; the work was not applied. The transaction can
-                continue unless the connection has broken.
-        """
-        if not isinstance(connection.dialect, type(self._engines[0].dialect)):
-            raise StoreError("connection: is to another kind of database than the schedules are in")
-        try:
-            nested = savepoint and self.dialect.aborts and not _commits_by_itself(connection)
-            with connection.begin_nested() if nested else nullcontext():
-                return work(connection)
-        except DBAPIError as error:
-            raise exception_for(self._classify(error), self._explain(error)) from None
-
     def quote(self, name: str) -> str:
         """Quote an identifier for use in this database's SQL."""
         return self._engines[0].dialect.identifier_preparer.quote(name)
@@ -342,6 +320,7 @@ class Connector:
             # It is invalidated first: sending could block if the server does not respond.
             connection.invalidate()
             connection.close()
+            self._ownership.drop()
 
     def _connected(self) -> Connection:
         """Open and prepare the connection if necessary, and return it.
@@ -376,10 +355,12 @@ class Connector:
 
     def _open(self) -> Connection:
         self.step(answers=True)
+        self._ownership.take()
         with self._connecting():
             try:
                 return self._engines[0].connect()
             except DBAPIError:
+                self._ownership.drop()
                 self._engines.rotate(-1)
                 raise
 
@@ -483,11 +464,6 @@ class Connector:
 
     def _explain(self, error: DBAPIError) -> str:
         return self.dialect.explain(error.orig or error)
-
-
-def _commits_by_itself(connection: Connection) -> bool:
-    """Whether a connection commits each statement by itself, so that no savepoint can be set."""
-    return bool(getattr(connection.connection.driver_connection, "autocommit", False))
 
 
 def _read_anything(connection: Connection) -> None:

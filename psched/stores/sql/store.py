@@ -14,7 +14,6 @@ from typing_extensions import override
 from psched.base.clock import Clock
 from psched.base.compression import compress
 from psched.base.errors import (
-    InvalidError,
     MissingDatabaseError,
     NotFoundError,
     NotSupportedError,
@@ -40,6 +39,7 @@ from psched.stores.sql.by_key.claims import KeyClaims
 from psched.stores.sql.by_key.conditions import Request
 from psched.stores.sql.callers_transaction import JoinedTransaction
 from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
+from psched.stores.sql.dialects.callers_connection import callers_connection
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
 from psched.stores.sql.listing import Listing
@@ -87,17 +87,14 @@ class SqlStore(AlertStore[Statements]):
         elif inserts:
             self._connector.transact(lambda c: self._insert(c, inserts))
 
-    def join_transaction(self, connection: Connection) -> CallersTransaction:
+    def join_transaction(self, connection: object) -> CallersTransaction:
         """Join a program's transaction, as `JoinsTransactions.join_transaction` describes."""
-        if not isinstance(connection, Connection):
-            raise InvalidError(
-                "connection",
-                f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
-                " Session is session.connection()",
-            )
-        now = self._plain_sql.now
         return JoinedTransaction(
-            connection, self._connector, now, self._inserts, self._announcement
+            callers_connection(connection, self._connector.url),
+            self._connector.dialect,
+            self._plain_sql.now,
+            self._inserts,
+            self._announcement,
         )
 
     def announce(self) -> None:
