@@ -47,8 +47,9 @@ LANGUAGES = {"python", "yaml", "sh", "console", "sql", "ini", "json", "dockerfil
 RUNS_NO_MORE = ("psched.start(", "Worker.run(", ".wait", "import pytest")
 """What is in Python code that needs a worker, or becomes a daemon, and so is not run here."""
 
-RUN_ELSEWHERE = "testing.md"
-"""The page whose Python code is a program with its tests, which tests/e2e/test_testing.py runs."""
+RUN_ELSEWHERE = {"testing.md", "frameworks.md"}
+"""Pages whose Python code is a program, which a test of its own runs: tests/e2e/test_testing.py and
+tests/e2e/test_frameworks.py."""
 
 OTHER_FILES = {"apiVersion", "services", "startupProbe", "jobs", "scrape_configs"}
 """Keys at the top of YAML that other programs read."""
@@ -274,7 +275,7 @@ def modules(tmp_path_factory):
     (folder / "filestore.py").write_text((ROOT / "docs/examples/filestore.py").read_text())
     page = ROOT / "docs/tasks.md"
     dispatch = next(each for each in blocks_of(page, page.read_text()) if each.language == "python")
-    jobs = next(each for each in BLOCKS if each.text.startswith("# jobs.py\n"))
+    jobs = next(each for each in blocks_of(page, page.read_text()) if "# jobs.py\n" in each.text)
     (folder / "jobs.py").write_text(jobs.text)
     (folder / "myapp").mkdir()
     (folder / "myapp/__init__.py").touch()
@@ -287,7 +288,7 @@ def modules(tmp_path_factory):
 def test_python_runs(block, modules, database):
     runs_no_more = any(word in block.text for word in RUNS_NO_MORE)
     is_incomplete = free_names(block.text) - {"schedules"}
-    if runs_no_more or is_incomplete or block.page.name == RUN_ELSEWHERE:
+    if runs_no_more or is_incomplete or block.page.name in RUN_ELSEWHERE:
         compile(block.text, block.place, "exec")
         return
     (modules / "psched.db").write_bytes(database.read_bytes())
@@ -312,8 +313,8 @@ def test_python_runs(block, modules, database):
 def test_python_has_the_right_types(modules, tmp_path):
     named = {}
     for number, block in enumerate(each for each in BLOCKS if each.language == "python"):
-        # The modules of the page that is run elsewhere are others than those of the pages here.
-        if block.unchecked is None and block.page.name != RUN_ELSEWHERE:
+        # The modules of pages that are run elsewhere are others than those of the pages here.
+        if block.unchecked is None and block.page.name not in RUN_ELSEWHERE:
             file = tmp_path / f"block_{number}.py"
             given = [GIVEN[name] for name in sorted(free_names(block.text) & {*GIVEN})]
             # On one line, so that a line of the file is a line of the block.
