@@ -16,7 +16,7 @@ from support.stores import store_factory
 
 MYSQL_USER, MYSQL_ADMINISTRATOR = server_sql("mysql.md")
 POSTGRESQL_OWNER, POSTGRESQL_RIGHTS, ANNOUNCED = server_sql("postgresql.md")
-(REQUIRE_SSL,) = server_sql("tls.md")
+[REQUIRE_SSL] = server_sql("tls.md")
 
 PASSWORD = "s3cret"
 
