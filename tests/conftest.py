@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 
 import hypothesis
 import pytest
@@ -19,7 +20,7 @@ from support.servers import (
     Watched,
 )
 from support.session_folders import session_folder
-from support.waiting import SLOWNESS, measure_slowness
+from support.waiting import HANG_TIMEOUT, SLOWNESS, measure_slowness
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
 pytest_plugins = ["support.cpu_times", "support.verifying"]
@@ -207,3 +208,25 @@ def sql_client(database):
     """The command line of the database's own client; it reads SQL on its standard input."""
     with _or_skip():
         return client_of(database.url)
+
+
+@pytest.fixture
+def send_sql():
+    """A function that sends SQL to the database at a url with its own client; what that prints."""
+
+    def send_sql(url, sql, *, password=""):
+        with _or_skip():
+            client = client_of(url)
+        done = subprocess.run(
+            client,
+            input=sql,
+            env={**os.environ, "PGPASSWORD": password, "MYSQL_PWD": password},
+            capture_output=True,
+            text=True,
+            timeout=HANG_TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return send_sql

@@ -1,15 +1,15 @@
 """The table as an interface: tasks pushed and cancelled with each database's own client."""
 
+import functools
 import re
 import signal
-import subprocess
 
 import pytest
 
 from support.clients import documented_sql
 from support.processes import kill
 from support.programs import lines, run_work, with_work
-from support.waiting import HANG_TIMEOUT, wait_until
+from support.waiting import wait_until
 
 INSERT, CANCEL, DELETE = documented_sql()
 
@@ -21,17 +21,9 @@ def queue(each_service):
 
 
 @pytest.fixture
-def send(sql_client):
-    """A function that sends SQL with the database's own client; what that prints."""
-
-    def send(sql):
-        done = subprocess.run(
-            sql_client, input=sql, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    return send
+def send(send_sql, database):
+    """A function that sends SQL to the database with its own client; what that prints."""
+    return functools.partial(send_sql, database.url)
 
 
 def test_a_row_that_any_client_inserts_is_a_task_and_its_end_stands_in_the_row(queue, send):

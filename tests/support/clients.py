@@ -37,7 +37,7 @@ def client_of(url: str) -> list[str]:
         return [program, "-batch", "-bail", "-cmd", ".timeout 10000", str(place.database)]
     host, port, user = str(place.host), str(place.port), str(place.username)
     if kind == "postgresql":
-        server = ["-h", host, "-p", port, "-U", user, "-d", str(place.database)]
+        server = ["-h", host, "-p", port, "-U", user, "-d", str(place.database or "")]
         return [program, "-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", *server]
     server = ["--protocol=tcp", "--skip-ssl", "-h", host, "-P", port, "-u", user]
     return [
@@ -46,7 +46,7 @@ def client_of(url: str) -> list[str]:
         *server,
         "--batch",
         "--skip-column-names",
-        str(place.database),
+        str(place.database or ""),
     ]
 
 

@@ -13,6 +13,17 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 UNCHECKED = re.compile(r"<!-- unchecked: (\S.*) -->\n+ *$")
 """The mark above a block that no test can check. It gives the reason."""
 
+OF_SERVERS = re.compile(r"\b(CREATE|GRANT|ALTER|NOTIFY|BEGIN|COMMIT)\b")
+"""SQL that SQLite does not have, or that is about users."""
+
+SERVER_SQL = {
+    "mysql.md": "tests/e2e/test_documented_sql.py",
+    "postgresql.md": "tests/e2e/test_documented_sql.py",
+    "quickstart.md": "tests/e2e/test_quickstart.py",
+    "tls.md": "tests/e2e/test_documented_sql.py",
+}
+"""The pages with such SQL, and the tests that take it from `server_sql` and execute it."""
+
 _BLOCK = re.compile(
     r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)(?P=fence) *$",
     re.MULTILINE | re.DOTALL,
@@ -51,6 +62,22 @@ def blocks_of(page, text):
 def all_blocks():
     """The fenced blocks of all pages."""
     return [block for page in PAGES for block in blocks_of(page, page.read_text())]
+
+
+def sql_blocks():
+    """The blocks of SQL of all pages, without those that no test can check."""
+    return [each for each in all_blocks() if each.language == "sql" and each.unchecked is None]
+
+
+def server_sql(name):
+    """The blocks of SQL of a page that only a server can execute, in order.
+
+    Unpack the list into a name for each block: then a block that is added to the page fails a test
+    until that test executes it, too.
+    """
+    assert name in SERVER_SQL
+    found = [each for each in sql_blocks() if each.page.name == name]
+    return [each.text for each in found if OF_SERVERS.search(each.text)]
 
 
 def free_names(source):

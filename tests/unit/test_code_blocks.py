@@ -23,13 +23,16 @@ from psched.cli.daemon.master import master
 from psched.config import from_mapping, load
 from psched.files.document import Reader
 from support.code_blocks import (
+    OF_SERVERS,
     ROOT,
+    SERVER_SQL,
     Block,
     all_blocks,
     blocks_of,
     command_lines,
     free_names,
     psched_arguments,
+    sql_blocks,
 )
 from support.waiting import HANG_TIMEOUT
 
@@ -53,9 +56,6 @@ tests/e2e/test_frameworks.py."""
 
 OTHER_FILES = {"apiVersion", "services", "startupProbe", "jobs", "scrape_configs"}
 """Keys at the top of YAML that other programs read."""
-
-OF_SERVERS = re.compile(r"\b(CREATE|GRANT|ALTER|NOTIFY|BEGIN|COMMIT)\b")
-"""SQL that SQLite does not have, or that is about users."""
 
 
 def of(*languages):
@@ -241,11 +241,17 @@ def database(tmp_path_factory):
     return folder / "psched.db"
 
 
+def test_tests_with_servers_execute_the_sql_that_sqlite_cannot_execute():
+    pages = {each.page.name for each in sql_blocks() if OF_SERVERS.search(each.text)}
+    assert pages == {*SERVER_SQL}
+    for page, tests in SERVER_SQL.items():
+        assert f' = server_sql("{page}")\n' in (ROOT / tests).read_text()
+
+
 @of("sql")
 def test_sql_works_on_the_tables_that_psched_makes(block, database):
     if OF_SERVERS.search(block.text):
-        assert block.page.name in {"mysql.md", "postgresql.md", "tls.md", "quickstart.md"}
-        return
+        return  # see SERVER_SQL
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(f"BEGIN; {block.text}; ROLLBACK;")
 
