@@ -6,7 +6,9 @@
 
 `open` opens a collection of schedules (`ScheduleCollection`). `start` makes a program a service
 that runs its own jobs; `Worker.run` makes it one that runs the tasks of a collection. A handler
-gets a `Task`. Every error is a `PschedError`, except `ProcessStopError`.
+gets a `Task`. Every error is a `PschedError`, except `ProcessStopError`. What requests return
+(`Run`, `TaskEnd`, `ScheduleMetadata` …) does not change, so any thread can use it; each other class
+says which threads and forked processes can use it.
 
 docs/architecture.md describes the structure of the source.
 """

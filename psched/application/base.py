@@ -12,7 +12,7 @@ _STEPS = ("before_perform", "perform", "after_perform")
 
 
 class Base:
-    """Runs one task.
+    """Runs one task, in the main thread of a process of its own.
 
     Override `run`, or `perform` and the two hooks around it. If `run` returns, the task is
     finished; if it raises, the task is tried again after ``retry_wait``. Calling

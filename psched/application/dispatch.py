@@ -29,6 +29,9 @@ Routes = Mapping[str | re.Pattern[str], Target]
 class Dispatch:
     """Maps types to handlers.
 
+    It is loaded before psched forks the processes that run tasks. Each has a copy of it, which its
+    main thread uses.
+
     Attributes:
         routes: handlers by type, or by a pattern that is searched for in the type. A handler is a
             class that takes the task and has ``run()``, a function that takes the task, or the

@@ -45,7 +45,8 @@ class Pushes(Protocol):
 class TaskFunction(Generic[C, P, R]):
     """A function whose calls can be pushed as tasks; created by `psched.App.task`.
 
-    A call of the object calls the function in this process, like a call of the function itself.
+    A call of the object calls the function in this process, like a call of the function itself. Any
+    number of threads can push tasks at once, and so can processes that were forked.
 
     Args:
         app: pushes the tasks.

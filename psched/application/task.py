@@ -72,6 +72,10 @@ class Task:
     themselves (`ScheduleCollection.poll`), and for handlers that must know that the lease is held
     before a step that cannot be undone.
 
+    Any thread of the task's process can send requests (`extend`, `finish`, `update_data` …); only
+    one at a time can use `schedules`. A process that the handler has forked can only report its
+    `progress`: the other requests raise `RuntimeError` there.
+
     Attributes:
         key: the schedule's key; that of an extra run is longer, see `schedule_key`.
         type: the type, which selects the handler.

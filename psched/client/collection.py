@@ -47,6 +47,9 @@ class ScheduleCollection(CollectionOfAlerts):
     A collection is a context manager: the end of a ``with`` block closes the connection to the
     store. While the store is unavailable, each request is repeated for a few seconds.
 
+    One thread at a time can use a collection, because it has one connection. After a fork, both
+    processes can use it: the child opens a connection of its own at its first request.
+
     ``schedules[key]`` is a `Schedule`. ``key in schedules``, ``for schedule in schedules`` and
     ``len(schedules)`` ask the store each time.
 

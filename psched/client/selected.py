@@ -69,6 +69,8 @@ class SelectedSchedules:
     skips a schedule that does not fulfil the conditions any more when its turn has come. A call
     that was interrupted can be repeated: it changes the schedules that fulfil the conditions then.
 
+    For threads and forks, the rules of the collection apply.
+
     Args:
         schedules: reads the schedules.
         changers: change them.

@@ -32,7 +32,10 @@ ListOrder = Literal["next", "key"]
 
 
 class Schedule(OperatedSchedule):
-    """A reference to the schedule with a key. The schedule need not exist."""
+    """A reference to the schedule with a key. The schedule need not exist.
+
+    For threads and forks, the rules of the collection that it came from apply.
+    """
 
     __slots__ = ("_collection", "key")
 
@@ -253,6 +256,8 @@ class Schedules(OperatesSchedules, Protocol):
     `psched.ScheduleCollection` implements this protocol and documents the methods. The protocol
     contains neither `poll`, which only programs without workers need, nor `select`, the pauses of
     types and alerts, which are for people.
+
+    One thread at a time can use them. `psched.App.schedules` can be used by any number at once.
     """
 
     def __getitem__(self, key: str) -> Schedule: ...

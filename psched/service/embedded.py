@@ -17,7 +17,10 @@ _log = logging.getLogger("psched.worker")
 
 
 class Worker:
-    """Turns a user's program into a service: a master, and workers that run tasks."""
+    """Turns a user's program into a service: a master, and workers that run tasks.
+
+    It must be used in the main thread of a process without other threads, because it forks.
+    """
 
     @staticmethod
     def run(

@@ -110,6 +110,9 @@ def start(
 class Program:
     """The jobs of one program, and the master that runs them; created by `start`.
 
+    A program can only be used in the main thread of the process that has created it, because it
+    forks the master.
+
     Args:
         jobs: the jobs. `add` adds to them.
         prune: True to remove jobs of the label that are no longer in the program.

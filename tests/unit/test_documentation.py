@@ -2,12 +2,15 @@
 
 import ast
 import re
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import is_typeddict
 
 import click
 import pytest
 
+import psched
+import psched.application
 from psched.cli.commands import load
 from psched.cli.history.run_text import COLUMNS
 from psched.core.history.records import Fate, Outcome, RunRecord
@@ -134,3 +137,22 @@ def test_the_page_of_a_command_names_its_options(command):
     page = (ROOT / "docs" / f"{command}.md").read_text()
     named = {*re.findall(r"`(--[a-z-]+)", page)}
     assert options - OF_EVERY_COMMAND <= named
+
+
+PUBLIC = [
+    each
+    for module in (psched, psched.application)
+    for each in (getattr(module, name) for name in module.__all__)
+    if isinstance(each, type) and not issubclass(each, BaseException)
+]
+
+
+def is_a_value(public):
+    """Whether the objects of a class do not change."""
+    frozen = is_dataclass(public) and public.__dataclass_params__.frozen
+    return frozen or issubclass(public, tuple) or is_typeddict(public) or public is psched.Row
+
+
+@pytest.mark.parametrize("public", PUBLIC, ids=lambda each: each.__name__)
+def test_a_public_class_says_which_threads_can_use_it(public):
+    assert is_a_value(public) or re.search(r"\bthreads?\b", public.__doc__)

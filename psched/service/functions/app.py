@@ -58,8 +58,10 @@ class App(Dispatch):
 
     One module serves the program that pushes and the workers, whose setting ``dispatch`` names the
     app (``dispatch: jobs:app``). The settings are read and the store is opened when they are first
-    needed. An app can be used in several threads, and in a process that was forked. In a worker and
-    in its tasks, it uses the settings of the worker.
+    needed. In a worker and in its tasks, an app uses the settings of the worker.
+
+    Any number of threads can use an app and its functions at once, and so can processes that were
+    forked: each thread and each process opens a connection of its own.
 
     Args:
         given: settings, a mapping of some settings, or the path of a file; see `psched.open`.
