@@ -29,8 +29,8 @@ Routes = Mapping[str | re.Pattern[str], Target]
 class Dispatch:
     """Maps types to handlers.
 
-    It is loaded before psched forks the processes that run tasks. Each has a copy of it, which its
-    main thread uses.
+    A worker loads it before it forks the processes that run tasks. In each of them, only the main
+    thread uses it.
 
     Attributes:
         routes: handlers by type, or by a pattern that is searched for in the type. A handler is a

@@ -19,9 +19,6 @@ P = ParamSpec("P")
 
 R = TypeVar("R")
 
-_KEY_OF_TYPE = 200
-"""How many characters of the type begin a key that psched draws."""
-
 _OF_THE_CALL = {
     "type": "is the type of the function",
     "data": "is made from the arguments of push()",
@@ -37,16 +34,12 @@ class Pushes(Protocol):
         """The schedules of the store to which tasks are pushed."""
         ...
 
-    def draw_id(self) -> str:
-        """A random text that no other call returns."""
-        ...
-
 
 class TaskFunction(Generic[C, P, R]):
     """A function whose calls can be pushed as tasks; created by `psched.App.task`.
 
-    A call of the object calls the function in this process, like a call of the function itself. Any
-    number of threads can push tasks at once, and so can processes that were forked.
+    A call of the object calls the function in this process, like a call of the function itself. For
+    threads and forks, the rules of the app apply.
 
     Args:
         app: pushes the tasks.
@@ -109,7 +102,7 @@ class TaskFunction(Generic[C, P, R]):
         """Set options of a push, as in ``mail.options(delay="1m").push(to="ann")``.
 
         Args:
-            options: ``key`` (default: the type and a random text) and all other arguments of
+            options: ``key`` (default: the type and a new identifier) and all other arguments of
                 `ScheduleCollection.push`, except ``type`` and ``data``: ``delay``, ``run_at``,
                 ``timeout``, ``max_attempts``, ``retry_wait``, ``expire``, ``connection`` … They
                 replace those of the decorator.
@@ -121,12 +114,9 @@ class TaskFunction(Generic[C, P, R]):
 
     def _push(self, data: Mapping[str, Any], options: Mapping[str, Any]) -> Schedule:
         fields = dict(options)
-        key = fields.pop("key", None)
-        if key is None:
-            key = f"{self.type[:_KEY_OF_TYPE]}-{self._app.draw_id()}"
         schedules = self._app.schedules
-        schedules.push(key, self.type, data, **fields)
-        return Schedule(schedules, key)
+        pushed = schedules.push(fields.pop("key", None), self.type, data, **fields)
+        return schedules[pushed.key]  # any thread can use it, if `schedules` is that of an app
 
     def _make_handler(self) -> Callable[[Task], Any]:
         function, arguments = self._function, self._arguments

@@ -73,8 +73,8 @@ class Task:
     before a step that cannot be undone.
 
     Any thread of the task's process can send requests (`extend`, `finish`, `update_data` …); only
-    one at a time can use `schedules`. A process that the handler has forked can only report its
-    `progress`: the other requests raise `RuntimeError` there.
+    one at a time can use `schedules`. A process that the handler has forked can use `schedules` and
+    report its `progress`; all other requests raise `RuntimeError` there.
 
     Attributes:
         key: the schedule's key; that of an extra run is longer, see `schedule_key`.

@@ -48,7 +48,8 @@ class ScheduleCollection(CollectionOfAlerts):
     store. While the store is unavailable, each request is repeated for a few seconds.
 
     One thread at a time can use a collection, because it has one connection. After a fork, both
-    processes can use it: the child opens a connection of its own at its first request.
+    processes can use it: the child opens a connection of its own at its first request. On SQLite,
+    those requests raise `StoreError` if another thread was sending a request during the fork.
 
     ``schedules[key]`` is a `Schedule`. ``key in schedules``, ``for schedule in schedules`` and
     ``len(schedules)`` ask the store each time.
@@ -264,8 +265,9 @@ class ScheduleCollection(CollectionOfAlerts):
 
         Args:
             key: the task's unique name. None, if nothing refers to the task by a name of its own:
-                psched makes a key, which begins with the time, and which the result contains. A
-                second push makes a second task then.
+                psched makes a key of the type and a new identifier, such as
+                ``mail-0mwxo2jp6v3eujpd4h2k9q1z``; the result contains it. A second push makes
+                a second task then.
             type: the type of task, which selects the handler; default: ``default``. If the settings
                 name no handler (``dispatch``, ``exec`` or ``script``), a ``UserWarning`` says when
                 the type is missing.
@@ -296,14 +298,14 @@ class ScheduleCollection(CollectionOfAlerts):
         fields = fields_of_push(given)
         if connection is None:
             now = cache(self.now)
-            key = self._new_key(now) if key is None else key
+            key = self._new_key(type, now) if key is None else key
             row = declare(key, fields, self._settings, now)
             self._writer.insert([row], audited=False)
             return self[key]
         if not isinstance(self._store, JoinsTransactions):
             raise NotSupportedError("connection: this store cannot join a transaction")
         transaction = self._store.join_transaction(connection)
-        key = self._new_key(transaction.now) if key is None else key
+        key = self._new_key(type, transaction.now) if key is None else key
         row = declare(key, fields, self._settings, transaction.now)
         transaction.add([row], nonce=self._draw_nonce())
         self._waker.joined(transaction, [row])
@@ -334,11 +336,11 @@ class ScheduleCollection(CollectionOfAlerts):
     def _with_key(self, task: Any, now: Callable[[], float]) -> Mapping[str, Any]:  # noqa: ANN401
         # What is not a mapping is refused later, with an error that contains its number.
         if isinstance(task, Mapping) and task.get("key") is None:
-            task = {**task, "key": self._new_key(now)}
+            task = {**task, "key": self._new_key(task.get("type"), now)}
         return fields_of_push(task)
 
-    def _new_key(self, now: Callable[[], float]) -> str:
-        return new_key(now(), self._draw_nonce())
+    def _new_key(self, type_: object, now: Callable[[], float]) -> str:
+        return new_key(type_, now(), self._draw_nonce())
 
     # --- reading -------------------------------------------------------------------------
 

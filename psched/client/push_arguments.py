@@ -1,11 +1,11 @@
 """The arguments of `ScheduleCollection.push`: their conversion, and their most likely mistakes."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.core.model import DEFAULT_TYPE
+from psched.core.operations.extra_rows import random_id
 
 _PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
 """For each argument of `ScheduleCollection.push` that has a name from PerfectQueue: the field of
@@ -25,16 +25,26 @@ WITHOUT_TYPE = (
 for each line of a program, and not once for each task."""
 
 
-def new_key(now: float, nonce: str) -> str:
-    """Make a key for a task that is pushed without one; keys sort by the time of the push.
+_ID_LENGTH = 24
+"""The length of the identifier in a key. 15 of its characters are random, so that none of a million
+keys that are made in the same millisecond is made twice."""
+
+_KEY_OF_TYPE = 200
+"""How many characters of the type such a key begins with, so that it fits into its column."""
+
+
+def new_key(type_: object, now: float, nonce: str) -> str:
+    """Make a key for a task that is pushed without one: its type and a new identifier.
+
+    The keys of one type are sorted by the times of the pushes.
 
     Args:
+        type_: the type of the task; None stands for the default.
         now: the present time in Unix seconds.
         nonce: a text that makes the key unique.
     """
-    milliseconds = int(now * 1000)
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%S}{milliseconds % 1000:03d}Z-{nonce}"
+    shown = str(DEFAULT_TYPE if type_ is None else type_)[:_KEY_OF_TYPE]
+    return f"{shown}-{random_id(now, nonce, length=_ID_LENGTH)}"
 
 
 def refuse_data_as_type(method: str, key: str | None, type_: object) -> None:

@@ -19,7 +19,8 @@ _log = logging.getLogger("psched.worker")
 class Worker:
     """Turns a user's program into a service: a master, and workers that run tasks.
 
-    It must be used in the main thread of a process without other threads, because it forks.
+    Use it in the main thread: the process becomes a master. When a worker runs the program again,
+    the program must have no other thread by then, because the worker forks.
     """
 
     @staticmethod

@@ -44,6 +44,16 @@ class Jobs:
         self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
 
+    def check_key(self, key: str) -> None:
+        """Raise an error if no new job can have this key.
+
+        Raises:
+            InvalidError: the key is not valid, or another job has it.
+        """
+        check_name("key", key)
+        if key in self._keys:
+            raise InvalidError("key", f"{key!r} is the key of another job of this program")
+
     def add(self, key: str, run: object, fields: Mapping[str, Any]) -> None:
         """Add a job.
 
@@ -59,9 +69,7 @@ class Jobs:
         Raises:
             InvalidError: a value is not valid; the error's ``field`` is the name of the value.
         """
-        check_name("key", key)
-        if key in self._keys:
-            raise InvalidError("key", f"{key!r} is the key of another job of this program")
+        self.check_key(key)
         if "type" in fields:
             raise InvalidError("type", "is derived from the job's key; leave it out")
         refuse_unknown(fields, KNOWN)

@@ -110,8 +110,8 @@ def start(
 class Program:
     """The jobs of one program, and the master that runs them; created by `start`.
 
-    A program can only be used in the main thread of the process that has created it, because it
-    forks the master.
+    `start` must be called in the main thread. When a worker runs the program again, the program
+    must have no other thread at the end of the ``with`` block, because the worker forks.
 
     Args:
         jobs: the jobs. `add` adds to them.
@@ -172,6 +172,8 @@ class Program:
         """
         if app.routes:
             raise InvalidError("app", "has routes; add their handlers to the program by add()")
+        for type_ in app.functions:  # either all are added, or none
+            self._jobs.check_key(type_)
         for type_, function in app.functions.items():
             self.add(type_, run=function)
         app.use(partial(open_schedules, self._jobs.settings))

@@ -4,22 +4,26 @@ A child must neither use nor close a connection to a server that it has inherite
 that use one connection read each other's answers. If the child closes it, some drivers send a
 goodbye to the server, which then ends the parent's session.
 
-A database file must not be open at all during a fork. SQLite's locks belong to a process, and a
-child does not inherit them, but the child's copy of SQLite believes that it holds them: when the
-parent closes the file, the parent deletes the write-ahead log, and what the child writes to that
-log afterwards is lost (https://www.sqlite.org/howtocorrupt.html, section 2.6). So the file is
-closed before the fork. The thread that forks can close its own connections only, because another
-thread may be in the middle of a request; a child that is forked then cannot use the file.
+A database file must not be open during a fork. SQLite's locks belong to a process, and a child does
+not inherit them, but the child's copy of SQLite believes that it holds them: when the parent closes
+the file, SQLite deletes the write-ahead log, and what the child writes to that log afterwards is
+lost (https://www.sqlite.org/howtocorrupt.html, section 2.6). So each file that psched has opened is
+closed before the fork. If a request is using the file just then, the file stays open, and the child
+refuses to use it.
 """
 
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from typing_extensions import override
 
 from psched.base.errors import StoreError
+
+_LONGEST_WAIT = 1.0
+"""Seconds for which a fork waits until another thread's request has ended."""
 
 _KEPT: list[object] = []
 """Inherited connections, kept because the driver would close one that nobody refers to."""
@@ -35,11 +39,15 @@ class Ownership:
         """Note that this process is about to open a connection.
 
         Raises:
-            StoreError: this process cannot open one.
+            StoreError: this process cannot use the file.
         """
 
     def drop(self) -> None:
-        """Note that this process has closed the connection."""
+        """Note that the connection is closed, or could not be opened."""
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep the connection open within the block, even if this process forks."""
+        return nullcontext()
 
     @property
     def lost(self) -> bool:
@@ -57,53 +65,93 @@ class FileOwnership(Ownership):
 
     Args:
         file: the path of the file.
-        close: a method that closes the connection; it is not called when its object is gone.
+        close: a method that closes the connection. Its object may be deleted before this one.
     """
 
     def __init__(self, file: str, close: Callable[[], object]) -> None:
         super().__init__()
-        self.file = os.path.realpath(file)
-        self.thread = 0
+        self._path = file
         self._close = weakref.WeakMethod(close)
+        self.file = ""
+        self.lock = threading.RLock()
+        self.busy = False
 
     @override
     def take(self) -> None:
-        if self.file in _INHERITED:
-            raise StoreError(
-                f"{self.file}: SQLite cannot use this file in this process, because another thread"
-                " had it open when this process was forked; fork before threads use psched, or"
-                " close their collections before the fork (close() of psched.App and of what"
-                " psched.open returns)"
-            )
-        self.thread = threading.get_ident()
-        _OPEN.add(self)
+        self.file = os.path.realpath(self._path)
+        with _OPENING:
+            if self.file in _INHERITED:
+                raise StoreError(
+                    f"{self.file}: SQLite cannot use this file in this process, because another"
+                    " thread was using it when this process was forked; fork before threads use"
+                    " psched, or while they do not"
+                )
+            _OPEN.add(self)
 
     @override
     def drop(self) -> None:
-        _OPEN.discard(self)
+        with _OPENING:
+            _OPEN.discard(self)
+
+    @override
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        with self.lock:
+            # The lock does not stop a signal handler of this thread, which may fork.
+            before, self.busy = self.busy, True
+            try:
+                yield
+            finally:
+                self.busy = before
 
     def close(self) -> None:
         """Close the connection."""
         close = self._close()
         if close is not None:
-            close()
+            # If it cannot be closed, it is not dropped, and the child refuses the file.
+            with suppress(Exception):
+                close()
 
+
+_OPENING = threading.RLock()
+"""Held while a connection is noted in `_OPEN`, and during a fork, so that none is opened then."""
 
 _OPEN: weakref.WeakSet[FileOwnership] = weakref.WeakSet()
 """Those whose connection is open in this process."""
+
+_HELD: list[FileOwnership] = []
+"""Those whose lock the thread that forks holds."""
 
 _INHERITED: set[str] = set()
 """Files that were open when this process was forked."""
 
 
 def _before_fork() -> None:
+    _OPENING.acquire()
     for each in [*_OPEN]:
-        if each.thread == threading.get_ident():
-            each.close()
+        if each.lock.acquire(timeout=_LONGEST_WAIT):
+            _HELD.append(each)
+            if not each.busy:
+                each.close()
 
 
-def _after_fork() -> None:
+def _after_in_parent() -> None:
+    while _HELD:
+        _HELD.pop().lock.release()
+    _OPENING.release()
+
+
+def _after_in_child() -> None:
     _INHERITED.update(each.file for each in _OPEN)
+    # A thread of the parent may hold a lock, and will not release it here.
+    for each in [*_OPEN]:
+        each.lock, each.busy = threading.RLock(), False
+    for each in _HELD:
+        each.lock = threading.RLock()
+    _HELD.clear()
+    _OPENING.release()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)

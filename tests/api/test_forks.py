@@ -4,12 +4,13 @@ import os
 import threading
 import traceback
 import warnings
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 import psched
-from support.waiting import HANG_TIMEOUT
+from support.waiting import HANG_TIMEOUT, PATIENCE
 
 
 def open_connections():
@@ -91,32 +92,92 @@ def test_what_a_child_has_pushed_stays_when_the_parent_closes_its_collection(sch
     assert {each.key for each in schedules} == {"before", "first", "second", "parent"}
 
 
-def test_a_child_does_not_use_a_file_that_another_thread_had_open(settings, schedules, database):
-    used, end = threading.Event(), threading.Event()
+def request_of(schedules):
+    """The time of a request. A store on Redis has none."""
+    return getattr(schedules._store, "request", nullcontext)()
 
-    def other_thread():
+
+@contextmanager
+def in_thread(settings, use):
+    """Push by a collection of another thread, which then calls ``use`` with the collection."""
+    pushed, end = threading.Event(), threading.Event()
+
+    def work():
         with psched.open(settings) as theirs:
             theirs.push("thread", "t")
-            used.set()
-            end.wait(HANG_TIMEOUT)
+            with use(theirs):
+                pushed.set()
+                assert end.wait(HANG_TIMEOUT)
 
-    thread = threading.Thread(target=other_thread)
+    thread = threading.Thread(target=work)
     thread.start()
-    used.wait(HANG_TIMEOUT)
+    assert pushed.wait(PATIENCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside a thread
+        yield
+    end.set()
+    thread.join()
 
+
+def test_a_thread_that_sends_no_request_just_then_keeps_no_child_from_pushing(settings, schedules):
+    with in_thread(settings, lambda _theirs: nullcontext()):
+        assert in_child(lambda: schedules.push("child", "t")) == 0
+        schedules.push("parent", "t")
+    assert {each.key for each in schedules} == {"thread", "child", "parent"}
+
+
+def test_a_child_does_not_use_a_file_that_another_thread_was_using(settings, schedules, database):
     def child():
         if database.kind != "sqlite":
             schedules.push("child", "t")
             return
         for collection in schedules, psched.open(settings):
-            with pytest.raises(psched.StoreError, match="another thread had it open when"):
+            with pytest.raises(psched.StoreError, match="another thread was using it when"):
                 collection.push("child", "t")
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside a thread
+    with in_thread(settings, request_of):
         assert in_child(child) == 0
-    end.set()
-    thread.join()
-    schedules.push("parent", "t")
+        schedules.push("parent", "t")
     pushed = {"thread", "parent"} if database.kind == "sqlite" else {"thread", "child", "parent"}
     assert {each.key for each in schedules} == pushed
+
+
+def test_a_thread_that_has_ended_keeps_no_child_from_pushing(settings, schedules):
+    theirs = []
+
+    def work():
+        theirs.append(psched.open(settings))
+        theirs[0].push("thread", "t")  # and does not close it
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert in_child(lambda: schedules.push("child", "t")) == 0
+    theirs[0].push("parent", "t")
+    theirs[0].close()
+    assert {each.key for each in schedules} == {"thread", "child", "parent"}
+
+
+def test_a_fork_of_a_signal_handler_leaves_the_request_alone_that_it_interrupts(schedules):
+    with request_of(schedules):
+        schedules.push("first", "t")
+        opened = open_connections()
+        assert in_child(lambda: None) == 0
+        assert open_connections() == opened
+        schedules.push("second", "t")
+    assert {each.key for each in schedules} == {"first", "second"}
+
+
+def test_a_file_that_could_not_be_opened_is_not_taken_for_open(tmp_path):
+    file = tmp_path / "later" / "psched.db"
+    with psched.open({"url": f"sqlite:///{file}", "dispatch": "jobs:Dispatch"}) as schedules:
+        with pytest.raises(psched.StoreError):
+            schedules.push("before", "t")
+
+        def child():
+            file.parent.mkdir()
+            schedules._store.init()
+            schedules.push("child", "t")
+
+        assert in_child(child) == 0
+        assert schedules["child"].exists()

@@ -1,9 +1,11 @@
 """Tasks that run once, through the Python API."""
 
 import os
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.orm import Session
@@ -54,8 +56,8 @@ class TestPushing:
         assert len({first.key, *(each.key for each in many)}) == 3
         assert many[1].key == "mine"
         assert first.metadata().data == {"n": 1}
-        made = datetime.strptime(first.key[:19], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
-        assert abs(made.timestamp() - schedules.now()) < 3600
+        assert re.fullmatch("t-[0-9a-z]{24}", first.key)
+        assert first.key[:11] <= schedules.push(type="t").key[:11]  # by their times
         first.cancel()
         assert schedules.wait(first.key) == "cancelled"
 
@@ -249,6 +251,33 @@ class TestWithinATransaction:
             with pytest.raises(InvalidError, match=r"^connection: .*session\.connection\(\)"):
                 schedules.push("k", connection=other)
         assert not schedules["k"].exists()
+
+    def test_psycopgs_own_transaction_goes_on_after_a_taken_key(
+        self, schedules, settings, database
+    ):
+        if database.kind != "postgresql":
+            return
+        schedules.push("taken")
+        url = make_url(settings.url)
+        _, arguments = url.get_dialect()().create_connect_args(url)
+        with psycopg.connect(**arguments, autocommit=True) as mine:
+            with mine.transaction():
+                with pytest.raises(AlreadyExistsError):
+                    schedules.push("taken", connection=mine)
+                schedules.push("after", connection=mine)
+            assert schedules["after"].exists()
+            with pytest.raises(AlreadyExistsError):
+                schedules.push("taken", connection=mine)
+
+    def test_a_connection_that_cannot_be_used_is_refused(self, schedules, connect, database):
+        mine = connect()
+        mine.close()
+        with pytest.raises(psched.StoreError, match=r"^connection: .*closed"):
+            schedules.push("k", connection=mine)
+        if database.kind == "postgresql":
+            theirs = object.__new__(psycopg.AsyncConnection)
+            with pytest.raises(InvalidError, match=r"not psycopg\.AsyncConnection"):
+                schedules.push("k", connection=theirs)
 
     def test_a_connection_to_another_kind_of_database_is_refused(self, schedules, database):
         if database.kind == "sqlite":

@@ -93,6 +93,18 @@ class TestSqlStore(
         return Sql(database.url)
 
 
+def plain(_driver):
+    """Nothing is set in the connection."""
+    return {}
+
+
+def with_rows_by_name(driver):
+    """The connection's cursors return mappings."""
+    if hasattr(driver, "rows"):
+        return {"row_factory": driver.rows.dict_row}
+    return {"cursorclass": driver.cursors.DictCursor} if hasattr(driver, "cursors") else {}
+
+
 class TestTransactionOfTheDriver(TransactionContract):
     """Programs without SQLAlchemy, such as Django's, give the connection of their driver."""
 
@@ -102,8 +114,9 @@ class TestTransactionOfTheDriver(TransactionContract):
             open_store().init()
             yield open_store
 
-    @pytest.fixture
-    def begin(self, database):
+    @pytest.fixture(params=[plain, with_rows_by_name])
+    def begin(self, database, request):
+        options = request.param
         url = make_url(database.url)
         dialect = url.get_dialect()
         driver = dialect.import_dbapi()
@@ -111,7 +124,12 @@ class TestTransactionOfTheDriver(TransactionContract):
 
         @contextmanager
         def begin():
-            with closing(driver.connect(*positional, **named)) as connection:
+            connection = driver.connect(*positional, **named, **options(driver))
+            if options is with_rows_by_name and database.kind == "sqlite":
+                connection.row_factory = lambda cursor, row: {
+                    column[0]: value for column, value in zip(cursor.description, row, strict=True)
+                }
+            with closing(connection):
                 yield connection
                 connection.commit()
 

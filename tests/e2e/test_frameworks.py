@@ -1,10 +1,12 @@
 """The page about web applications: its programs run under real servers, and psched runs the tasks.
 
-Tests add what the page leaves out: the tables, and Django's settings and urls.
+Tests add what the page leaves out: Django's settings and urls.
 """
 
+import os
 import re
 import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,8 +16,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from support.code_blocks import ROOT, blocks_of
+from support.code_blocks import ROOT, blocks_of, server_sql
 from support.owned_process import OwnedProcess
+from support.service import Master
 from support.waiting import HANG_TIMEOUT, wait_until
 
 PAGE = ROOT / "docs/frameworks.md"
@@ -28,23 +31,21 @@ FILES = {
     for each in BLOCKS
     if each.language in {"python", "yaml"}
 }
-COMMANDS = [
-    line for each in BLOCKS if each.language == "sh" for line in each.text.splitlines() if line
-]
+COMMANDS = [each.text.splitlines() for each in BLOCKS if each.language == "sh"]
+(INIT, MASTER), FLASK, FASTAPI, MAKE_MIGRATIONS, (MIGRATE, DJANGO) = COMMANDS
+[TABLE] = server_sql("frameworks.md")
+
+MIGRATION = "members/migrations/0002_psched.py"
 
 DJANGO_FILES = {
-    "members/__init__.py": "",
-    "members/models.py": """
-from django.db import models
+    "manage.py": """
+import os
+from django.core.management import execute_from_command_line
 
-class Member(models.Model):
-    name = models.TextField()
-
-    class Meta:
-        db_table = "members"
-        managed = False
-        app_label = "members"
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+execute_from_command_line()
 """,
+    "members/__init__.py": "",
     "shop/__init__.py": "",
     "shop/urls.py": """
 from django.urls import path
@@ -85,27 +86,99 @@ ROOT_URLCONF = "shop.urls"
 INSTALLED_APPS = ["members"]
 ALLOWED_HOSTS = ["127.0.0.1"]
 SECRET_KEY = "of a test"
+DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 """
 
 
-class WebServer:
-    """A web server, started by a command of the page, on a free port.
+class Site:
+    """The programs of the page in a folder of their own, and what has been started there.
 
     Args:
-        service: the installation in whose folder it runs.
-        command: a command of the page.
+        folder: an empty folder.
+        database: the database that takes the place of the page's.
+        changes: text to add to files, by their names.
     """
 
-    def __init__(self, service, command):
+    def __init__(self, folder, database, changes):
+        self._folder = folder
+        self._engine = create_engine(database.url)
+        self._started = []
+        self._env = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "RUNTIME_DIRECTORY": str(folder),
+        }
+        every = {**FILES, **DJANGO_FILES, "shop/settings.py": django_settings(database)}
+        self._later = every.pop(MIGRATION)
+        for name, content in every.items():
+            file = folder / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(content.replace(URL, database.url) + changes.get(name, ""))
+
+    def run(self, *commands):
+        """Run commands of the page, each of which must succeed."""
+        for command in commands:
+            done = subprocess.run(
+                ["/bin/bash", "-ec", command],
+                cwd=self._folder,
+                env=self._env,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+    def set_up(self):
+        """Create the tables of Flask and FastAPI."""
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(TABLE)
+        self.run(INIT)
+
+    def set_up_django(self):
+        """Create the tables of Django."""
+        self.run(*MAKE_MIGRATIONS)
+        (self._folder / MIGRATION).write_text(self._later)
+        self.run(MIGRATE)
+        config = self._folder / "psched.yml"
+        config.write_text(config.read_text().replace("jobs:app", "shop.worker:app"))
+
+    def serve(self, command):
+        """Start a web server, by a command of the page, on a free port."""
+        self._started.append(WebServer(self._folder, self._env, command))
+        return self._started[-1]
+
+    def start_master(self):
+        """Start psched-master, as the page says."""
+        log = self._folder / "master.log"
+        command = ["/bin/bash", "-ec", f"exec {MASTER}"]
+        self._started.append(Master(command, log=log, folder=self._folder, env=self._env))
+        return self._started[-1]
+
+    def members(self, table="members"):
+        """The names in the table of members."""
+        with self._engine.connect() as connection:
+            return {*connection.scalars(text(f"SELECT name FROM {table}"))}  # noqa: S608
+
+    def close(self):
+        """Stop all that was started."""
+        for each in self._started:
+            each.close()
+        self._engine.dispose()
+
+
+class WebServer:
+    """A running web server."""
+
+    def __init__(self, folder, env, command):
         program, *arguments = command.split()
         port = ["--bind=127.0.0.1:0"] if program == "gunicorn" else ["--port=0"]
-        self._output = service.folder / "web.log"
+        self._output = folder / "web.log"
         self._output.touch()
         self._process = OwnedProcess(
             [str(Path(sys.executable).parent / program), *port, *arguments],
             output=self._output,
-            cwd=service.folder,
-            env=service.env,
+            cwd=folder,
+            env=env,
         )
         found = wait_until(
             lambda: re.search(r"http://127\.0\.0\.1:([1-9]\d*)", self.text),
@@ -138,104 +211,94 @@ class WebServer:
         return self._process.wait()
 
     def close(self):
+        """KILL the server, if it still runs."""
         self._process.close()
 
 
 @pytest.fixture
-def make_site(make_service, database):
-    """A function that makes the programs of the page, starts a web server, and returns both."""
-    started = []
-    engine = create_engine(database.url)
+def make_site(tmp_path, database):
+    """A function that makes the programs of the page."""
+    made = []
 
-    def make(command, *, dispatch="jobs:app", **changes):
-        service = make_service(database.url, dispatch=dispatch)
-        service.init()
-        with engine.begin() as connection:
-            serial = {
-                "sqlite": "INTEGER PRIMARY KEY",
-                "mariadb": "INT AUTO_INCREMENT PRIMARY KEY",
-                "postgresql": "SERIAL PRIMARY KEY",
-            }[database.kind]
-            connection.execute(
-                text(f"CREATE TABLE members (id {serial}, name VARCHAR(50) UNIQUE NOT NULL)")
-            )
-        every = {**FILES, **DJANGO_FILES, "shop/settings.py": django_settings(database)}
-        for name, content in every.items():
-            if name != "psched.yml":  # the service has its own
-                file = service.folder / name
-                file.parent.mkdir(exist_ok=True)
-                file.write_text(content.replace(URL, database.url) + changes.get(name, ""))
-        started.append(WebServer(service, command))
-        return service, started[-1]
+    def make(**changes):
+        folder = tmp_path / "site"
+        folder.mkdir()
+        made.append(Site(folder, database, changes))
+        return made[-1]
 
-    def members():
-        with engine.connect() as connection:
-            return {*connection.scalars(text("SELECT name FROM members"))}
-
-    make.members = members
     yield make
-    for server in started:
-        server.close()
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE IF EXISTS members"))
-    engine.dispose()
+    for site in made:
+        site.close()
 
 
-DJANGO = "shop.wsgi"
 NAMES = [f"ann-{n}" for n in range(12)]
 
 
-def check_site(make_site, command, paths=("members",), **changes):
+def check(site, command, paths=("members",), table="members"):
     """Post to a site by several threads, and run what it has pushed."""
-    dispatch = "shop.worker:app" if DJANGO in command else "jobs:app"
-    service, server = make_site(command, dispatch=dispatch, **changes)
+    server = site.serve(command)
     posted = [f"{path}/{path}-{name}" for path in paths for name in NAMES]
     assert {*server.post_all(posted)} == {202}, server.text
     # The name is taken: neither a member nor a task.
     assert server.post(f"members/members-{NAMES[0]}") == 500
     # uvicorn shuts down, and then lets the signal end it.
     assert server.stop() in {0, -signal.SIGTERM}, server.text
-    master = service.start()
+    master = site.start_master()
     welcomed = [path.partition("/")[2] for path in posted]
     for name in welcomed:
         master.wait_for_log(rf"Welcome, {name}!")
     assert len(re.findall(r"Welcome, \S+-ann", master.text)) == len(welcomed)
     assert master.stop() == 0
-    assert make_site.members() == {f"members-{name}" for name in NAMES}
-    return service, master
+    assert site.members(table) == {f"members-{name}" for name in NAMES}
+    return master
 
 
-PUSH_BEFORE_THE_FORK = '\nwelcome.push(name="before the fork")\n'
+BOTH = ("members", "greetings")
 
 
 def test_flask(make_site):
-    check_site(make_site, COMMANDS[0], ("members", "greetings"))
+    site = make_site()
+    site.set_up()
+    check(site, FLASK[0], BOTH)
 
 
 def test_flask_that_has_pushed_before_gunicorn_forks(make_site):
-    changes = {"flask_site.py": PUSH_BEFORE_THE_FORK}
-    _, master = check_site(make_site, COMMANDS[1], ("members", "greetings"), **changes)
+    site = make_site(**{"flask_site.py": '\nwelcome.push(name="before the fork")\n'})
+    site.set_up()
+    master = check(site, FLASK[1], BOTH)
     assert master.text.count("Welcome, before the fork!") == 1
 
 
-@pytest.mark.parametrize("command", COMMANDS[2:4])
+@pytest.mark.parametrize("command", FASTAPI)
 def test_fastapi(make_site, command):
-    check_site(make_site, command, ("members", "greetings"))
+    site = make_site()
+    site.set_up()
+    check(site, command, BOTH)
 
 
-def test_django(make_site):
-    check_site(make_site, COMMANDS[4])
+@pytest.mark.parametrize("command", [DJANGO, f"{DJANGO} --preload"])
+def test_django(make_site, command):
+    site = make_site()
+    site.set_up_django()
+    check(site, command, table="members_member")
 
 
-def test_django_that_was_loaded_before_gunicorn_forks(make_site):
-    check_site(make_site, f"{COMMANDS[4]} --preload")
+DJANGO_TEST = """
+from django.db import connection
+from django.test import Client, TestCase
+
+class Joining(TestCase):
+    def test_a_member_is_welcomed(self):
+        assert Client().post("/members/ann").status_code == 202
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT type, data FROM psched")
+            [(type_, data)] = cursor.fetchall()
+        assert type_ == "welcome" and "member" in str(data), (type_, data)
+"""
 
 
-def test_the_commands_of_the_page_are_those_that_are_tested():
-    assert [
-        "gunicorn --workers 2 --threads 4 flask_site:site",
-        "gunicorn --workers 2 --preload flask_site:site",
-        "uvicorn fastapi_site:site",
-        "uvicorn --workers 2 fastapi_site:site",
-        f"gunicorn --workers 2 --threads 4 {DJANGO}",
-    ] == COMMANDS
+def test_a_test_of_django_finds_what_was_pushed_in_its_own_database(make_site):
+    site = make_site(**{"members/__init__.py": ""})
+    site.set_up_django()
+    site.run(f"cat >members/tests.py <<'END'\n{DJANGO_TEST}\nEND\npython manage.py test")
+    assert site.members("members_member") == set()

@@ -17,6 +17,7 @@ OF_SERVERS = re.compile(r"\b(CREATE|GRANT|ALTER|NOTIFY|BEGIN|COMMIT)\b")
 """SQL that SQLite does not have, or that is about users."""
 
 SERVER_SQL = {
+    "frameworks.md": "tests/e2e/test_frameworks.py",
     "mysql.md": "tests/e2e/test_documented_sql.py",
     "postgresql.md": "tests/e2e/test_documented_sql.py",
     "quickstart.md": "tests/e2e/test_quickstart.py",

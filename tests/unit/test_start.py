@@ -187,8 +187,14 @@ def test_a_program_includes_the_functions_of_an_app_which_pushes_to_its_schedule
     make_store(program._jobs.settings).init()
     with closing(app):
         assert mail.push(to="ann").metadata().data == {"to": "ann"}
+
+    @app.task("early")  # is not added, because of the other one
+    def early(): ...
+
+    app.functions = {"early": early, "mail": mail}
     with pytest.raises(InvalidError, match="another job"):
         program.include(app)
+    assert program._jobs.dispatch().find("early") is None
     program.add("daily", mail, cron="@daily", data={"to": "ann"})
     assert program._jobs.dispatch().find("program/daily") is mail.handler
 

@@ -33,17 +33,18 @@ _TIME_LENGTH = 9
 _ID_OF_INSTANT = "%Y%m%dT%H%M%SZ"
 
 
-def random_id(now: float, nonce: str) -> str:
-    """The identifier of an extra run that somebody has triggered.
+def random_id(now: float, nonce: str, *, length: int = ID_LENGTH) -> str:
+    """An identifier, such as that of an extra run that somebody has triggered.
 
     Identifiers are sorted by the time at which they were made.
 
     Args:
         now: the time of the store's clock.
         nonce: a random text, which no other identifier of the same millisecond is made of.
+        length: how many digits and lower-case letters the identifier has.
     """
     random = int.from_bytes(sha256(nonce.encode()).digest())
-    return _in_digits(int(now * 1000), _TIME_LENGTH) + _in_digits(random, ID_LENGTH - _TIME_LENGTH)
+    return _in_digits(int(now * 1000), _TIME_LENGTH) + _in_digits(random, length - _TIME_LENGTH)
 
 
 def id_of_instant(instant: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast,
 
 from typing_extensions import override
 
-from psched.app import CLOCK, ConfigLike, new_nonce, open_schedules, read_config
+from psched.app import ConfigLike, open_schedules, read_config
 from psched.application.dispatch import Dispatch, Routes, check_handler
 from psched.application.function import TaskFunction, check_options
 from psched.application.task import Task
@@ -19,7 +19,6 @@ from psched.core.arguments.fields import FunctionOptions
 from psched.core.arguments.settings import Settings
 from psched.core.columns import check_name
 from psched.core.declare import declare
-from psched.core.operations.extra_rows import random_id
 from psched.core.schedule import Schedules
 from psched.service.functions.thread_schedules import ThreadSchedules
 
@@ -61,7 +60,8 @@ class App(Dispatch):
     needed. In a worker and in its tasks, an app uses the settings of the worker.
 
     Any number of threads can use an app and its functions at once, and so can processes that were
-    forked: each thread and each process opens a connection of its own.
+    forked: each thread and each process opens a connection of its own. For forks on SQLite, see
+    `ScheduleCollection`.
 
     Args:
         given: settings, a mapping of some settings, or the path of a file; see `psched.open`.
@@ -132,10 +132,6 @@ class App(Dispatch):
     def close(self) -> None:
         """Close this thread's connection to the store. A later request opens a new connection."""
         self._schedules.close()
-
-    def draw_id(self) -> str:
-        """A random text for the key of a task; texts of one host are sorted by their times."""
-        return random_id(CLOCK.wall(), new_nonce())
 
     def use(self, open_: Callable[[], ScheduleCollection]) -> None:
         """Push to other schedules from now on, such as those of the worker that runs this process.

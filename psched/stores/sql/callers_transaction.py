@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from typing_extensions import override
 
+from psched.base.errors import StoreError
 from psched.core.model import Row
 from psched.core.store_protocol import CallersTransaction
 from psched.stores.sql.by_key.conditions import Request
 from psched.stores.sql.dialects import Dialect
-from psched.stores.sql.errors import exception_for
+from psched.stores.sql.errors import ErrorKind, exception_for
 
 
 class JoinedTransaction(CallersTransaction):
@@ -41,7 +43,7 @@ class JoinedTransaction(CallersTransaction):
 
     @override
     def now(self) -> float:
-        with self._raising():
+        with self._raising(nothing_can_be_committed=True):
             return float(self._connection.execute(self._now).scalar_one())
 
     @override
@@ -61,21 +63,40 @@ class JoinedTransaction(CallersTransaction):
                 broken.
         """
         # In PostgreSQL, an error aborts the whole transaction, unless it is behind a savepoint.
-        nested = self._dialect.aborts and not _commits_by_itself(self._connection)
-        with self._raising(), self._connection.begin_nested() if nested else nullcontext():
+        within = not _commits_by_itself(self._connection)
+        with (
+            self._raising(nothing_can_be_committed=within),
+            self._connection.begin_nested() if within and self._dialect.aborts else nullcontext(),
+        ):
             for request in requests:
                 self._connection.execute(*request)
 
     @contextmanager
-    def _raising(self) -> Iterator[None]:
-        """Raise psched's exceptions for the database's errors within the block."""
+    def _raising(self, *, nothing_can_be_committed: bool) -> Iterator[None]:
+        """Raise psched's exceptions for the database's errors within the block.
+
+        Args:
+            nothing_can_be_committed: whether the outcome is known if the connection breaks.
+        """
         try:
             yield
         except DBAPIError as error:
             cause, dialect = error.orig or error, self._dialect
-            raise exception_for(dialect.classify(cause), dialect.explain(cause)) from None
+            kind = dialect.classify(cause)
+            if kind is ErrorKind.UNKNOWN and nothing_can_be_committed:
+                kind = ErrorKind.UNAVAILABLE
+            raise exception_for(kind, dialect.explain(cause)) from None
+        except SQLAlchemyError as error:
+            raise StoreError(f"connection: {error}") from None
 
 
 def _commits_by_itself(connection: Connection) -> bool:
-    """Whether a connection commits each statement by itself, so that no savepoint can be set."""
-    return bool(getattr(connection.connection.driver_connection, "autocommit", False))
+    """Whether a connection commits the next statement by itself, so that no savepoint can be set.
+
+    The answer for drivers other than psycopg can be wrong: only PostgreSQL needs savepoints.
+    """
+    driver: Any = connection.connection.driver_connection
+    if not getattr(driver, "autocommit", False):
+        return False
+    # psycopg's `Connection.transaction` begins one on a connection that commits by itself, too.
+    return not getattr(getattr(driver, "info", None), "transaction_status", 0)

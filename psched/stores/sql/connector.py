@@ -109,9 +109,11 @@ class Connector:
         self._tls = tls
         self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
-        self._ownership = Ownership()
-        if self.dialect.is_astray is not None:
-            self._ownership = FileOwnership(self.url.database or "", self.disconnect)
+        self._ownership = (
+            FileOwnership(self.url.database or "", self.disconnect)
+            if self.dialect.is_file
+            else Ownership()
+        )
         self._prepared = 0  # how many steps `_connected` has completed
         self.server_info = ServerInfo()
 
@@ -166,9 +168,10 @@ class Connector:
             yield
             return
         self._in_request = True
-        self._budget.begin()
         try:
-            yield
+            with self._ownership.in_use():
+                self._budget.begin()
+                yield
         finally:
             self._in_request = False
 
@@ -313,14 +316,15 @@ class Connector:
 
     def disconnect(self) -> None:
         """Close the connection; the next call that runs work opens a new one."""
-        connection, self._connection, self._prepared = self._connection, None, 0
-        if self._ownership.lost:
-            self._ownership.leave(connection)
-        elif connection is not None:
-            # It is invalidated first: sending could block if the server does not respond.
-            connection.invalidate()
-            connection.close()
-            self._ownership.drop()
+        with self._ownership.in_use():
+            connection, self._connection, self._prepared = self._connection, None, 0
+            if self._ownership.lost:
+                self._ownership.leave(connection)
+            elif connection is not None:
+                # It is invalidated first: sending could block if the server does not respond.
+                connection.invalidate()
+                connection.close()
+                self._ownership.drop()
 
     def _connected(self) -> Connection:
         """Open and prepare the connection if necessary, and return it.
@@ -356,13 +360,13 @@ class Connector:
     def _open(self) -> Connection:
         self.step(answers=True)
         self._ownership.take()
-        with self._connecting():
-            try:
+        try:
+            with self._connecting():
                 return self._engines[0].connect()
-            except DBAPIError:
-                self._ownership.drop()
-                self._engines.rotate(-1)
-                raise
+        except BaseException:
+            self._ownership.drop()
+            self._engines.rotate(-1)
+            raise
 
     def _begin_session(self, connection: Connection) -> None:
         with self._connecting():

@@ -172,7 +172,7 @@ class TableStore(Store, Generic[S]):
     def _describe_writable(self) -> str:
         if not self._connector.is_replica:
             return "yes"
-        is_file = self._connector.dialect.is_astray is not None
+        is_file = self._connector.dialect.is_file
         return "no: this user may only read the file" if is_file else "no: it is a replica"
 
     def request(self) -> AbstractContextManager[None]:

@@ -1,21 +1,52 @@
 """Accepts the connections that programs have: SQLAlchemy's, Django's and those of the drivers."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from inspect import iscoroutinefunction
+from sys import modules
+from typing import Any, NamedTuple
 
-from sqlalchemy import URL, Connection, create_engine
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.pool import NullPool
 
 from psched.base.errors import InvalidError
 
-_URLS: Mapping[str, str] = {
-    "sqlite3": "sqlite://",
-    "psycopg": "postgresql+psycopg://",
-    "pymysql": "mysql+pymysql://",
-    "MySQLdb": "mysql+mysqldb://",
-}
-"""The urls that make SQLAlchemy use a driver, by the name of the driver's package."""
 
+class _Driver(NamedTuple):
+    """A driver whose connections can be given.
+
+    Attributes:
+        url: makes SQLAlchemy use the driver.
+        cursor: opens a cursor that binds values, and returns rows, as SQLAlchemy expects it: the
+            program may have set that cursors do otherwise. Its arguments are the driver's package
+            and the connection.
+    """
+
+    url: str
+    cursor: Callable[[Any, Any], Any]
+
+
+def _of_sqlite(_package: Any, connection: Any) -> Any:  # noqa: ANN401  # PEP 249
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor
+
+
+_DRIVERS: Mapping[str, _Driver] = {
+    "sqlite3": _Driver("sqlite://", _of_sqlite),
+    "psycopg": _Driver(
+        "postgresql+psycopg://",
+        lambda package, connection: package.Cursor(connection, row_factory=package.rows.tuple_row),
+    ),
+    "pymysql": _Driver(
+        "mysql+pymysql://", lambda package, connection: package.cursors.Cursor(connection)
+    ),
+    "MySQLdb": _Driver(
+        "mysql+mysqldb://", lambda package, connection: package.cursors.Cursor(connection)
+    ),
+}
+"""The drivers, by the names of their packages."""
 
 _KINDS = {"mariadb": "mysql"}
 """Names of SQLAlchemy's for a kind of database that has another name, too."""
@@ -32,7 +63,7 @@ def callers_connection(given: object, url: URL) -> Connection:
         InvalidError: the object is none of these, or a connection to another kind of database.
     """
     connection = _of_sqlalchemy(given)
-    names = connection.dialect.name, url.get_backend_name()
+    names = connection.engine.url.get_backend_name(), url.get_backend_name()
     theirs, ours = (_KINDS.get(name, name) for name in names)
     if theirs != ours:
         raise InvalidError("connection", f"is to {theirs}, but the schedules are in {ours}")
@@ -45,24 +76,53 @@ def _of_sqlalchemy(given: Any) -> Connection:  # noqa: ANN401  # one of three ki
     if hasattr(given, "ensure_connection"):  # Django's: it contains the driver's, once it is open
         given.ensure_connection()
         return _of_sqlalchemy(given.connection)
-    for ancestor in type(given).__mro__:
-        url = _URLS.get(ancestor.__module__.partition(".")[0])
-        if url is not None and hasattr(given, "cursor") and hasattr(given, "rollback"):
-            return _around(given, url)
+    kind = type(given)
+    if hasattr(given, "cursor") and not iscoroutinefunction(getattr(given, "rollback", None)):
+        for package in (ancestor.__module__.partition(".")[0] for ancestor in kind.__mro__):
+            if package in _DRIVERS:
+                return _around(given, package)
     raise InvalidError(
         "connection",
         "must be a connection of SQLAlchemy's, of Django's, or of one of the drivers"
-        f" {', '.join(_URLS)}; not {type(given).__name__}. That of a Session is"
+        f" {', '.join(_DRIVERS)}; not {kind.__module__}.{kind.__qualname__}. That of a Session is"
         " session.connection()",
     )
 
 
-def _around(driver_connection: object, url: str) -> Connection:
+class _DriversConnection:
+    """A connection of a driver with plain cursors; everything else is that of the connection."""
+
+    def __init__(self, connection: object, package: str) -> None:
+        self._connection = connection
+        self._package = package
+
+    def cursor(self) -> Any:  # noqa: ANN401  # PEP 249
+        """Open a cursor."""
+        return _DRIVERS[self._package].cursor(modules[self._package], self._connection)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # that of the connection
+        return getattr(self._connection, name)
+
+
+_given: ContextVar[_DriversConnection] = ContextVar("_given")
+
+
+def _around(connection: object, package: str) -> Connection:
     """A connection of SQLAlchemy's that sends statements through an open one of the driver's."""
+    token = _given.set(_DriversConnection(connection, package))
+    try:
+        return _engine(_DRIVERS[package].url).connect()
+    finally:
+        _given.reset(token)
+
+
+@lru_cache
+def _engine(url: str) -> Engine:
+    """An engine that connects through what `_given` contains; it keeps the compiled statements."""
     engine = create_engine(
         url,
-        creator=lambda: driver_connection,
-        poolclass=StaticPool,
+        creator=_given.get,
+        poolclass=NullPool,
         pool_reset_on_return=None,
         hide_parameters=True,
         _initialize=False,  # SQLAlchemy would query the server's properties, and roll back
@@ -71,7 +131,7 @@ def _around(driver_connection: object, url: str) -> Connection:
     # its own object is no longer used.
     for ending in "do_commit", "do_rollback", "do_close", "do_terminate":
         setattr(engine.dialect, ending, _nothing)
-    return engine.connect()
+    return engine
 
 
 def _nothing(_connection: object) -> None:

@@ -159,3 +159,8 @@ class Dialect:
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], ErrorKind]
     explain: Callable[[BaseException], str]
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the database is a file, and not a server."""
+        return self.is_astray is not None
