@@ -279,9 +279,10 @@ class ScheduleCollection(CollectionOfAlerts):
             connection: the caller's own connection to the store's database: one of SQLAlchemy's, of
                 Django's, or of the drivers sqlite3, psycopg, pymysql and MySQLdb. The task is
                 pushed in the caller's transaction, so the task exists only if the caller commits.
-                psched then uses no connection of its own, and sends each request only once. No
-                worker is woken, except with ``wake: notify`` on PostgreSQL: the task starts with
-                the next poll after the commit. None means that psched uses a connection of its own.
+                psched then uses no connection of its own, and sends each request only once. A
+                worker is woken after the commit, if psched learns of it: when a connection of
+                SQLAlchemy's returns to its pool, or from Django. Otherwise the task starts with the
+                next poll. None means that psched uses a connection of its own.
             more: settings of this task, such as ``expire``, ``kill_interval``, ``kill_timeout``,
                 ``max_attempts``, ``retention_time``, ``retry_backoff`` and ``retry_wait``.
 

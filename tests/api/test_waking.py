@@ -2,16 +2,19 @@
 
 import datetime as dt
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 import psched
 from psched.app import hint_of
 from psched.base.clock import SystemClock
 from psched.config.urls import wake_code
 from psched.master.waking.wake_socket import WakeSocket
+from support.isolated import isolated
 
 FAR = 4_000_000_000
 CLOCK = SystemClock()
@@ -129,13 +132,83 @@ def test_a_change_that_was_refused_tells_nobody(here, master):
 
 
 @pytest.mark.usefixtures("sql")
-def test_a_push_in_the_callers_transaction_tells_nobody(here, settings, master):
+@pytest.mark.parametrize("pool", [None, NullPool])
+def test_a_push_in_the_callers_transaction_tells_the_masters_after_the_commit(
+    here, settings, master, pool
+):
+    here.close()
+    engine = create_engine(settings.url, poolclass=pool)
+    for key in "k", "l":
+        with engine.begin() as mine:
+            here.push(key, connection=mine)
+            here.push(f"{key}2", connection=mine)
+            assert not master.take()
+        assert master.take()
+    with engine.begin() as mine:
+        mine.exec_driver_sql("SELECT 1")
+        here.push("later", run_at=FAR, connection=mine)
+    assert not master.take()
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("sql")
+def test_a_push_in_a_transaction_of_the_driver_tells_nobody(here, settings, master):
     here.close()
     engine = create_engine(settings.url)
-    with engine.begin() as mine:
-        here.push("k", connection=mine)
+    mine = engine.raw_connection()
+    here.push("k", connection=mine.driver_connection)
+    mine.commit()
+    mine.close()
     engine.dispose()
     assert not master.take()
+    assert here["k"].exists()
+
+
+def told_by_django(url, folder):
+    """When the masters are told of pushes with a connection of Django's."""
+    import django  # noqa: PLC0415
+    from django.conf import settings as django_settings  # noqa: PLC0415
+    from django.db import connection, transaction  # noqa: PLC0415
+
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
+    django_settings.configure(DATABASES={"default": database})
+    django.setup()
+    master = WakeSocket([Path(folder)], CLOCK)
+    os.environ["RUNTIME_DIRECTORY"] = folder
+    told = {}
+    with psched.open({"url": url, "dispatch": "jobs:Dispatch"}) as schedules:
+        schedules._store.init()
+        master.keep(wake_code(url, "psched"))
+        with transaction.atomic():
+            schedules.push("in a transaction", connection=connection)
+            told["before the commit"] = bool(master.take())
+        told["after the commit"] = bool(master.take())
+        with suppress(RuntimeError), transaction.atomic():
+            schedules.push("rolled back", connection=connection)
+            raise RuntimeError
+        told["after a rollback"] = bool(master.take())
+        schedules.push("no transaction", connection=connection)
+        told["without a transaction"] = bool(master.take())
+        transaction.set_autocommit(False)
+        schedules.push("own commit", connection=connection)
+        transaction.commit()
+        told["after the program's own commit"] = bool(master.take())
+        found = sorted(each.key for each in schedules)
+    connection.close()
+    master.close()
+    return [told, found]
+
+
+def test_django_tells_when_it_has_committed(tmp_path):
+    told, found = isolated(told_by_django, f"sqlite:///{tmp_path}/psched.db", str(tmp_path))
+    assert told == {
+        "before the commit": False,
+        "after the commit": True,
+        "after a rollback": False,
+        "without a transaction": True,
+        "after the program's own commit": False,
+    }
+    assert found == ["in a transaction", "no transaction", "own commit"]
 
 
 def test_with_wake_off_nobody_is_told(settings, schedules, master, open_here):

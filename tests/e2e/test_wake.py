@@ -109,14 +109,28 @@ def test_a_program_that_serves_its_own_handlers_is_woken_too(here):
     woken(here, "k")
 
 
-def test_a_push_in_the_callers_transaction_wakes_nobody_by_its_commit(here):
+def test_a_push_in_the_callers_transaction_wakes_a_worker_after_the_commit(here):
     started(here)
     engine = sqlalchemy.create_engine(here.url)
-    with here.schedules() as schedules:
-        with engine.begin() as mine:
+
+    def push():
+        with here.schedules() as schedules, engine.begin() as mine:
             schedules.push("mine", "recorder", connection=mine)
-        waits_for_a_poll(here, "mine")
+
+    woken(here, "mine", push)
     engine.dispose()
+
+
+def test_a_push_in_a_transaction_of_the_driver_waits_for_a_poll(here):
+    started(here)
+    engine = sqlalchemy.create_engine(here.url)
+    mine = engine.raw_connection()
+    with here.schedules() as schedules:
+        schedules.push("mine", "recorder", connection=mine.driver_connection)
+    mine.commit()
+    mine.close()
+    engine.dispose()
+    waits_for_a_poll(here, "mine")
     woken(here, "other")
     woken(here, "mine", lambda: None)
 

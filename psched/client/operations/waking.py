@@ -8,7 +8,11 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.config import Config
 from psched.core.model import Row
-from psched.core.operations.announcing import Announces, AnnouncesInTransaction
+from psched.core.operations.announcing import (
+    Announces,
+    AnnouncesInTransaction,
+    TellsOfCommit,
+)
 from psched.core.store_protocol import CallersTransaction, Store
 
 NOTIFY = "notify"
@@ -57,15 +61,14 @@ class Waker:
                 store.announce()
 
     def joined(self, transaction: CallersTransaction, rows: Iterable[Row]) -> None:
-        """Have others told of added rows when the caller's transaction commits.
-
-        Without ``wake: notify`` nobody is told: only the caller knows when the transaction commits.
-        """
-        announcing: object = transaction
-        if self.settings.wake != NOTIFY or not self._is_soon(rows):
+        """Wake a worker when the caller's transaction, in which rows were added, has committed."""
+        joined: object = transaction
+        if self.hint is None or not self._is_soon(rows):
             return
-        if isinstance(announcing, AnnouncesInTransaction):
-            announcing.announce()
+        if isinstance(joined, TellsOfCommit):
+            joined.after_commit(self.hint)
+        if self.settings.wake == NOTIFY and isinstance(joined, AnnouncesInTransaction):
+            joined.announce()
 
     def _is_soon(self, rows: Iterable[Row]) -> bool:
         """Whether one of these rows may be due before a sleeping worker asks again."""

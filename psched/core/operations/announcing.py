@@ -34,6 +34,18 @@ class Announces(Protocol):
 
 
 @runtime_checkable
+class TellsOfCommit(Protocol):
+    """A capability of a `CallersTransaction`: it can be known when the program has committed."""
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Have a function called after the transaction has been committed, as far as is known.
+
+        The function may be called late, or never, and also after a rollback. It must not fail.
+        """
+        ...
+
+
+@runtime_checkable
 class AnnouncesInTransaction(Protocol):
     """A capability of a `CallersTransaction`: what it announces is told when it commits."""
 

@@ -13,6 +13,7 @@ from psched.core.model import Row
 from psched.core.store_protocol import CallersTransaction
 from psched.stores.sql.by_key.conditions import Request
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.dialects.callers_connection import Caller
 from psched.stores.sql.errors import ErrorKind, exception_for
 
 
@@ -20,7 +21,7 @@ class JoinedTransaction(CallersTransaction):
     """A transaction that a program has begun on its own connection, and that adds schedules.
 
     Args:
-        connection: the program's connection.
+        caller: the program's connection.
         dialect: the kind of database.
         now: the statement that reads the store's clock.
         inserts: returns the statements that insert rows; each row stores the given nonce.
@@ -29,13 +30,14 @@ class JoinedTransaction(CallersTransaction):
 
     def __init__(
         self,
-        connection: Connection,
+        caller: Caller,
         dialect: Dialect,
         now: TextClause,
         inserts: Callable[[Sequence[Row], str], Sequence[Request]],
         announcement: str | None,
     ) -> None:
-        self._connection = connection
+        self._connection = caller.connection
+        self._after_commit = caller.after_commit
         self._dialect = dialect
         self._now = now
         self._inserts = inserts
@@ -49,6 +51,11 @@ class JoinedTransaction(CallersTransaction):
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         self._write(self._inserts(rows, nonce))
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        """Have a function called after the commit; see `TellsOfCommit.after_commit`."""
+        if self._after_commit is not None:
+            self._after_commit(function)
 
     def announce(self) -> None:
         """Announce when the transaction commits; see `AnnouncesInTransaction.announce`."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from sys import modules
 from typing import Any, NamedTuple
 
-from sqlalchemy import URL, Connection, Engine, create_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from psched.base.errors import InvalidError
 
@@ -52,8 +52,21 @@ _KINDS = {"mariadb": "mysql"}
 """Names of SQLAlchemy's for a kind of database that has another name, too."""
 
 
-def callers_connection(given: object, url: URL) -> Connection:
-    """The program's connection, in the form that `JoinedTransaction` needs.
+class Caller(NamedTuple):
+    """A program's connection, in the form that `JoinedTransaction` needs.
+
+    Attributes:
+        connection: the connection, as one of SQLAlchemy's.
+        after_commit: has a function called after the next commit; see
+            `TellsOfCommit.after_commit`. None if nobody knows when the program commits.
+    """
+
+    connection: Connection
+    after_commit: Callable[[Callable[[], object]], object] | None
+
+
+def callers_connection(given: object, url: URL) -> Caller:
+    """Prepare a program's connection for a request of psched's.
 
     Args:
         given: a connection of SQLAlchemy's, of Django's, or of the database's driver (PEP 249).
@@ -62,31 +75,55 @@ def callers_connection(given: object, url: URL) -> Connection:
     Raises:
         InvalidError: the object is none of these, or a connection to another kind of database.
     """
-    connection = _of_sqlalchemy(given)
-    names = connection.engine.url.get_backend_name(), url.get_backend_name()
+    caller = _caller(given)
+    names = caller.connection.engine.url.get_backend_name(), url.get_backend_name()
     theirs, ours = (_KINDS.get(name, name) for name in names)
     if theirs != ours:
         raise InvalidError("connection", f"is to {theirs}, but the schedules are in {ours}")
-    return connection
+    return caller
 
 
-def _of_sqlalchemy(given: Any) -> Connection:  # noqa: ANN401  # one of three kinds
+def _caller(given: Any) -> Caller:  # noqa: ANN401  # one of three kinds
     if isinstance(given, Connection):
-        return given
+        return Caller(given, partial(_after_return, given))
     if hasattr(given, "ensure_connection"):  # Django's: it contains the driver's, once it is open
         given.ensure_connection()
-        return _of_sqlalchemy(given.connection)
+        # Django refuses `on_commit` if the program has switched off both its ways to commit.
+        knows = given.in_atomic_block or given.get_autocommit()
+        driver = _caller(given.connection)
+        return driver._replace(after_commit=given.on_commit if knows else None)
     kind = type(given)
     if hasattr(given, "cursor") and not iscoroutinefunction(getattr(given, "rollback", None)):
         for package in (ancestor.__module__.partition(".")[0] for ancestor in kind.__mro__):
             if package in _DRIVERS:
-                return _around(given, package)
+                return Caller(_around(given, package), None)
     raise InvalidError(
         "connection",
         "must be a connection of SQLAlchemy's, of Django's, or of one of the drivers"
         f" {', '.join(_DRIVERS)}; not {kind.__module__}.{kind.__qualname__}. That of a Session is"
         " session.connection()",
     )
+
+
+_WAITING = "psched_after_return"
+"""The entry in the ``info`` of a connection that contains the functions of `_after_return`."""
+
+
+def _after_return(connection: Connection, function: Callable[[], object]) -> None:
+    """Call a function when a connection has returned to its pool.
+
+    SQLAlchemy has no event after a commit: that of the name is before it. A connection usually
+    returns as soon as its transaction has ended.
+    """
+    pool = connection.engine.pool
+    if not event.contains(pool, "checkin", _returned):
+        event.listen(pool, "checkin", _returned)
+    connection.info.setdefault(_WAITING, set()).add(function)
+
+
+def _returned(_connection: object, record: ConnectionPoolEntry) -> None:
+    for function in record.info.pop(_WAITING, ()):
+        function()
 
 
 class _DriversConnection:
