@@ -73,36 +73,37 @@ class FileOwnership(Ownership):
         self._path = file
         self._close = weakref.WeakMethod(close)
         self.file = ""
+        self.is_open = self.is_busy = False
         self.lock = threading.RLock()
-        self.busy = False
+        with _FORKING:
+            _FILES.add(self)
 
     @override
     def take(self) -> None:
         self.file = os.path.realpath(self._path)
-        with _OPENING:
+        with _FORKING:
             if self.file in _INHERITED:
                 raise StoreError(
                     f"{self.file}: SQLite cannot use this file in this process, because another"
                     " thread was using it when this process was forked; fork before threads use"
                     " psched, or while they do not"
                 )
-            _OPEN.add(self)
+            self.is_open = True
 
     @override
     def drop(self) -> None:
-        with _OPENING:
-            _OPEN.discard(self)
+        self.is_open = False
 
     @override
     @contextmanager
     def in_use(self) -> Iterator[None]:
         with self.lock:
             # The lock does not stop a signal handler of this thread, which may fork.
-            before, self.busy = self.busy, True
+            before, self.is_busy = self.is_busy, True
             try:
                 yield
             finally:
-                self.busy = before
+                self.is_busy = before
 
     def close(self) -> None:
         """Close the connection."""
@@ -113,11 +114,10 @@ class FileOwnership(Ownership):
                 close()
 
 
-_OPENING = threading.RLock()
-"""Held while a connection is noted in `_OPEN`, and during a fork, so that none is opened then."""
+_FORKING = threading.RLock()
+"""Held during a fork, so that no other thread opens a connection then."""
 
-_OPEN: weakref.WeakSet[FileOwnership] = weakref.WeakSet()
-"""Those whose connection is open in this process."""
+_FILES: weakref.WeakSet[FileOwnership] = weakref.WeakSet()
 
 _HELD: list[FileOwnership] = []
 """Those whose lock the thread that forks holds."""
@@ -127,29 +127,28 @@ _INHERITED: set[str] = set()
 
 
 def _before_fork() -> None:
-    _OPENING.acquire()
-    for each in [*_OPEN]:
-        if each.lock.acquire(timeout=_LONGEST_WAIT):
+    _FORKING.acquire()
+    for each in [*_FILES]:
+        if each.is_open and each.lock.acquire(timeout=_LONGEST_WAIT):
             _HELD.append(each)
-            if not each.busy:
+            if not each.is_busy:
                 each.close()
 
 
 def _after_in_parent() -> None:
     while _HELD:
         _HELD.pop().lock.release()
-    _OPENING.release()
+    _FORKING.release()
 
 
 def _after_in_child() -> None:
-    _INHERITED.update(each.file for each in _OPEN)
-    # A thread of the parent may hold a lock, and will not release it here.
-    for each in [*_OPEN]:
-        each.lock, each.busy = threading.RLock(), False
-    for each in _HELD:
-        each.lock = threading.RLock()
     _HELD.clear()
-    _OPENING.release()
+    for each in [*_FILES]:
+        if each.is_open:
+            _INHERITED.add(each.file)
+        # A thread of the parent may have held the lock, and will not release it here.
+        each.lock, each.is_busy = threading.RLock(), False
+    _FORKING.release()
 
 
 os.register_at_fork(

@@ -1,6 +1,7 @@
 """A collection that was opened before a fork, as by a server that loads its application first."""
 
 import os
+import signal
 import threading
 import traceback
 import warnings
@@ -101,9 +102,10 @@ def request_of(schedules):
 def in_thread(settings, use):
     """Push by a collection of another thread, which then calls ``use`` with the collection."""
     pushed, end = threading.Event(), threading.Event()
+    theirs = psched.open(settings)
 
     def work():
-        with psched.open(settings) as theirs:
+        with theirs:
             theirs.push("thread", "t")
             with use(theirs):
                 pushed.set()
@@ -114,7 +116,7 @@ def in_thread(settings, use):
     assert pushed.wait(PATIENCE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside a thread
-        yield
+        yield theirs
     end.set()
     thread.join()
 
@@ -181,3 +183,22 @@ def test_a_file_that_could_not_be_opened_is_not_taken_for_open(tmp_path):
 
         assert in_child(child) == 0
         assert schedules["child"].exists()
+
+
+@contextmanager
+def about_to_open(schedules):
+    """The moment at which a request has begun and the connection is not open yet."""
+    with request_of(schedules):
+        schedules._store.disconnect()
+        yield
+
+
+def test_a_child_does_not_wait_for_a_thread_that_it_does_not_have(settings, schedules):
+    with in_thread(settings, about_to_open) as theirs:
+
+        def child():
+            signal.alarm(int(PATIENCE))
+            theirs.push("child", "t")
+
+        assert in_child(child) == 0
+    assert {each.key for each in schedules} == {"thread", "child"}
