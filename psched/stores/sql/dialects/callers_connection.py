@@ -112,7 +112,7 @@ _WAITING = "psched_after_return"
 def _after_return(connection: Connection, function: Callable[[], object]) -> None:
     """Call a function when a connection has returned to its pool.
 
-    SQLAlchemy has no event after a commit: that of the name is before it. A connection usually
+    SQLAlchemy tells of a commit before the commit, so that event is of no use. A connection usually
     returns as soon as its transaction has ended.
     """
     pool = connection.engine.pool
