@@ -162,6 +162,8 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number, inheritable in descriptors:
+        if number == null:
+            continue  # closed before the fork by its owner, as the files of SQLite are
         try:
             os.dup2(null, number, inheritable)
         except OSError:
