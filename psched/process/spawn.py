@@ -66,13 +66,13 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
             thread holds, and nobody would ever release them.
     """
     _prepare()
-    not_theirs = inherited(keep)
 
     def live() -> int:
         global _launched  # noqa: PLW0603  # a property of the process
         _launched = True
         forget_handlers()
-        blank(not_theirs)
+        # They are listed here, because the fork itself can close some: a SQLite file is closed.
+        blank(inherited(keep))
         return main()
 
     # Block all signals before the fork, because a signal that reached the child before it has set
@@ -162,8 +162,6 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number, inheritable in descriptors:
-        if number == null:
-            continue  # closed before the fork by its owner, as the files of SQLite are
         try:
             os.dup2(null, number, inheritable)
         except OSError:

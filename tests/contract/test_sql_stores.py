@@ -44,6 +44,13 @@ def strategy(request):
     return request.param
 
 
+@pytest.fixture
+def backend_factory(database):
+    with store_factory(database.url) as open_store:
+        open_store().init()
+        yield open_store
+
+
 @pytest.mark.parametrize(
     ("database", "strategy"),
     [
@@ -93,43 +100,29 @@ class TestSqlStore(
         return Sql(database.url)
 
 
-def plain(_driver):
-    """Nothing is set in the connection."""
-    return {}
-
-
-def with_rows_by_name(driver):
-    """The connection's cursors return mappings."""
-    if hasattr(driver, "rows"):
-        return {"row_factory": driver.rows.dict_row}
-    return {"cursorclass": driver.cursors.DictCursor} if hasattr(driver, "cursors") else {}
-
-
 class TestTransactionOfTheDriver(TransactionContract):
     """Programs without SQLAlchemy, such as Django's, give the connection of their driver."""
 
-    @pytest.fixture
-    def backend_factory(self, database):
-        with store_factory(database.url) as open_store:
-            open_store().init()
-            yield open_store
-
-    @pytest.fixture(params=[plain, with_rows_by_name])
+    @pytest.fixture(params=["rows are tuples", "rows are mappings"])
     def begin(self, database, request):
-        options = request.param
         url = make_url(database.url)
         dialect = url.get_dialect()
         driver = dialect.import_dbapi()
         positional, named = dialect().create_connect_args(url)
+        by_name = request.param == "rows are mappings"
+        if by_name and database.kind == "mariadb":
+            named["cursorclass"] = driver.cursors.DictCursor
+        elif by_name and database.kind == "postgresql":
+            named["row_factory"] = driver.rows.dict_row
 
         @contextmanager
         def begin():
-            connection = driver.connect(*positional, **named, **options(driver))
-            if options is with_rows_by_name and database.kind == "sqlite":
-                connection.row_factory = lambda cursor, row: {
-                    column[0]: value for column, value in zip(cursor.description, row, strict=True)
-                }
-            with closing(connection):
+            with closing(driver.connect(*positional, **named)) as connection:
+                if by_name and database.kind == "sqlite":
+                    connection.row_factory = lambda cursor, row: {
+                        column[0]: value
+                        for column, value in zip(cursor.description, row, strict=True)
+                    }
                 yield connection
                 connection.commit()
 
@@ -144,18 +137,10 @@ class TestSqlHistory(
     OutputContract,
     AlertsContract,
 ):
-    @pytest.fixture
-    def backend_factory(self, database):
-        with store_factory(database.url) as open_store:
-            open_store().init()
-            yield open_store
+    pass
 
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 class TestSqlAnnouncements(AnnouncesContract):
-    @pytest.fixture
-    def backend_factory(self, database):
-        with store_factory(database.url) as open_store:
-            open_store().init()
-            yield open_store
+    pass

@@ -8,11 +8,7 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.config import Config
 from psched.core.model import Row
-from psched.core.operations.announcing import (
-    Announces,
-    AnnouncesInTransaction,
-    TellsOfCommit,
-)
+from psched.core.operations.announcing import Announces, AnnouncesInTransaction, TellsOfCommit
 from psched.core.store_protocol import CallersTransaction, Store
 
 NOTIFY = "notify"
