@@ -96,7 +96,7 @@ class PingDelivery:
         for lane in self._lanes.values():
             lane.hurry(until)
         if left := sum(lane.wait(until) for lane in self._lanes.values()):
-            _log.warning("the monitor ends, and %s could not be sent", counted(left, "ping"))
+            _log.warning("the monitor ends, and %s could not be delivered", counted(left, "ping"))
 
 
 class _Faults:
@@ -135,6 +135,7 @@ class _Lane:
         self._size = 0
         self._limit = _BODY_LIMIT
         self._ends: float | None = None
+        self._failed_at_end = 0
         self._thread: threading.Thread | None = None
 
     def add(self, ping: Ping) -> None:
@@ -163,11 +164,15 @@ class _Lane:
             self._changed.notify_all()
 
     def wait(self, until: float) -> int:
-        """Wait until all pings are sent, or a time has come; return how many are left."""
+        """Wait until no ping waits, or a time has come; return how many were not delivered.
+
+        Those that have failed since `hurry` are counted, too: at the end of the time, either this
+        thread or the lane's may be first.
+        """
         with self._changed:
             while self._waiting and (left := until - self._clock.monotonic()) > 0:
                 self._changed.wait(left)
-            return len(self._waiting)
+            return len(self._waiting) + self._failed_at_end
 
     def _run(self) -> None:
         while True:
@@ -183,6 +188,7 @@ class _Lane:
             with self._changed:
                 self._waiting.popleft()
                 self._size -= len(ping.body)
+                self._failed_at_end += problem is not None and self._ends is not None
                 self._changed.notify_all()
 
     def _deliver(self, ping: Ping) -> str | None:

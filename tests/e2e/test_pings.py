@@ -213,7 +213,7 @@ def test_a_server_that_never_answers_delays_no_task_and_not_the_shutdown(pinged,
     assert master.stop() == 0
     # Each of the ten pings would take a minute and a half.
     assert CLOCK.monotonic() - begin < HANG_TIMEOUT
-    assert "could not be sent" in master.text
+    assert "could not be delivered" in master.text
     assert "SIGKILL" not in master.text
     assert has_ended(monitor)
 

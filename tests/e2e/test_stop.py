@@ -34,7 +34,8 @@ def test_a_stop_with_nothing_to_do_is_quick(service):
     service.configure(processors=3, poll_interval=60)
     master = service.start()
 
-    assert master.stop() == 0
+    master.send(signal.SIGTERM)
+    assert master.wait(timeout=20) == 0
     assert master.descendants == []
 
 

@@ -856,6 +856,24 @@ def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql, payloa
 # --- live ----------------------------------------------------------------------------
 
 
+def test_what_another_migration_moves_between_two_reads_is_not_refused(
+    old, store, make_migration, now
+):
+    old.insert(schedule("k", at=now - 60))
+    first, second = make_migration(old), make_migration(old)
+    read, others = first._destination.read, [second]
+
+    def read_late(keys):
+        if others:
+            assert others.pop().run(0).remaining == 0
+        return read(keys)
+
+    first._destination.read = read_late
+    left = first.run(0)
+    assert (left.remaining, left.reasons) == (0, {})
+    moved(store, "k")
+
+
 def move(url, log):
     """Migrate in a separate process while workers run."""
     with migration_of("schedules", config.from_mapping({"url": url})) as migration:

@@ -25,6 +25,7 @@ from click.testing import CliRunner, Result
 import psched
 from psched.app import make_store, read_config
 from psched.cli.commands import psched as psched_command
+from support.commands import can_be_forked, run_psched
 from support.owned_process import OwnedProcess
 from support.processes import children, kill, title
 from support.run_log import RunLog
@@ -300,6 +301,9 @@ class Service:
 
     def psched(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run the command ``psched`` in the folder, and wait for its end."""
+        if can_be_forked(self.env):
+            words = ["-c", self.config.name, *map(str, arguments)]
+            return run_psched(words, cwd=self.folder, env=self.env)
         return self.run(*self.psched_command, *arguments)
 
     def invoke(self, *arguments: str) -> Result:

@@ -20,8 +20,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
-"""Seconds. Far more than anything should take."""
+PATIENCE = 60.0
+"""Seconds. Far more than anything should take.
+
+A virtual machine can be held up by others of its host, and its disk by theirs: no load shows that.
+"""
 
 HANG_TIMEOUT = 300.0
 """Seconds, for a call that blocks: nobody can ask for the load meanwhile.

@@ -280,7 +280,17 @@ def test_the_end_does_not_wait_long_for_a_server_that_hangs(server, caplog):
         pings.note(told("success"))
         begin = CLOCK.monotonic()
     assert CLOCK.monotonic() - begin < 60
-    assert "the monitor ends, and 2 pings could not be sent" in errors(caplog)
+    assert "the monitor ends, and 2 pings could not be delivered" in errors(caplog)
+
+
+def test_at_the_end_what_fails_is_counted_although_it_waits_no_more(server, caplog):
+    server.status = 503
+    delivery = PingDelivery(client(), CLOCK, [100.0])
+    with closing(Pinging({"backup": server.url(CHECK)}, lambda: delivery, clock=CLOCK)) as pings:
+        pings.note(told("start"))
+        pings.note(told("success"))
+        wait_until(lambda: server.requests == 1, what="the first try")
+    assert "the monitor ends, and 2 pings could not be delivered" in errors(caplog)
 
 
 def test_without_a_run_there_is_no_thread(server, pinging):

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
@@ -151,7 +151,13 @@ class Migrator:
         page, report = self._source.page(after), Report()
         report.seen = len(page)
         existing = self._destination.read([old.key for old in page])
-        planned = (self._planner.plan(old, existing.get(old.key), report) for old in page)
+        moved = self._moved_meanwhile(page, existing)
+        report.changed = len(moved)
+        planned = (
+            self._planner.plan(old, existing.get(old.key), report)
+            for old in page
+            if old.key not in moved
+        )
         moves = [move for move in planned if move is not None]
         report.ready = len(moves)
         if not dry:
@@ -161,6 +167,23 @@ class Migrator:
             for batch in split(unmarked, _payload_size):
                 self._mark(self._insert(batch, report), report)
         return page, report
+
+    def _moved_meanwhile(
+        self, page: Sequence[OldRow], existing: Mapping[str, NewRow]
+    ) -> Collection[str]:
+        """The keys of the rows that another migration has moved since this one read the page.
+
+        Without this second look, their copies would be taken for schedules that were there before.
+        """
+        taken = [
+            old.key
+            for old in page
+            if (new := existing.get(old.key)) is not None
+            and not new.is_staged
+            and not self._is_marked(old)
+        ]
+        olds = self._source.read(taken)
+        return {key for key in taken if key not in olds or self._is_marked(olds[key])}
 
     def _delete_stale(self, moves: Sequence[Move], report: Report) -> None:
         """Delete copies whose old rows have changed; the next pass copies these rows again."""

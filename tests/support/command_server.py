@@ -1,0 +1,87 @@
+"""Runs the command ``psched`` without importing psched and its packages each time.
+
+    python -P command_server.py DESCRIPTOR
+
+An import of SQLAlchemy takes longer than most commands. So this program imports everything once,
+and forks a process for each command. In that process, the real program runs from its beginning to
+its end. It has one thread and opens no store. It dies with the process of the tests.
+
+The descriptor is a socket that listens; see `support.commands`.
+"""
+
+import array
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+PRELOADED = (
+    "psched.cli.commands",
+    "psched.stores.sql.store",
+    "sqlalchemy.dialects.sqlite",
+    "sqlalchemy.dialects.mysql.pymysql",
+    "sqlalchemy.dialects.postgresql.psycopg",
+)
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have this process killed when its parent exits."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def serve(listening: socket.socket) -> None:
+    """Fork a process for each command. The function returns in these processes only."""
+    while True:
+        connection, _ = listening.accept()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        if os.fork() == 0:
+            break
+        connection.close()
+    listening.close()
+    die_with_parent()
+    space = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+    request, [(_, _, rights)], _, _ = connection.recvmsg(2**20, space)
+    outputs = array.array("i", rights)
+    if command := os.fork():
+        # Who reads the output must see its end.
+        for output in outputs:
+            os.close(output)
+        _, status = os.waitpid(command, 0)
+        connection.send(b"%d" % os.waitstatus_to_exitcode(status))
+        os._exit(0)
+    die_with_parent()
+    connection.close()
+    for number, output in enumerate(outputs, 1):
+        os.dup2(output, number)
+        os.close(output)
+    become(**json.loads(request))
+
+
+def become(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
+    """Set what ``python -m psched`` finds when it starts."""
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    os.chdir(cwd)
+    sys.argv = ["psched", *arguments]
+    sys.path.insert(0, cwd)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+    from psched.cli import main
+
+    main()
