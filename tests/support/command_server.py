@@ -4,7 +4,8 @@
 
 An import of SQLAlchemy takes longer than most commands. So this program imports everything once,
 and forks a process for each command. In that process, the real program runs from its beginning to
-its end. It has one thread and opens no store. It dies with the process of the tests.
+its end. This program has one thread and opens no store. It exits when its standard input ends, as
+it does when the process of the tests exits.
 
 The descriptor is a socket that listens; see `support.commands`.
 """
@@ -14,6 +15,7 @@ import ctypes
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -39,6 +41,9 @@ def die_with_parent() -> None:
 def serve(listening: socket.socket) -> None:
     """Fork a process for each command. The function returns in these processes only."""
     while True:
+        ready, _, _ = select.select([listening, sys.stdin], [], [])
+        if sys.stdin in ready:
+            sys.exit()
         connection, _ = listening.accept()
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
@@ -67,7 +72,10 @@ def serve(listening: socket.socket) -> None:
 
 
 def become(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
-    """Set what ``python -m psched`` finds when it starts."""
+    """Set what ``python -m psched`` finds when it starts, with nothing on standard input."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
@@ -77,7 +85,6 @@ def become(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent()
     for name in PRELOADED:
         importlib.import_module(name)
     serve(socket.socket(fileno=int(sys.argv[1])))

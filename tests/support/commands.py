@@ -72,7 +72,7 @@ def _server() -> str:
         server = subprocess.Popen(
             [sys.executable, "-P", str(SERVER), str(listening.fileno())],
             env=INTERPRETER | {"PATH": os.environ["PATH"]},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listening.fileno()],
             start_new_session=True,
@@ -82,5 +82,4 @@ def _server() -> str:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    server.kill()
-    server.wait()
+    server.communicate()

@@ -1,11 +1,14 @@
 """support.commands: a command that is forked is like one that an interpreter starts with."""
 
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+import support
 from support.commands import INTERPRETER, can_be_forked, run_psched
 
 
@@ -25,7 +28,7 @@ def env(tmp_path):
         (["--version"], 0),
         (["-c", "none.yml", "list"], 1),
         (["list", "--no-such"], 2),
-        (["-c", "psched.yml", "init"], 0),
+        (["-c", "psched.yml", "init", "--plan"], 0),
         (["next", "--cron", "0 12 1 1 *", "-s", "2026-01-01T12:00", "-n", "1", "--json"], 0),
         (["-c", "psched.yml", "show", "none"], 1),
     ],
@@ -73,3 +76,30 @@ def test_two_run_at_the_same_time(tmp_path, env):
 )
 def test_what_an_interpreter_reads_at_its_start_prevents_it(env, change, possible):
     assert can_be_forked(env | change) is possible
+
+
+FIRST_IN_A_THREAD = """
+import sys, threading
+from pathlib import Path
+import support
+from support.commands import INTERPRETER, run_psched
+
+def run():
+    done = run_psched(["--version"], cwd=Path.cwd(), env={**INTERPRETER, "PATH": "/bin"})
+    print(done.stdout, end="")
+
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+run()
+"""
+
+
+def test_the_server_outlives_the_thread_that_started_it(tmp_path):
+    command = [sys.executable, "-c", FIRST_IN_A_THREAD]
+    env = os.environ | {"PYTHONPATH": str(Path(support.__file__).parents[1])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.count("version") == 2
