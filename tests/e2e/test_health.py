@@ -53,12 +53,15 @@ def test_a_store_that_stops_makes_the_host_not_ready_until_it_is_back(make_servi
             what="the end of the database",
         )
         assert status == 1
-        told = json.loads(service.psched("status", "--json").stdout)
-        assert told["ready"] is False
-        assert told["problem"].startswith("the database cannot be used: ")
-        # The two workers can say different reasons, each at its own time.
-        shown = service.psched("status").stdout
-        assert "\nnot ready: the database cannot be used: " in shown
+
+        def both_say_why():
+            told = json.loads(service.psched("status", "--json").stdout)
+            assert told["ready"] is False
+            assert told["problem"].startswith("the database cannot be used: ")
+            return f"\nnot ready: {told['problem']}\n" in service.psched("status").stdout
+
+        # The reason can change between the two: each worker tells the newest one that it has met.
+        wait_until(both_say_why, what="the same reason in both forms")
         database.server.start()
         wait_until(lambda: asked(service) == READY, what="the database")
         assert master.stop() == 0

@@ -43,9 +43,14 @@ class Terminal:
     @property
     def master(self):
         """The pid of the master that runs in it."""
-        found = [pid for pid in self.process.descendants if title(pid).startswith("psched master")]
-        # A process that the master has just forked still has its title; the nearest comes first.
-        return found[0]
+
+        def only() -> int | None:
+            below = self.process.descendants
+            found = [pid for pid in below if title(pid).startswith("psched master")]
+            return found[0] if len(found) == 1 else None
+
+        # A process that the master has just forked still has its title.
+        return wait_until(only, what="exactly one master")
 
 
 @pytest.fixture

@@ -10,17 +10,16 @@ it does when the process of the tests exits.
 The descriptor is a socket that listens; see `support.commands`.
 """
 
-import array
-import ctypes
 import importlib
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
 from contextlib import suppress
+
+from psched.process import kernel
 
 PRELOADED = (
     "psched.cli.commands",
@@ -30,16 +29,10 @@ PRELOADED = (
     "sqlalchemy.dialects.postgresql.psycopg",
 )
 
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have this process killed when its parent exits."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
 
 def serve(listening: socket.socket) -> None:
     """Fork a process for each command. The function returns in these processes only."""
+    server = os.getpid()
     while True:
         ready, _, _ = select.select([listening, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -52,10 +45,9 @@ def serve(listening: socket.socket) -> None:
             break
         connection.close()
     listening.close()
-    die_with_parent()
-    space = socket.CMSG_SPACE(2 * array.array("i").itemsize)
-    request, [(_, _, rights)], _, _ = connection.recvmsg(2**20, space)
-    outputs = array.array("i", rights)
+    kernel.die_with_parent(server)
+    request, outputs, _, _ = socket.recv_fds(connection, 2**20, 2)
+    waiting = os.getpid()
     if command := os.fork():
         # Who reads the output must see its end.
         for output in outputs:
@@ -63,7 +55,7 @@ def serve(listening: socket.socket) -> None:
         _, status = os.waitpid(command, 0)
         connection.send(b"%d" % os.waitstatus_to_exitcode(status))
         os._exit(0)
-    die_with_parent()
+    kernel.die_with_parent(waiting)
     connection.close()
     for number, output in enumerate(outputs, 1):
         os.dup2(output, number)

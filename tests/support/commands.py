@@ -1,6 +1,5 @@
 """Commands of ``psched`` that tests run in processes of their own, see `support.command_server`."""
 
-import array
 import atexit
 import contextlib
 import json
@@ -26,8 +25,8 @@ _OF_INTERPRETERS = ("PYTHON", "LC_", "LANG", "LD_")
 
 def can_be_forked(environment: Mapping[str, str]) -> bool:
     """Whether an interpreter that starts with this environment is like that of the server."""
-    given = {name for name in environment if name.startswith(_OF_INTERPRETERS)}
-    return {name: environment[name] for name in given} == INTERPRETER
+    given = {name: text for name, text in environment.items() if name.startswith(_OF_INTERPRETERS)}
+    return given == INTERPRETER
 
 
 def run_psched(
@@ -53,8 +52,7 @@ def run_psched(
         connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         connection.settimeout(HANG_TIMEOUT)
         connection.connect(_server())
-        rights = array.array("i", [each.fileno() for each in outputs])
-        connection.sendmsg([request.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        socket.send_fds(connection, [request.encode()], [each.fileno() for each in outputs])
         status = int(connection.recv(100))
         for each in outputs:
             each.seek(0)
@@ -63,12 +61,15 @@ def run_psched(
 
 
 @cache
-def _server() -> str:
-    """Start the server of this process; return its address."""
-    address = f"\0psched-commands-{os.getpid()}"
+def _server() -> bytes:
+    """Start the server of this process; return its address.
+
+    Two threads that call this at the same time start two servers, of which one is used.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(address)
+        listening.bind("")  # the kernel chooses a free address
         listening.listen(100)
+        address: bytes = listening.getsockname()
         server = subprocess.Popen(
             [sys.executable, "-P", str(SERVER), str(listening.fileno())],
             env=INTERPRETER | {"PATH": os.environ["PATH"]},

@@ -175,13 +175,7 @@ class Migrator:
 
         Without this second look, their copies would be taken for schedules that were there before.
         """
-        taken = [
-            old.key
-            for old in page
-            if (new := existing.get(old.key)) is not None
-            and not new.is_staged
-            and not self._is_marked(old)
-        ]
+        taken = [old.key for old in page if self._planner.is_taken(old, existing.get(old.key))]
         olds = self._source.read(taken)
         return {key for key in taken if key not in olds or self._is_marked(olds[key])}
 

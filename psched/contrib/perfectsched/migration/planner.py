@@ -121,13 +121,17 @@ class Planner:
             report.refuse(old.key, f"is being moved from elsewhere: {existing.origin}")
         elif is_marked(self.system, old):
             return Move(old, existing or NewRow(old.key), marked=True)
-        elif existing is not None and not existing.is_staged:
+        elif self.is_taken(old, existing):
             report.refuse(old.key, "psched has a schedule with this key already")
         elif self.system.may_be_leased(old, self.lease_time):
             report.running += 1
         else:
             return self._converted(old, existing, report)
         return None
+
+    def is_taken(self, old: OldRow, existing: NewRow | None) -> bool:
+        """Whether psched has a schedule with the key of a row that no migration is moving."""
+        return existing is not None and not existing.is_staged and not is_marked(self.system, old)
 
     def _converted(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
         try:
