@@ -17,6 +17,7 @@ from psched.core.history.records import AuditRecord
 from psched.core.model import Row
 from psched.stores.sql import batches, raw_execute
 from psched.stores.sql.batches import insert_batches
+from psched.stores.sql.statements import _inserted_of
 from support.big_tables import fill, joined, number
 from support.proxy import Fault
 from support.stores import store_factory
@@ -55,7 +56,46 @@ def count(sql):
     return sql("SELECT COUNT(*) FROM {table}")[0][0]
 
 
+def plain(value):
+    """A value as it was given: some drivers read texts as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def inserts_sent(monkeypatch):
+    """A list to which the text of each insert is added that is sent from now on."""
+    sent, execute = [], raw_execute._execute
+
+    def watched(connection, text, *args, **kwargs):
+        sent.extend([text] if text.startswith("INSERT") else [])
+        return execute(connection, text, *args, **kwargs)
+
+    monkeypatch.setattr(raw_execute, "_execute", watched)
+    return sent
+
+
 class TestAdding:
+    def test_each_value_is_stored_in_its_place(self, store):
+        given = [
+            Row(
+                key=f"k{n} %s %(id)s ? :id",
+                type="100 %",
+                data=None if n else '{"a":"%s %% ? :nonce"}',
+                cron=None if n else "0 0 * * *",
+                timezone="UTC",
+                delay=n,
+                next_time=LATER + n,
+                next_run_time=LATER + 2 * n,
+                alive_time=300 + n,
+                options=None if n else '{"note":"%"}',
+            )
+            for n in range(3)
+        ]
+        store.add(given, nonce="n %s")
+        for row in given:
+            found = store.get(row.key)
+            assert found.settled_by == "n %s"
+            assert [*map(plain, _inserted_of(found))] == [*_inserted_of(row)]
+
     def test_ten_thousand_are_one_transaction_of_few_statements(self, store, sql):
         connector, requests = store._connector, []
         transact, renew = connector.transact, connector.renew
@@ -76,8 +116,7 @@ class TestAdding:
     def test_their_changes_are_recorded_in_few_statements_and_in_their_order(
         self, store, monkeypatch
     ):
-        sent, send = [], raw_execute.count
-        monkeypatch.setattr(raw_execute, "count", lambda *args: sent.append(args) or send(*args))
+        sent = inserts_sent(monkeypatch)
         written = {"action": "add", "user": "ann", "host": "here", "program": "test"}
         store.audit([AuditRecord(key=f"k{n}", **written) for n in range(1000)])
         assert len(sent) == 1000 / batches.INSERT_BATCH
@@ -87,8 +126,7 @@ class TestAdding:
         assert (first.before, first.after, first.note, first.user) == (None, None, None, "ann")
 
     def test_long_changes_are_recorded_in_more_statements(self, store, monkeypatch):
-        sent, send = [], raw_execute.count
-        monkeypatch.setattr(raw_execute, "count", lambda *args: sent.append(args) or send(*args))
+        sent = inserts_sent(monkeypatch)
         after = '{"k":"' + "x" * 3000 + '"}'
         written = {"action": "add", "user": "ann", "host": "here", "program": "test"}
         store.audit([AuditRecord(key=f"k{n}", after=after, **written) for n in range(1000)])

@@ -1,12 +1,13 @@
-"""SQL that inserts many rows with one statement."""
+"""SQL that inserts one row, or many with one statement."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
+from psched.stores.sql import raw_execute
 from psched.stores.sql.by_key.conditions import Request
 from psched.stores.sql.dialects import Dialect
 
@@ -39,6 +40,7 @@ class Insertion:
         self._names = tuple(columns)
         self._head = f"{head} VALUES "
         self._row = f"({', '.join(f':{name}{{0}}' for name in columns)}{constants})"
+        self._values = text(self._head), text(self._row.format(""))
         arrays = ", ".join(f"CAST(:{name} AS {of}[])" for name, of in columns.items())
         self._arrays = None
         if dialect.arrays:
@@ -47,6 +49,27 @@ class Insertion:
                 f"{head} SELECT {given}{constants}"  # noqa: S608
                 f" FROM UNNEST({arrays}) AS given ({', '.join(names)})"
             )
+
+    def send(
+        self,
+        connection: Connection,
+        rows: Sequence[Sequence[Any]],
+        **values: Any,  # noqa: ANN401
+    ) -> None:
+        """Insert rows, all or none, by the connection's driver.
+
+        Args:
+            connection: the connection.
+            rows: see `request`.
+            values: see `request`.
+
+        Raises:
+            DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
+        """
+        if self._arrays is not None or len(rows) == 1:
+            raw_execute.count(connection, *self.request(rows, **values))
+        else:
+            raw_execute.insert_many(connection, *self._values, rows, values)
 
     def request(self, rows: Sequence[Sequence[Any]], **values: Any) -> Request:  # noqa: ANN401
         """A request that inserts rows, all or none.

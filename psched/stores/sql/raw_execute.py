@@ -7,6 +7,7 @@ SQLAlchemy opens the connections, creates the tables and compiles these statemen
 executes them.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -55,6 +56,39 @@ def repeat(
     bound = [compiled.bind(each) for each in values]
     many = len(bound) > 1
     _execute(connection, compiled.text, bound if many else bound[0], _nothing, many=many)
+
+
+def insert_many(
+    connection: Connection,
+    head: ClauseElement,
+    row: ClauseElement,
+    given: Sequence[Sequence[Any]],
+    values: Mapping[str, Any],
+) -> None:
+    """Send one statement that inserts rows, all or none.
+
+    SQLAlchemy compiles the two parts of the statement, because it would take longer to compile
+    thousands of placeholders than the database takes to insert the rows.
+
+    Args:
+        connection: the connection; its driver has placeholders like ``?``, ``%s`` or ``%(name)s``.
+        head: the statement up to ``VALUES``.
+        row: what the statement contains for each row, in parentheses. It binds first the values of
+            the row, in their order, and then those of ``values``.
+        given: the values of at least one row.
+        values: the values that are the same in all rows.
+
+    Raises:
+        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
+    """
+    once, names = _by_position(row, connection.dialect)
+    same = [values[name] for name in names[len(given[0]) :]]
+    text = _compile(head, connection.dialect).text + ", ".join([once] * len(given))
+    bound: list[Any] = []
+    for each in given:
+        bound += each
+        bound += same
+    _execute(connection, text, bound, _nothing)
 
 
 def send(connection: Connection, statement: str) -> None:
@@ -154,3 +188,16 @@ def _compile(statement: ClauseElement, dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)  # its class is SQLCompiler
     own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
     return _Compiled(str(compiled), compiled.positiontup, own)
+
+
+_NAMED_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+
+
+@lru_cache(maxsize=16)
+def _by_position(statement: ClauseElement, dialect: Dialect) -> tuple[str, Sequence[str]]:
+    """A statement whose placeholders have no names, and the names of its values in their order."""
+    compiled = _compile(statement, dialect)
+    if compiled.names is not None:
+        return compiled.text, compiled.names
+    names = _NAMED_PLACEHOLDER.findall(compiled.text)
+    return _NAMED_PLACEHOLDER.sub("%s", compiled.text), names

@@ -12,7 +12,7 @@ from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, Row, Settlement, Token
@@ -318,6 +318,10 @@ class Statements:
     def insert(self, rows: Sequence[Row], nonce: str) -> Request:
         """A request that inserts new rows, all or none."""
         return self._insertion.request([*map(_inserted_of, rows)], nonce=nonce)
+
+    def send_insert(self, connection: Connection, rows: Sequence[Row], nonce: str) -> None:
+        """Insert new rows, all or none, by the connection's driver; there must be one."""
+        self._insertion.send(connection, [*map(_inserted_of, rows)], nonce=nonce)
 
     def claim(self, owner: str, seen: Sequence[Columns]) -> Request:
         """A request that claims each given row that is still as `due` has returned it."""

@@ -81,11 +81,18 @@ class SqlStore(AlertStore[Statements]):
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        inserts = self._inserts(rows, nonce)
-        if len(inserts) == 1:
-            self._write(*inserts[0])
-        elif inserts:
-            self._connector.transact(lambda c: self._insert(c, inserts))
+        batches = self._batches(rows)
+        insert = self._plain_sql.send_insert
+        if len(batches) == 1:
+            self._connector.run(lambda c: insert(c, batches[0], nonce))
+        elif batches:
+
+            def write(connection: Connection) -> None:
+                for batch in batches:
+                    self._connector.renew()
+                    insert(connection, batch, nonce)
+
+            self._connector.transact(write)
 
     def join_transaction(self, connection: object) -> CallersTransaction:
         """Join a program's transaction, as `JoinsTransactions.join_transaction` describes."""
@@ -435,18 +442,16 @@ class SqlStore(AlertStore[Statements]):
 
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
         """Return the statements that insert rows; each row stores the nonce."""
-        stored = [*map(self._packed, rows)]
-        return [self._plain_sql.insert(batch, nonce) for batch in insert_batches(stored)]
+        return [self._plain_sql.insert(batch, nonce) for batch in self._batches(rows)]
+
+    def _batches(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
+        """Return rows as they are stored, in batches for one statement each."""
+        return [*insert_batches([*map(self._packed, rows)])]
 
     def _packed(self, row: Row) -> Row:
         data = row.data and self._pack(row.data)
         # A copy takes longer than the insertion of a row.
         return row if data is row.data else changed(row, data=data)
-
-    def _insert(self, connection: Connection, inserts: Sequence[Request]) -> None:
-        for insert in inserts:
-            self._connector.renew()
-            raw_execute.count(connection, *insert)
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]

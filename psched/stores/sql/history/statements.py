@@ -6,7 +6,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from psched.base.texts import storable
 from psched.core.history.protocol import AuditSelection, RunSelection
@@ -316,9 +316,9 @@ class HistoryStatements:
         values = {f"key{i}": key for i, key in enumerate(keys)}
         return _many(("", each, ""), len(keys), " UNION ALL "), {**values, "most": most}
 
-    def insert_audits(self, changes: Sequence[AuditRecord]) -> Request:
-        """A request that inserts changes; there must be one."""
-        return self._changes.request([*map(_AUDIT_VALUES, changes)])
+    def insert_audits(self, connection: Connection, changes: Sequence[AuditRecord]) -> None:
+        """Insert changes, all or none; there must be one."""
+        self._changes.send(connection, [*map(_AUDIT_VALUES, changes)])
 
     def select_audits(self, selection: AuditSelection, before: int | None, limit: int) -> Request:
         """A request that reads one page of changes, the newest first, with ids below ``before``."""

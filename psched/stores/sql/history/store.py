@@ -306,13 +306,12 @@ class HistoryStore(TableStore[S]):
     def audit(self, changes: Sequence[AuditRecord]) -> None:
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
-        parts = split(changes, lambda each: len(each.before or "") + len(each.after or ""))
-        inserts = [*map(self._history.insert_audits, parts)]
+        parts = [*split(changes, lambda each: len(each.before or "") + len(each.after or ""))]
 
         def write(connection: Connection) -> None:
-            for insert in inserts:
+            for part in parts:
                 self._connector.renew()
-                raw_execute.count(connection, *insert)
+                self._history.insert_audits(connection, part)
 
         self._connector.transact(write)
 
