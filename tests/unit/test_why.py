@@ -557,6 +557,22 @@ class TestSituations:
         unknown = ask("02:30", row, workers=workers, ran_between=lambda _a, _b: None)
         assert unknown.code == Code.WAITING
 
+    def test_a_worker_that_was_just_killed_is_not_promised(self):
+        def asked(age, **fields):
+            row = schedule(cron=None, next_time=NOW - age, next_run_time=NOW - age)
+            workers = [alive(TODAY - DAY, **fields), alive(TODAY, nonce="n2", seen=NOW - 40)]
+            return ask(None, row, workers=workers)
+
+        due = asked(3, seen=NOW - 50)
+        assert due.sentence.endswith("and a worker will claim it within moments.")
+        overdue = asked(30, seen=NOW - 50)
+        assert (overdue.code, overdue.state) == (Code.WAITING, State.WILL_RUN)
+        assert overdue.sentence.endswith("; the last sign of life of one is 40.0 s old.")
+        assert overdue.details["last_sign_of_life"] == NOW - 40
+        other = asked(30, seen=NOW - 5, types='["mail"]')
+        assert other.details["last_sign_of_life"] == NOW - 40
+        assert asked(70, seen=NOW - 50).state is State.DID_NOT_RUN
+
     def test_no_worker_takes_the_type(self):
         row = schedule(next_time=TODAY, next_run_time=TODAY)
         answer = ask("02:30", row, workers=[alive(TODAY - DAY, types='["mail"]')])
