@@ -11,6 +11,14 @@ from psched.runner.stop_flags import Reason
 
 _log = logging.getLogger("psched.worker")
 
+_QUIET = 10.0
+_LONG_QUIET = 600.0
+"""Seconds after which waiting runners exit; see `RunnerPool.trim`.
+
+Runners that have run tasks stay longer, because what they have loaded, or their connections, may be
+needed at the next full minute, or in five minutes.
+"""
+
 
 class RunnerPool(ABC):
     """Creates a worker's runners before they are needed, and ends them with all their processes.
@@ -142,10 +150,19 @@ class RunnerPool(ABC):
         Call this when a task has used the store. Later tasks then need not import the modules.
         """
 
-    def trim(self) -> None:
-        """Let all waiting runners but one exit that have run no task; none is needed soon."""
-        unused = [runner for runner in self._idle if not runner.used]
-        for runner in unused[1:]:
+    def trim(self, quiet: float) -> None:
+        """Let waiting runners exit that are probably not needed soon; one of them stays.
+
+        Args:
+            quiet: for how many seconds no task was due. After `_QUIET` seconds, the runners exit
+                that have run no task, and after `_LONG_QUIET` seconds all others. The one that
+                stays is then the last one that has run a task.
+        """
+        if quiet <= _QUIET:
+            return
+        # `give_back` inserts used runners at the front, the last one first.
+        idle = [runner for runner in self._idle if quiet > _LONG_QUIET or not runner.used]
+        for runner in idle[1:]:
             self._idle.remove(runner)
             self._let_exit(runner)
 

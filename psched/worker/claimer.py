@@ -47,9 +47,6 @@ _LONGEST_UNGUARDED = 0.2
 """While the rows of a claim are handled, the running tasks are guarded (see `TaskGuard`) whenever
 this many seconds have passed."""
 
-_QUIET = 10.0
-"""If no row was due for this many seconds, only one runner is kept waiting for a task."""
-
 _LASTING = 0.1
 """Rows are prefetched if more rows than slots have been due for at least this many seconds."""
 
@@ -217,8 +214,7 @@ class Claimer:
         read = answered if claimed.more else (asked + answered) / 2
         self._next_poll = read + pause_after(claimed, self._settings.poll_interval, self._rng)
         if not claimed.rows:
-            if answered > self._found + _QUIET:
-                self._tasks.trim()
+            self._tasks.trim(answered - self._found)
             return
         self._found = answered
         debug_requests("claimed", [row.key for row in claimed.rows], answered - asked)

@@ -152,9 +152,9 @@ class TaskTable:
         """Have runners created while this worker does other work; see `RunnerPool.order`."""
         self._pool.order(count)
 
-    def trim(self) -> None:
+    def trim(self, quiet: float) -> None:
         """Let runners exit that wait for a task and are not needed soon; see `RunnerPool.trim`."""
-        self._pool.trim()
+        self._pool.trim(quiet)
 
     def close(self) -> None:
         """Let the collector write the output that it has read, because no task is left."""

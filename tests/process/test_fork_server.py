@@ -268,6 +268,31 @@ def test_runners_that_were_ordered_before_the_dismissal_do_not_stay():
     assert isolated(dismissed_with_an_order) == [False, "Finish()"]
 
 
+def trimmed():
+    bench = Bench(HANDLERS, concurrency=3, max_tasks_per_child=9)
+    tasks = [bench.start("returns", str(number)) for number in range(3)]
+    for task in tasks:
+        bench.finish(task)
+    bench.tasks.order(5)
+    bench.until(lambda: len(bench.pool._idle) == 5)
+    waiting = []
+    for quiet in 9, 11, 599, 601:
+        bench.tasks.trim(quiet)
+        left = {runner.pid for runner in bench.pool._idle}
+        bench.until(lambda left=left: {*bench.pool._alive} == left)
+        waiting.append((len(left), sum(not runner.used for runner in bench.pool._idle)))
+    [last] = left
+    bench.finish(again := bench.start("returns"))
+    return waiting, again.runner.pid == last, last == tasks[-1].runner.pid
+
+
+def test_runners_exit_when_no_task_was_due_for_long_but_the_last_used_one():
+    waiting, is_used_again, is_the_last_one = isolated(trimmed)
+    assert waiting == [[5, 2], [4, 1], [4, 1], [1, 0]]
+    assert is_used_again
+    assert is_the_last_one
+
+
 # --- one that does not answer --------------------------------------------------------
 
 

@@ -59,6 +59,21 @@ def kept(worker):
     return worker.worker._lease_loop._claimer._unstarted.prefetched
 
 
+def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
+    host.add("a", "b", "c")
+    worker = host.worker(concurrency=3, max_tasks_per_child=100)
+    worker.advance(0.002)
+    assert len(worker.tasks) == 3
+    end_all(worker)
+    worker.advance(590)
+    assert len(worker.pool.runners) == 3
+    worker.advance(20)
+    [last] = worker.pool.runners
+    host.add("d")
+    worker.advance(2)
+    assert [*worker.tasks.values()] == [last]
+
+
 @pytest.mark.parametrize("slots", [1, 2, 5])
 def test_at_most_one_row_per_slot_is_prefetched(host, slots):
     worker, _ = busy(host, rows=40, concurrency=slots)
