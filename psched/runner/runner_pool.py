@@ -12,11 +12,13 @@ from psched.runner.stop_flags import Reason
 _log = logging.getLogger("psched.worker")
 
 _QUIET = 10.0
-_LONG_QUIET = 600.0
-"""Seconds after which waiting runners exit; see `RunnerPool.trim`.
+"""Seconds without tasks after which runners exit that have run no task."""
 
-Runners that have run tasks stay longer, because what they have loaded, or their connections, may be
-needed at the next full minute, or in five minutes.
+_LONG_QUIET = 600.0
+"""Seconds without tasks after which runners exit that have run tasks.
+
+They stay longer, because what they have loaded, or their connections, may be needed at the next
+full minute, or in five minutes.
 """
 
 
@@ -151,12 +153,14 @@ class RunnerPool(ABC):
         """
 
     def trim(self, quiet: float) -> None:
-        """Let waiting runners exit that are probably not needed soon; one of them stays.
+        """Let waiting runners exit that are probably not needed soon.
+
+        After `_QUIET` seconds, all but one of the runners exit that have run no task. After
+        `_LONG_QUIET` seconds, all but one of all waiting runners exit. A runner that has run a task
+        stays rather than one that has not.
 
         Args:
-            quiet: for how many seconds no task was due. After `_QUIET` seconds, the runners exit
-                that have run no task, and after `_LONG_QUIET` seconds all others. The one that
-                stays is then the last one that has run a task.
+            quiet: for how many seconds no task was claimed and none has ended.
         """
         if quiet <= _QUIET:
             return

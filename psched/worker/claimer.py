@@ -120,7 +120,8 @@ class Claimer:
         self._shortest = lease_times.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._backlog = False
-        self._next_poll = self._found = self._backlog_since = 0.0
+        self._next_poll = self._backlog_since = 0.0
+        self._needed = clock.monotonic()  # when runners were last needed
         self._stopped = False
         self.answered: float | None = None
 
@@ -139,6 +140,7 @@ class Claimer:
 
     def ended(self, task: RunningTask) -> None:
         """Note that the lease of a task has ended."""
+        self._needed = self._clock.monotonic()
         self._prefetch.ended(task)
 
     @property
@@ -214,9 +216,9 @@ class Claimer:
         read = answered if claimed.more else (asked + answered) / 2
         self._next_poll = read + pause_after(claimed, self._settings.poll_interval, self._rng)
         if not claimed.rows:
-            self._tasks.trim(answered - self._found)
+            if not claimed.more:
+                self._tasks.trim(answered - self._needed)
             return
-        self._found = answered
         debug_requests("claimed", [row.key for row in claimed.rows], answered - asked)
         self._begin(claimed, sent)
         self._prepare_next(len(claimed.rows))
@@ -312,6 +314,7 @@ class Claimer:
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
         """Handle the rows of a claim: decide what to do with each row, and start its task."""
+        self._needed = self._clock.monotonic()
         # Older leases that are due are extended first, because this takes time, and the ages of the
         # new leases must be checked after it.
         self._gateway.keep_leases()

@@ -153,7 +153,7 @@ class TaskTable:
         self._pool.order(count)
 
     def trim(self, quiet: float) -> None:
-        """Let runners exit that wait for a task and are not needed soon; see `RunnerPool.trim`."""
+        """Let waiting runners exit that are probably not needed soon; see `RunnerPool.trim`."""
         self._pool.trim(quiet)
 
     def close(self) -> None:

@@ -181,7 +181,7 @@ UNJUDGED = {
     "skip_locked_probe": "matches no row",
     "due_keys": "reads every key that is due; sent when one of them is no text",
     "quarantine_by_hex": "the same",
-    "send_insert": "sends the same statement as `insert`",
+    "send_insert": "its statement does what that of `insert` does",
 }
 """The other names in `Statements`, and why it does not matter what they cost."""
 

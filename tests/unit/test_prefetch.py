@@ -74,6 +74,16 @@ def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
     assert [*worker.tasks.values()] == [last]
 
 
+def test_runners_of_long_tasks_stay_after_their_tasks(host):
+    host.add("a", "b")
+    worker = host.worker(concurrency=2, max_tasks_per_child=100)
+    worker.advance(1000)
+    assert len(worker.tasks) == 2
+    end_all(worker)
+    worker.advance(5)
+    assert len(worker.pool.runners) == 2
+
+
 @pytest.mark.parametrize("slots", [1, 2, 5])
 def test_at_most_one_row_per_slot_is_prefetched(host, slots):
     worker, _ = busy(host, rows=40, concurrency=slots)

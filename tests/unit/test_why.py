@@ -567,11 +567,19 @@ class TestSituations:
         assert due.sentence.endswith("and a worker will claim it within moments.")
         overdue = asked(30, seen=NOW - 50)
         assert (overdue.code, overdue.state) == (Code.WAITING, State.WILL_RUN)
-        assert overdue.sentence.endswith("; the last sign of life of one is 40.0 s old.")
-        assert overdue.details["last_sign_of_life"] == NOW - 40
-        other = asked(30, seen=NOW - 5, types='["mail"]')
-        assert other.details["last_sign_of_life"] == NOW - 40
-        assert asked(70, seen=NOW - 50).state is State.DID_NOT_RUN
+        assert overdue.sentence.endswith("; the newest record of such a worker is 40.0 s old.")
+        assert overdue.details["newest_record"] == NOW - 40
+        for other in {"types": '["mail"]'}, {"busy": 1}:
+            assert asked(30, seen=NOW - 5, **other).details["newest_record"] == NOW - 40
+        late = asked(70, seen=NOW - 50)
+        assert late.state is State.DID_NOT_RUN
+        assert "within moments" not in late.sentence
+
+    def test_a_late_one_is_not_promised_however_seldom_workers_look(self):
+        row = schedule(cron=None, next_time=NOW - 90, next_run_time=NOW - 90)
+        answer = ask(None, row, workers=[alive(TODAY)], settings=with_settings(poll_interval=60))
+        assert answer.state is State.DID_NOT_RUN
+        assert "within moments" not in answer.sentence
 
     def test_no_worker_takes_the_type(self):
         row = schedule(next_time=TODAY, next_run_time=TODAY)

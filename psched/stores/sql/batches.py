@@ -23,8 +23,8 @@ The limit keeps the number of the statement's parameters and row locks small.
 INSERT_BATCH = 500
 """The most rows that one statement inserts.
 
-Each row binds ten values, so a statement binds about 5000 values. SQLite accepts at most 32766
-values in a statement, and PostgreSQL at most 65535.
+Each row binds at most eleven values, so a statement binds at most 5500 values. SQLite accepts at
+most 32766 values in a statement, and PostgreSQL at most 65535.
 """
 
 INSERT_SIZE = 1_000_000

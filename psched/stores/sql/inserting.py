@@ -13,7 +13,7 @@ from psched.stores.sql.dialects import Dialect
 
 
 class Insertion:
-    """Builds the statements that insert rows into a table.
+    """Inserts rows into a table, or builds the statements that do.
 
     A database that can read arrays as a table gets one array for each column. PostgreSQL needs
     three times as long to parse the thousands of values of the other form.
@@ -73,6 +73,8 @@ class Insertion:
 
     def request(self, rows: Sequence[Sequence[Any]], **values: Any) -> Request:  # noqa: ANN401
         """A request that inserts rows, all or none.
+
+        For many rows, `send` is faster, unless the database gets arrays.
 
         Args:
             rows: at least one row: its values in the order of the columns.

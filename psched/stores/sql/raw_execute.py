@@ -193,7 +193,6 @@ def _compile(statement: ClauseElement, dialect: Dialect) -> _Compiled:
 _NAMED_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 
 
-@lru_cache(maxsize=16)
 def _by_position(statement: ClauseElement, dialect: Dialect) -> tuple[str, Sequence[str]]:
     """A statement whose placeholders have no names, and the names of its values in their order."""
     compiled = _compile(statement, dialect)

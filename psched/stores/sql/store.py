@@ -82,17 +82,11 @@ class SqlStore(AlertStore[Statements]):
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         batches = self._batches(rows)
-        insert = self._plain_sql.send_insert
+        insert = partial(self._plain_sql.send_insert, nonce=nonce)
         if len(batches) == 1:
-            self._connector.run(lambda c: insert(c, batches[0], nonce))
+            self._connector.run(lambda c: insert(c, batches[0]))
         elif batches:
-
-            def write(connection: Connection) -> None:
-                for batch in batches:
-                    self._connector.renew()
-                    insert(connection, batch, nonce)
-
-            self._connector.transact(write)
+            self._write_parts(batches, insert)
 
     def join_transaction(self, connection: object) -> CallersTransaction:
         """Join a program's transaction, as `JoinsTransactions.join_transaction` describes."""

@@ -190,3 +190,13 @@ class TableStore(Store, Generic[S]):
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
         """Send one statement that writes; return the number of rows that it matched."""
         return self._connector.run(lambda c: raw_execute.count(c, statement, values))
+
+    def _write_parts(self, parts: Sequence[R], write: Callable[[Connection, R], object]) -> None:
+        """Write several parts, all or none; each one may take as long as a request."""
+
+        def work(connection: Connection) -> None:
+            for part in parts:
+                self._connector.renew()
+                write(connection, part)
+
+        self._connector.transact(work)

@@ -92,20 +92,22 @@ def find_cause(
     return _all_busy(slots, part, words, waits=waits)
 
 
-def last_sign_of_life(facts: Facts, type_: str, since: float) -> int | None:
-    """When a worker that takes a type, and seems to be alive, last wrote its record.
+def newest_record(facts: Facts, type_: str) -> int | None:
+    """When a worker wrote its record that takes a type, had a free slot, and seems to be alive.
 
     Args:
         facts: what is known.
         type_: the type.
-        since: a time at which such a worker could be alive, in Unix seconds.
 
     Returns:
-        The time in Unix seconds; None if there is no such worker.
+        The newest of these times, in Unix seconds; None if there is no such worker.
     """
-    takers = (each for each in facts.workers_since(int(since) - _BEFORE) if _takes(each, type_))
-    living = (each.seen for each in takers if _alive(each, facts.now)[1] > facts.now)
-    return max(living, default=None)
+    seen = (
+        each.seen
+        for each in facts.workers_since(int(facts.now) - TOLERANCE)
+        if each.ended is None and each.busy < each.slots and _takes(each, type_)
+    )
+    return max(seen, default=None)
 
 
 def _explains(

@@ -10,7 +10,7 @@ from psched.core.definition import Definition
 from psched.core.history.changes import time_of, values, who
 from psched.core.history.records import AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
-from psched.core.history.why.availability import TOLERANCE, find_cause, last_sign_of_life
+from psched.core.history.why.availability import TOLERANCE, find_cause, newest_record
 from psched.core.history.why.case import Case
 from psched.core.history.why.recorded import LATE, details_of, pause_clause, summary
 from psched.core.model import (
@@ -48,7 +48,7 @@ _ENDED = {
 
 
 _MOMENTS = 5
-"""Seconds within which an idle worker usually claims what is due, if it looks often enough."""
+"""An idle worker usually claims what is due within so many seconds, or two ``poll_interval``s."""
 
 
 def answer_at_cursor(case: Case, row: Row) -> Answer:
@@ -197,17 +197,18 @@ def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None
     if cause is not None:
         text = f"{due} and not claimed yet because {cause.text}"
         return case.answer(cause.code, state, text, **details)
-    if now - since < max(_MOMENTS, 2 * case.facts.settings.poll_interval):
+    moments = max(_MOMENTS, 2 * case.facts.settings.poll_interval)
+    if state is State.WILL_RUN and now - since < moments:
         text = f"{due}, and a worker will claim it within moments"
     elif case.facts.no_history is not None:
         text = f"{due} and not claimed yet"
     else:
         text = f"{due} and not claimed yet, although workers with free slots seem to be alive"
-        # A worker that was killed says nothing. It counts as dead when its record is too old.
-        sign = last_sign_of_life(case.facts, type_, since)
-        if sign is not None:
-            text += f"; the last sign of life of one is {format_duration(max(0, now - sign))} old"
-            details["last_sign_of_life"] = sign
+        # A worker that was killed seems to be alive until its record is too old.
+        if (seen := newest_record(case.facts, type_)) is not None:
+            age = format_duration(max(0, now - seen))
+            text += f"; the newest record of such a worker is {age} old"
+            details["newest_record"] = seen
     return case.answer(Code.WAITING, state, text, **details)
 
 

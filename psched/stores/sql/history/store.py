@@ -307,13 +307,7 @@ class HistoryStore(TableStore[S]):
         """Write changes of schedules, as `KeepsHistory.audit` describes."""
         self._require_history()
         parts = [*split(changes, lambda each: len(each.before or "") + len(each.after or ""))]
-
-        def write(connection: Connection) -> None:
-            for part in parts:
-                self._connector.renew()
-                self._history.insert_audits(connection, part)
-
-        self._connector.transact(write)
+        self._write_parts(parts, self._history.insert_audits)
 
     def _insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
