@@ -59,12 +59,18 @@ def kept(worker):
     return worker.worker._lease_loop._claimer._unstarted.prefetched
 
 
-def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
-    host.add("a", "b", "c")
-    worker = host.worker(concurrency=3, max_tasks_per_child=100)
-    worker.advance(0.002)
-    assert len(worker.tasks) == 3
+def reusing(host, *keys, took):
+    """A worker with a slot for each of these rows, which has run them all at the same time."""
+    host.add(*keys)
+    worker = host.worker(concurrency=len(keys), max_tasks_per_child=100)
+    worker.advance(took)
+    assert len(worker.tasks) == len(keys)
     end_all(worker)
+    return worker
+
+
+def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
+    worker = reusing(host, "a", "b", "c", took=0.002)
     worker.advance(590)
     assert len(worker.pool.runners) == 3
     worker.advance(20)
@@ -75,11 +81,7 @@ def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
 
 
 def test_runners_of_long_tasks_stay_after_their_tasks(host):
-    host.add("a", "b")
-    worker = host.worker(concurrency=2, max_tasks_per_child=100)
-    worker.advance(1000)
-    assert len(worker.tasks) == 2
-    end_all(worker)
+    worker = reusing(host, "a", "b", took=1000)
     worker.advance(5)
     assert len(worker.pool.runners) == 2
 

@@ -105,7 +105,7 @@ def newest_record(facts: Facts, type_: str) -> int | None:
     seen = (
         each.seen
         for each in facts.workers_since(int(facts.now) - TOLERANCE)
-        if each.ended is None and each.busy < each.slots and _takes(each, type_)
+        if _alive(each, facts.now)[1] > facts.now and each.busy < each.slots and _takes(each, type_)
     )
     return max(seen, default=None)
 
