@@ -269,10 +269,13 @@ def test_runners_that_were_ordered_before_the_dismissal_do_not_stay():
 
 
 def trimmed():
-    bench = Bench(HANDLERS, concurrency=3, max_tasks_per_child=9)
-    tasks = [bench.start("returns", str(number)) for number in range(3)]
+    bench = Bench(HANDLERS | {"waits": waits_for_a_file}, concurrency=3, max_tasks_per_child=9)
+    tasks = [bench.start("returns", str(number)) for number in range(2)]
+    to_end_last = bench.start("waits")
     for task in tasks:
         bench.finish(task)
+    Path("finish").touch()
+    bench.finish(to_end_last)
     bench.tasks.order(5)
     bench.until(lambda: len(bench.pool._idle) == 5)
     waiting = []
@@ -283,7 +286,7 @@ def trimmed():
         waiting.append((len(left), sum(not runner.used for runner in bench.pool._idle)))
     [last] = left
     bench.finish(again := bench.start("returns"))
-    return waiting, again.runner.pid == last, last == tasks[-1].runner.pid
+    return waiting, again.runner.pid == last, last == to_end_last.runner.pid
 
 
 def test_runners_exit_when_no_task_was_due_for_long_but_the_last_used_one():
