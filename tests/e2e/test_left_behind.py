@@ -41,9 +41,10 @@ def leave_all(service, kinds):
 
 
 def serves(log, generation):
-    # By its content: a FIFO in its place is not to be waited for by the test either.
-    with suppress(FileNotFoundError):  # the master removes what is in its place
-        return log.is_file() and f"generation {generation} serves" in log.read_text(errors="replace")
+    line = f"generation {generation} serves"
+    with suppress(FileNotFoundError):  # the master has just removed what is in its place
+        # By its content: a FIFO in its place is not to be waited for by the test either.
+        return log.is_file() and line in log.read_text(errors="replace")
     return False
 
 
