@@ -87,7 +87,6 @@ class Arguments:
             raise InvalidError(*problem)
         for name, value in data.items():
             encode(name, {name: value})
-            _refuse_other_keys(name, value)
         return data
 
     def from_data(self, task: Task) -> dict[str, Any]:
@@ -138,22 +137,3 @@ def _takes_task(parameter: inspect.Parameter, annotation: object) -> bool:
 
 def _name_of(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", type(function).__name__)
-
-
-def _refuse_other_keys(name: str, value: object) -> None:
-    """Refuse keys that are no texts: JSON would turn them into texts without an error.
-
-    Raises:
-        InvalidError: a mapping in the value has such a key.
-    """
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            if other := [key for key in each if not isinstance(key, str)]:
-                raise InvalidError(
-                    name, f"cannot be written as JSON: the key {other[0]!r} is not a text"
-                )
-            pending += each.values()
-        elif isinstance(each, list | tuple):
-            pending += each

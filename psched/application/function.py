@@ -66,14 +66,14 @@ class TaskFunction(Generic[C, P, R]):
         self._options = check_options(options)
         self.handler = self._make_handler()
 
-    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R:
+    def __call__(self, /, *args: C.args, **kwargs: C.kwargs) -> R:
         """Call the function here."""
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<TaskFunction {self.type!r}>"
 
-    def data(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def data(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The data of a task that calls the function with these arguments.
 
         `ScheduleCollection.add` and `ScheduleCollection.push_many` accept them as ``data``.
@@ -84,7 +84,7 @@ class TaskFunction(Generic[C, P, R]):
         """
         return self._arguments.as_data(args, kwargs)
 
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+    def push(self, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         """Push a task that calls the function with these arguments in a worker.
 
         Returns:
@@ -147,7 +147,7 @@ class Push(Generic[P]):
         self._function = function
         self._options = options
 
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+    def push(self, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         """Push a task; see `TaskFunction.push`.
 
         Raises:

@@ -5,7 +5,9 @@ PerfectSched, so that the ``except`` clauses of a ported handler keep their mean
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
+
+from typing_extensions import override
 
 from psched.base.texts import brief
 
@@ -65,6 +67,12 @@ class InvalidError(PschedError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+    @override
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        # An exception is otherwise pickled with its text alone, and could not be unpickled: a pool
+        # of processes that it ends in would wait for ever.
+        return type(self), (self.field, self.problem)
 
 
 class NotLoadedError(InvalidError):

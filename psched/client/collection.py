@@ -23,7 +23,7 @@ from psched.client.push_arguments import (
     refuse_data_as_type,
 )
 from psched.client.selected import Changers, SelectedSchedules
-from psched.client.waiting import wait_for_end
+from psched.client.waiting import longest_wait, wait_for_end
 from psched.client.writer import read_row
 from psched.config import Config
 from psched.core.arguments.fields import AddOptions, NewSchedule, NewTask, PushOptions
@@ -408,13 +408,13 @@ class ScheduleCollection(CollectionOfAlerts):
         row = self.shown_as_paused()(self._read(key))
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
-    def wait(self, key: str, timeout: float | None = None) -> str:
+    def wait(self, key: str, timeout: Duration | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
-        return self._wait(key, timeout).status
+        return self._wait(key, longest_wait(timeout)).status
 
-    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+    def wait_for_end(self, key: str, timeout: Duration | None = None) -> TaskEnd:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait_for_end`."""
-        row = self._wait(key, timeout)
+        row = self._wait(key, longest_wait(timeout))
         return TaskEnd(row, self._last_attempt(row))
 
     def _wait(self, key: str, timeout: float | None) -> Row:

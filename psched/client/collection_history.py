@@ -223,9 +223,12 @@ class CollectionHistory:
             limit: the largest number of changes; None means no limit.
 
         Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
             NotSupportedError: a store of this kind keeps no audit trail.
             SchemaError: the table of the audit trail does not exist.
         """
+        if limit is not None:
+            check_number("limit", limit, LARGEST_LIMIT)
         history = keeping_history(self._store)
         selection = AuditSelection(
             key=chosen_key(key),

@@ -1,8 +1,12 @@
 """Waiting for the end of a schedule that runs only once."""
 
+from math import isnan
+
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, NotFoundError, TransientStoreError
+from psched.base.quantities import DURATIONS, Duration, as_seconds
 from psched.base.retry import Send
+from psched.base.texts import brief
 from psched.client.writer import read_row
 from psched.core.model import ENDED, QUARANTINED, Row
 from psched.core.store_protocol import Store
@@ -12,6 +16,24 @@ _FIRST_PAUSE = 0.05
 """The first pause, in seconds."""
 _LONGEST_PAUSE = 1.0
 """The longest pause, in seconds."""
+
+
+def longest_wait(timeout: Duration | None) -> float | None:
+    """The argument ``timeout`` of `Schedule.wait` in seconds.
+
+    Raises:
+        InvalidError: it is no duration.
+    """
+    seconds = as_seconds(timeout)
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or isnan(seconds):
+        raise InvalidError(
+            "timeout",
+            f"must be a number of seconds, or a duration such as {DURATIONS}, not"
+            f" {brief(repr(timeout))}",
+        )
+    return seconds
 
 
 def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock, send: Send) -> Row:

@@ -237,6 +237,7 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
     if not isinstance(value, Mapping):
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
     text, size = _json_text(field, dict(value))
+    _refuse_other_keys(field, value)
     if most is not None:
         check_size(field, size, most)
     _refuse_deep(field, text, value)
@@ -250,6 +251,7 @@ def encode_result(value: Any) -> str:  # noqa: ANN401  # any value that a task a
         InvalidError: JSON cannot represent the value, or its text is larger than `LARGEST_RESULT`.
     """
     text, size = _json_text("result", value)
+    _refuse_other_keys("result", value)
     if size > LARGEST_RESULT:
         raise InvalidError(
             "result",
@@ -330,6 +332,30 @@ def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
         return text, len(text.encode())  # raises if the text has half of a surrogate pair
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {brief(str(error))}") from None
+
+
+def _refuse_other_keys(field: str, value: object) -> None:
+    """Refuse keys that are no texts: JSON has turned them into texts without an error.
+
+    Args:
+        field: the name of the field, for an error.
+        value: a value that JSON can represent, so that it does not contain itself.
+
+    Raises:
+        InvalidError: a mapping in the value has such a key.
+    """
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Mapping):
+            if other := [key for key in each if not isinstance(key, str)]:
+                raise InvalidError(
+                    field,
+                    f"cannot be written as JSON: the key {brief(repr(other[0]))} is not a text",
+                )
+            pending += each.values()
+        elif isinstance(each, list | tuple):
+            pending += each
 
 
 def _refuse_many(field: str, text: str, values: int) -> None:

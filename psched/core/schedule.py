@@ -203,34 +203,36 @@ class Schedule(OperatedSchedule):
         """
         self._collection.requeue(self.key, run_at)
 
-    def wait(self, timeout: float | None = None) -> str:
+    def wait(self, timeout: Duration | None = None) -> str:
         """Wait until a schedule that runs only once has ended.
 
         Args:
-            timeout: the longest wait in seconds; None means no limit.
+            timeout: the longest wait, in seconds or as in ``"5m"``; None means no limit.
 
         Returns:
             ``finished``, ``cancelled``, ``expired``, ``failed`` or ``quarantined``.
 
         Raises:
-            InvalidError: the schedule has a trigger, so it does not run only once.
+            InvalidError: the schedule has a trigger, so it does not run only once; or
+                ``timeout`` is no duration.
             NotFoundError: there is no such schedule; or it was removed during the wait, because a
                 client deleted it, or because it has ended and its ``retention_time`` is 0.
             TimeoutError: the schedule has not ended within ``timeout``.
         """
         return self._collection.wait(self.key, timeout)
 
-    def wait_for_end(self, timeout: float | None = None) -> TaskEnd:
+    def wait_for_end(self, timeout: Duration | None = None) -> TaskEnd:
         """Wait as `wait` does; return the status together with the result of the task.
 
         The result is read from the run history, so it is None if the settings ``history`` of the
         worker exclude the attempt, or if the store keeps no history, or none that can be read.
 
         Args:
-            timeout: the longest wait in seconds; None means no limit.
+            timeout: the longest wait, in seconds or as in ``"5m"``; None means no limit.
 
         Raises:
-            InvalidError: the schedule has a trigger, so it does not run only once.
+            InvalidError: the schedule has a trigger, so it does not run only once; or
+                ``timeout`` is no duration.
             NotFoundError: see `wait`.
             TimeoutError: the schedule has not ended within ``timeout``.
             TransientStoreError: the schedule has ended, but the store became unavailable.
@@ -409,11 +411,11 @@ class Schedules(OperatesSchedules, Protocol):
         """Run a schedule again that has ended, is quarantined or is paused."""
         ...
 
-    def wait(self, key: str, timeout: float | None = None) -> str:
+    def wait(self, key: str, timeout: Duration | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
         ...
 
-    def wait_for_end(self, key: str, timeout: float | None = None) -> TaskEnd:
+    def wait_for_end(self, key: str, timeout: Duration | None = None) -> TaskEnd:
         """Wait in the same way; return the status together with the result of the task."""
         ...
 

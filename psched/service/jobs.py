@@ -72,6 +72,8 @@ class Jobs:
         self.check_key(key)
         if "type" in fields:
             raise InvalidError("type", "is derived from the job's key; leave it out")
+        if fields.get("label") is not None:
+            raise InvalidError("label", "is that of the whole program; give it to psched.start")
         refuse_unknown(fields, KNOWN)
         fields = {name: value for name, value in fields.items() if value is not None}
         if not (callable(run) or callable(getattr(run, "run", None))):
@@ -151,7 +153,7 @@ class Jobs:
             names = [field.name for field in dataclasses.fields(run) if field.init]
             parameters = {name: getattr(run, name) for name in names}
         else:
-            parameters = dict(vars(run)) if hasattr(run, "__dict__") else {}
+            parameters = _attributes(run)
         try:
             inspect.signature(kind).bind(**parameters)
         except TypeError as error:
@@ -161,6 +163,17 @@ class Jobs:
                 " class into a dataclass",
             ) from None
         return {"job": f"{module}:{kind.__qualname__}", "parameters": parameters}
+
+
+def _attributes(run: object) -> dict[str, Any]:
+    """The attributes of an object by name; those of a named tuple are its fields."""
+    found = dict(run._asdict()) if hasattr(run, "_asdict") else {}
+    for kind in type(run).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in {"__dict__", "__weakref__"} and hasattr(run, name):
+                found[name] = getattr(run, name)
+    return found | (vars(run) if hasattr(run, "__dict__") else {})
 
 
 def _trigger(

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from psched.config import Config
 from psched.process import early_signals
-from psched.process.spawn import is_launched
+from psched.process.spawn import flush_output, is_launched
 from psched.service.generation import current_worker_boot
 
 
@@ -20,8 +20,7 @@ def become_master() -> NoReturn:
         RuntimeError: the program cannot be run again; see `master_command`.
     """
     command = master_command()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    flush_output()
     # Keep signals pending until the master has installed its handlers.
     early_signals.hold()
     os.execv(sys.executable, command)  # noqa: S606  # no shell is needed

@@ -4,7 +4,6 @@ import atexit
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from psched.core.arguments.fields import JobFields
 from psched.core.arguments.settings import Settings
 from psched.core.columns import check_name
 from psched.process import early_signals, kernel
+from psched.process.spawn import flush_output
 from psched.service.functions.app import App
 from psched.service.generation import WorkerExit, current_worker_boot
 from psched.service.job_declarer import JobDeclarer
@@ -80,10 +80,16 @@ def start(
         InvalidError: the label is empty, not a text, or contains a slash.
         RuntimeError: the program cannot be run again, because it is neither a file nor a module. Or
             this call is in a module that psched imports for its handlers or triggers. Or the caller
-            is not in the program's main thread.
+            is not in the program's main thread. Or the program has started a master already: its
+            workers would never reach a second block.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("psched.start must be called in the program's main thread")
+    if _has_master:
+        # Its workers would run the program from its first line to the first block, and no further.
+        raise RuntimeError(
+            "psched.start: this program has started a master already; add all jobs in one block"
+        )
     own: dict[str, Any] = {**settings}
     if backend is not None:
         if clash := {"url", "type"} & {*own}:
@@ -105,6 +111,10 @@ def start(
         )
     jobs = Jobs(name, label, with_program_folder(whole))
     return Program(jobs, prune=prune, join=join)
+
+
+_has_master = False
+"""Whether this process has started a master as its child, which may have ended since."""
 
 
 class Program:
@@ -153,6 +163,8 @@ class Program:
         Raises:
             InvalidError: a value is not valid; the error's ``field`` is the name of the value.
         """
+        # Checked now, too, because `@s.task` without parentheses never decorates anything.
+        self._jobs.check_key(key)
 
         def decorate(function: F) -> F:
             self.add(key, run=function, **fields)
@@ -187,6 +199,7 @@ class Program:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        global _has_master  # noqa: PLW0603  # a property of the process
         if kind is not None:
             return
         if not self._jobs.routes:
@@ -197,6 +210,7 @@ class Program:
         if self._join:
             become_master()
         self._master = _start_beside()
+        _has_master = True
         atexit.register(self.stop)
 
     @property
@@ -257,8 +271,7 @@ def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
 def _start_beside() -> subprocess.Popen[bytes]:
     """Start a master of this program as a child process, which stops when this process exits."""
     command = master_command()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    flush_output()
     program = os.getpid()
 
     def prepare() -> None:

@@ -1,7 +1,9 @@
 """The names and families of errors, which ported handlers catch."""
 
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 
 import pytest
 
@@ -47,6 +49,14 @@ def test_all_errors_have_one_base_class():
 
 def test_every_error_can_be_imported_from_its_public_path():
     assert sorted(psched.errors.__all__) == sorted(error.__name__ for error in EVERY)
+
+
+@pytest.mark.parametrize("error", EVERY)
+def test_an_error_can_be_sent_to_another_process(error):
+    """Otherwise who waits for a pool of processes in which it was raised waits for ever."""
+    raised = error(*(("key", "is odd") if issubclass(error, ValueError) else ("is odd",)))
+    for same in pickle.loads(pickle.dumps(raised)), deepcopy(raised):  # noqa: S301  # our own
+        assert (type(same), str(same), vars(same)) == (error, str(raised), vars(raised))
 
 
 def test_what_was_not_applied_and_what_nobody_knows_are_told_apart():

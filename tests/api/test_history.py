@@ -109,6 +109,13 @@ def test_an_invalid_argument_is_named(schedules, field, value):
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize("limit", [-1, 1.5, "10", True])
+@pytest.mark.parametrize("read", ["audit", "alerts", "runs"])
+def test_an_invalid_limit_is_refused(schedules, read, limit):
+    with pytest.raises(InvalidError, match=r"^limit: "):
+        getattr(schedules, read)(limit=limit)
+
+
 def test_failed_and_an_outcome_contradict_each_other(schedules):
     for condition in {"outcome": "lost"}, {"fate": "expired"}:
         with pytest.raises(InvalidError, match=r"^failed: and .* both select records; leave one"):

@@ -456,6 +456,20 @@ class TestWaiting:
         with pytest.raises(TimeoutError, match="'k' is still waiting"):
             schedules["k"].wait(timeout=0.1)
 
+    @pytest.mark.parametrize("timeout", [0, 0.1, "0.1s", timedelta(milliseconds=100), -1])
+    def test_a_duration_can_have_a_unit(self, schedules, timeout):
+        schedules.push("k")
+        for wait in schedules["k"].wait, schedules["k"].wait_for_end:
+            with pytest.raises(TimeoutError):
+                wait(timeout)
+
+    @pytest.mark.parametrize("timeout", [float("nan"), "soon", True, [1]])
+    def test_what_is_no_duration_is_refused(self, schedules, timeout):
+        schedules.push("k")
+        for wait in schedules["k"].wait, schedules["k"].wait_for_end:
+            with pytest.raises(InvalidError, match=r"^timeout: must be a number of seconds, or"):
+                wait(timeout)
+
     def test_a_task_that_is_not_retained_leaves_nobody_waiting(self, settings, schedules):
         class Hurried(SystemClock):
             def sleep(self, _seconds):

@@ -1,6 +1,7 @@
 """psched.start: a user's program that declares schedules and runs them."""
 
 import re
+import shlex
 import signal
 import sys
 
@@ -448,6 +449,33 @@ def test_a_master_can_run_beside_its_program_and_ends_with_it(small):
     second.send(signal.SIGKILL)
     wait_until(lambda: "master stopped" in second.text, what="the end of its master")
     second.wait_until_nothing_is_left()
+
+
+TWICE = """
+    from pathlib import Path
+
+    import psched
+
+    for _ in range(2):
+        try:
+            with psched.start({settings!r}, join=False) as s:
+                s.add("tick", every=1, run=print)
+            told = str(s.stop())
+        except RuntimeError as error:
+            told = str(error)
+        with Path("told").open("a") as file:
+            print(told, file=file)
+"""
+
+
+def test_a_program_without_open_outputs_starts_one_master(small):
+    settings = {"url": small.url, "cgroup": "off"}
+    small.service.write("twice.py", TWICE.format(settings=settings))
+    command = f"exec {shlex.quote(sys.executable)} twice.py >&- 2>&-"
+    assert small.service.run("/bin/sh", "-c", command).returncode == 0
+    told = (small.service.folder / "told").read_text().splitlines()
+    assert told[0] == "0"
+    assert "has started a master already; add all jobs in one block" in told[1]
 
 
 def test_a_thread_of_a_program_is_no_place_for_a_schedule(small):

@@ -125,8 +125,10 @@ class TestDeclaring:
         ("field", "value"),
         [
             ("type", ""), ("type", 5), ("cron", "61 * * * *"), ("cron", "0 0 30 2 *"), ("cron", 5),
-            ("timezone", "Mars/Olympus"), ("timezone", 5), ("delay", -1), ("delay", 1.5),
+            ("timezone", "Mars/Olympus"), ("timezone", 5), ("timezone", 0), ("timezone", []),
+            ("delay", -1), ("delay", 1.5),
             ("delay", True), ("delay", 10**9), ("data", []), ("data", {"a": {1}}),
+            ("data", {1: "one"}), ("data", {"a": [{None: 1}]}),
             ("alive_time", -1),
             ("alive_time", "9"), ("alive_time", 10**9), ("next_time", -1), ("next_time", 1.5),
             ("next_time", 2**62), ("next_time", "2027-01-15"), ("next_run_time", float("nan")),

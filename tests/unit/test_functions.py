@@ -57,6 +57,15 @@ def test_a_call_is_pushed_as_data_by_name(app):
     assert str(inspect.signature(mail)) == "(to, subject='Hello', *, copies=1, **more)"
 
 
+def test_any_name_can_be_that_of_an_argument(app):
+    @app.task("hook")
+    def hook(**fields):
+        return fields
+
+    assert pushed(hook.push(self="x")).data == hook.data(self="x") == hook(self="x")
+    assert pushed(hook.options(delay=1).push(self="x")).data == {"self": "x"}
+
+
 class Recursive(list):
     def __init__(self):
         super().__init__([self])
@@ -120,6 +129,7 @@ def test_a_push_has_the_options_of_the_function_and_its_own(app):
         ({"cron": "* * * * *"}, "cron"),
         ({"key": "k"}, "key"),
         ({"run_at": 1}, "run_at"),
+        ({"at": 1}, "at"),
         ({"connection": object()}, "connection"),
         ({"data": {}}, "data"),
     ],

@@ -1,6 +1,7 @@
 """Tests of the arguments of `psched.start`, and of declaring a program's jobs."""
 
 from contextlib import closing
+from typing import NamedTuple
 
 import pytest
 
@@ -197,6 +198,54 @@ def test_a_program_includes_the_functions_of_an_app_which_pushes_to_its_schedule
     assert program._jobs.dispatch().find("early") is None
     program.add("daily", mail, cron="@daily", data={"to": "ann"})
     assert program._jobs.dispatch().find("program/daily") is mail.handler
+
+
+def test_a_job_has_the_label_of_its_program():
+    with pytest.raises(InvalidError, match=r"^label: .*give it to psched\.start"):
+        start(SETTINGS).add("job", print, every=1, label="reports")
+    start(SETTINGS).add("job", print, every=1, label=None)
+
+
+def test_a_decorator_without_parentheses_is_refused():
+    with pytest.raises(InvalidError, match=r"^key: must be a text, not function"):
+
+        @start(SETTINGS).task
+        def mail(task): ...
+
+
+class Slotted:
+    __slots__ = ("days",)
+
+    def __init__(self, days=7):
+        self.days = days
+
+    def run(self): ...
+
+
+class Extended(Slotted):
+    def __init__(self, days=7, name="x"):
+        super().__init__(days)
+        self.name = name
+
+
+class Named(NamedTuple):
+    days: int = 7
+
+    def run(self): ...
+
+
+@pytest.mark.parametrize(
+    ("job", "parameters"),
+    [
+        (Slotted(3), {"days": 3}),
+        (Extended(3, "y"), {"days": 3, "name": "y"}),
+        (Named(3), {"days": 3}),
+    ],
+)
+def test_an_object_is_stored_with_all_its_attributes(job, parameters):
+    jobs = Jobs("program", "program", SETTINGS)
+    jobs.add("job", job, {"every": 3600})
+    assert jobs.schedules[0]["data"]["parameters"] == parameters
 
 
 def test_an_unknown_field_of_a_job_is_named_with_the_one_that_was_meant():

@@ -8,8 +8,9 @@ from psched.client.arguments import chosen_key
 from psched.client.operations.present import CollectionOfPresent
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
+from psched.core.columns import check_number
 from psched.core.schedule import Since
-from psched.core.selection import chosen_texts
+from psched.core.selection import LARGEST_LIMIT, chosen_texts
 
 
 class CollectionOfAlerts(CollectionOfPresent):
@@ -34,7 +35,7 @@ class CollectionOfAlerts(CollectionOfPresent):
             limit: the largest number of alerts; None means no limit.
 
         Raises:
-            InvalidError: a rule is unknown; the error's ``field`` is ``rule``.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
             NotSupportedError: the store keeps no alerts now; the text names the fix.
         """
         rules = chosen_texts("rule", rule)
@@ -42,6 +43,8 @@ class CollectionOfAlerts(CollectionOfPresent):
             raise InvalidError(
                 "rule", f"{min(unknown)!r} is unknown; choose from {', '.join(Rule)}"
             )
+        if limit is not None:
+            check_number("limit", limit, LARGEST_LIMIT)
         store = self._keeping_alerts()
         selection = AlertSelection(
             key=chosen_key(key),

@@ -25,7 +25,7 @@ from psched.service.functions.thread_schedules import ThreadSchedules
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_ONE_PUSH = ("key", "run_at", "next_time", "next_run_time", "connection")
+_OF_ONE_PUSH = ("key", "at", "run_at", "next_time", "next_run_time", "connection")
 """Options that make sense for one push, and not for all pushes of a function."""
 
 
