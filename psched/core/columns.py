@@ -236,8 +236,9 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
     """
     if not isinstance(value, Mapping):
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
-    text, size = _json_text(field, dict(value))
-    _refuse_other_keys(field, value)
+    plain = dict(value)
+    text, size = _json_text(field, plain)
+    _refuse_other_keys(field, plain)
     if most is not None:
         check_size(field, size, most)
     _refuse_deep(field, text, value)
@@ -251,7 +252,7 @@ def encode_result(value: Any) -> str:  # noqa: ANN401  # any value that a task a
         InvalidError: JSON cannot represent the value, or its text is larger than `LARGEST_RESULT`.
     """
     text, size = _json_text("result", value)
-    _refuse_other_keys("result", value)
+    _refuse_other_keys("result", [value])
     if size > LARGEST_RESULT:
         raise InvalidError(
             "result",
@@ -334,7 +335,7 @@ def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
         raise InvalidError(field, f"cannot be written as JSON: {brief(str(error))}") from None
 
 
-def _refuse_other_keys(field: str, value: object) -> None:
+def _refuse_other_keys(field: str, value: dict[str, Any] | list[Any]) -> None:
     """Refuse keys that are no texts: JSON has turned them into texts without an error.
 
     Args:
@@ -344,18 +345,19 @@ def _refuse_other_keys(field: str, value: object) -> None:
     Raises:
         InvalidError: a mapping in the value has such a key.
     """
-    pending = [value]
+    pending: list[Any] = [value]
     while pending:
         each = pending.pop()
-        if isinstance(each, Mapping):
-            if other := [key for key in each if not isinstance(key, str)]:
-                raise InvalidError(
-                    field,
-                    f"cannot be written as JSON: the key {brief(repr(other[0]))} is not a text",
-                )
-            pending += each.values()
-        elif isinstance(each, list | tuple):
-            pending += each
+        if isinstance(each, dict):
+            for key in each:
+                if not isinstance(key, str):
+                    shown = brief(repr(key))
+                    raise InvalidError(
+                        field, f"cannot be written as JSON: the key {shown} is not a text"
+                    )
+            each = each.values()
+        # JSON can hold no other containers. Most values are none, so they are left out here.
+        pending += [inner for inner in each if isinstance(inner, (dict, list, tuple))]
 
 
 def _refuse_many(field: str, text: str, values: int) -> None:
