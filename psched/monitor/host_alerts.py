@@ -68,6 +68,9 @@ class HostAlerts:
         self._hooks_of = hooks_of
         self._clock = clock
         self._told_death: float | None = None
+        # A new master does not know of earlier deaths, and another master on this host can have
+        # seen some. So without a death, the quiet time begins here.
+        self._began = clock.boottime()
         self._is_any_open = False
         self._look_at = clock.monotonic()
         # Another master on this host may have raised an alert of the same name. Those that are not
@@ -121,9 +124,9 @@ class HostAlerts:
         elif host.slots and not host.due:
             over[Rule.NO_SLOT] = "no due row waits for a slot any more"
         last = host.last_death
-        if last is None or self._clock.boottime() - last >= QUIET:
+        if self._clock.boottime() - (self._began if last is None else last) >= QUIET:
             over[Rule.WORKER_DIED] = f"no worker has died for {QUIET / 60:.0f} minutes"
-        elif last != self._told_death:
+        elif last is not None and last != self._told_death:
             # So that a death is told once, even if somebody closes the alert.
             died = counted(host.deaths, "worker")
             wanted[Rule.WORKER_DIED] = (

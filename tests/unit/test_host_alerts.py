@@ -135,6 +135,18 @@ def test_a_death_just_before_the_monitor_began_is_told_and_an_old_one_is_not(ben
     assert len(step(bench.monitor(), died(bench))[0]) == 1
 
 
+def test_a_master_that_has_seen_no_death_yet_does_not_say_that_there_was_none(bench):
+    """Neither after a restart, nor if the alert is that of another master on the same host."""
+    step(bench.monitor(), died(bench))
+    bench.clock.advance(QUIET - 1)
+    new = bench.monitor()
+    assert bench.open() == [("web1", "worker_died")]
+    bench.clock.advance(QUIET - 1)
+    assert step(new) == ([], [])
+    bench.clock.advance(1)
+    assert step(new) == ([], ["no worker has died for 10 minutes"])
+
+
 def test_a_death_is_told_once_even_if_somebody_closes_the_alert(bench):
     monitor = bench.monitor()
     assert len(step(monitor, died(bench))[0]) == 1
