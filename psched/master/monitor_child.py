@@ -53,6 +53,9 @@ _FAULT_PAUSE = 1.0
 _TELL = 1.0
 """The least seconds between two messages to the monitor about what the workers do."""
 
+_TELL_ANYWAY = 10.0
+"""After so many more seconds the monitor is told that nothing has changed, as a sign of life."""
+
 _NUMBER = 0
 """The number under which `Respawn` counts the monitor's failures."""
 
@@ -258,13 +261,18 @@ class MonitorKeeper:
             self._spawner.send(child.pid, number)
 
     def _tell(self, child: Child, now: float) -> None:
-        """Tell the monitor what the workers do, at most every `_TELL` seconds."""
+        """Tell the monitor what the workers do, at most every `_TELL` seconds.
+
+        It is told from time to time even if nothing has changed, so that it sees a master that
+        hangs.
+        """
         # A monitor that reads slowly is told nothing more, so that nothing accumulates here.
         if self._spec is None or now < self._tell_at or child.link.unsent or child.cut_off:
             return
         facts = Facts(phase=self._state.value, workers=[each.facts(now) for each in self._workers])
         host = host_of(self._workers, why_not_ready(facts, self._spec.limits))
-        changes = self.totals.changes(host, everything=not self._is_told)
+        anyway = now >= self._tell_at + _TELL_ANYWAY
+        changes = self.totals.changes(host, everything=not self._is_told, anyway=anyway)
         if changes is not None:
             self._is_told, self._tell_at = True, now + _TELL
             child.link.send(changes)

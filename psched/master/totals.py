@@ -64,17 +64,20 @@ class Totals:
                 self._totals[key] = self._totals.get(key, 0) + number
                 self._changed.add(key)
 
-    def changes(self, host: Host, *, everything: bool) -> Mapping[str, Any] | None:
+    def changes(
+        self, host: Host, *, everything: bool, anyway: bool = False
+    ) -> Mapping[str, Any] | None:
         """The message for the monitor with the totals that have changed since the last call.
 
         Args:
             host: what is true now.
             everything: whether the message contains all totals, for a new monitor.
+            anyway: whether there is a message even if nothing has changed.
 
         Returns:
             The message; None if nothing has changed.
         """
-        if not everything and not self._changed and host == self._host:
+        if not (everything or anyway) and not self._changed and host == self._host:
             return None
         keys: Iterable[tuple[str, str, str]] = self._totals if everything else self._changed
         totals = [[*key, self._totals[key]] for key in keys]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psched.base.clock import Clock
 from psched.master.totals import Host
 
 Key = tuple[str, str, str]
@@ -18,10 +19,12 @@ class Observation:
         totals: how often each thing has happened, by name and two labels; see
             `psched.core.history.counts`.
         host: what is true of the workers of this host; None if the master has not said it yet.
+        silent: for how many seconds the master has said nothing; 0 if it has never said anything.
     """
 
     totals: Mapping[Key, int] = field(default_factory=dict)
     host: Host | None = None
+    silent: float = 0.0
 
     def labelled(self, name: str) -> Mapping[tuple[str, str], int]:
         """The totals of one name, by their two labels."""
@@ -31,22 +34,30 @@ class Observation:
 
 
 class Observed:
-    """Keeps what the master has told; several threads can read it."""
+    """Keeps what the master has told; several threads can read it.
 
-    def __init__(self) -> None:
+    Args:
+        clock: measures how long the master has said nothing.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._totals: dict[Key, int] = {}
         self._host: Host | None = None
+        self._heard = 0.0
 
     def note(self, message: Mapping[str, Any]) -> None:
         """Note a message of the master of the kind ``totals``."""
         totals: Sequence[tuple[str, str, str, int]] = message["totals"]
         with self._lock:
             self._totals.update({(name, one, other): n for name, one, other, n in totals})
+            self._heard = self._clock.monotonic()
             self._host = Host(**{name: message["host"][name] for name in Host._fields})
 
     @property
     def now(self) -> Observation:
         """What is known now."""
         with self._lock:
-            return Observation(totals=dict(self._totals), host=self._host)
+            silent = 0.0 if self._host is None else self._clock.monotonic() - self._heard
+            return Observation(totals=dict(self._totals), host=self._host, silent=silent)

@@ -15,6 +15,10 @@ _EVERY = 15.0
 _LONG = 3600.0
 """Seconds until the next step of a server, which works in threads of its own."""
 
+_SILENT = 30.0
+"""Seconds without a message of the master after which the host is not ready. The master sends one
+at least every 15 seconds, see `psched.master.monitor_child`."""
+
 _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of Prometheus' text format."""
 
@@ -63,8 +67,13 @@ class ServesMetrics:
             self._server.close()
 
     def _ready(self) -> Answer:
-        host = self._observed.now.host
-        why = "the master has not said anything yet" if host is None else host.problem
+        seen = self._observed.now
+        if seen.host is None:
+            why: str | None = "the master has not said anything yet"
+        elif seen.silent >= _SILENT:
+            why = f"the master has said nothing for {seen.silent:.0f} s"
+        else:
+            why = seen.host.problem
         return Answer(200, b"ready\n") if why is None else Answer(503, f"{why}\n".encode())
 
 

@@ -84,7 +84,7 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         _log.error("%s", error)
         return BAD_CONFIG
     withhold(settings.withheld)
-    observed = Observed()
+    observed = Observed(CLOCK)
     pinging = _pinging(settings)
     duties = [*_duties(settings, observed), pinging]
     gc.freeze()

@@ -34,8 +34,8 @@ from support.waiting import HANG_TIMEOUT, scaled, wait_until
 HOST = Host(slots=10, free=7, tasks=3, deaths=1)
 
 
-def observed(*totals, host=HOST):
-    made = Observed()
+def observed(*totals, host=HOST, clock=None):
+    made = Observed(clock or ManualClock())
     made.note({"totals": totals, "host": host._asdict()})
     return made
 
@@ -84,7 +84,7 @@ def test_counts_become_metrics():
 
 
 def test_what_is_not_known_is_left_out():
-    found = samples(text_of(HostCollector(Observed(), Seen)))
+    found = samples(text_of(HostCollector(Observed(ManualClock()), Seen)))
 
     assert not any(name.startswith(("psched_due", "psched_slots")) for name, *_ in found)
     assert found["psched_store_seconds_count",] == 0
@@ -214,7 +214,7 @@ def test_the_socket_of_a_killed_monitor_is_replaced_but_not_one_that_is_used(tmp
 def test_an_address_in_use_is_a_fault_of_the_duty_which_later_succeeds():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Place(tcp=taken.getsockname()[:2])
-        duty = ServesMetrics(place, lambda: b"", Observed(), SystemClock())
+        duty = ServesMetrics(place, lambda: b"", Observed(ManualClock()), SystemClock())
         with pytest.raises(OSError, match="in use"):
             duty.step(0.0)
     duty.step(0.0)
@@ -222,6 +222,25 @@ def test_an_address_in_use_is_a_fault_of_the_duty_which_later_succeeds():
         connection.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
     duty.close()
+
+
+def test_a_host_whose_master_hangs_is_not_ready(tmp_path):
+    clock, path = ManualClock(), tmp_path / "sock"
+    seen = observed(clock=clock)
+    with contextlib.closing(
+        ServesMetrics(Place(socket=path), lambda: b"", seen, SystemClock())
+    ) as duty:
+        duty.step(0.0)
+        for seconds, status, body in (
+            (29, 200, b"ready\n"),
+            (16, 503, b"the master has said nothing for 45 s\n"),
+        ):
+            clock.advance(seconds)
+            head, _, sent = asked(path, b"GET /readyz HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 %d " % status)
+            assert sent == body
+        seen.note({"totals": [], "host": HOST._asdict()})
+        assert b" 200 " in asked(path, b"GET /readyz HTTP/1.1\r\n\r\n")
 
 
 # --- the file ------------------------------------------------------------------------

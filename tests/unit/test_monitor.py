@@ -61,7 +61,7 @@ class Bench:
         self.inbox = Inbox(self.clock)
         self.log = FakeLog()
         self.link = link
-        self.observed = Observed()
+        self.observed = Observed(self.clock)
         self.monitor = Monitor(
             link,
             duties,

@@ -118,6 +118,17 @@ def test_a_monitor_is_not_taken_for_silent_because_the_master_has_stood_still(dr
     assert not kept.lives
 
 
+def test_the_monitor_is_told_from_time_to_time_that_nothing_has_changed(driver):
+    beat(driver)
+    driver.advance(20)
+    heard = len(monitor(driver).received)
+
+    driver.advance(30)
+
+    told = [message["totals"] for message in monitor(driver).received[heard:]]
+    assert told in ([[]] * 2, [[]] * 3)
+
+
 def test_at_a_stop_the_monitor_ends_after_the_workers(driver):
     beat(driver)
     driver.send(SIGTERM)
