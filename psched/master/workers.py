@@ -1,6 +1,7 @@
 """The table of the master's workers, and what dead workers have left: processes and leases."""
 
 import logging
+import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from psched.base.clock import Clock
@@ -193,14 +194,20 @@ class Workers:
 
     def reap(self) -> list[WorkerChild]:
         """Return the workers that have exited, and KILL the processes that they have left."""
+        is_left = False
         for exit_ in self._spawner.reap():
+            is_helper = exit_.pid in self._not_ours
             # Forget the pid, because the kernel can give it to another process from now on.
             self._not_ours -= {exit_.pid}
             if (tell := self._helpers.pop(exit_.pid, None)) is not None:
                 tell(exit_)
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
-                continue  # not a worker, but a helper, or an orphan that a dead worker has left
+                # A helper, or an orphan. If the guard of a hook was killed, so was the hook's
+                # program, and what it has started may live. Orphans that end otherwise can be
+                # those of `docker exec`, if this is process 1: then nothing is killed.
+                is_left = is_left or (not is_helper and exit_.signal == signal.SIGKILL)
+                continue
             # Record the worker before anything can fail, so that the next call returns it if an
             # exception ends this call.
             self._ended.append(worker)
@@ -217,7 +224,7 @@ class Workers:
             level = logging.INFO if expected else logging.ERROR
             how = worker.describe_exit(self._clock.boottime())
             _log.log(level, "%s, pid %d, %s", worker.identity, exit_.pid, how)
-        if self._ended or self._orphan_reaper.due:
+        if self._ended or is_left or self._orphan_reaper.due:
             # A worker's fork server and runners die with the worker. The processes that the fork
             # server and the runners have forked become the master's children and must be killed.
             self._kill_orphans()

@@ -30,9 +30,19 @@ def main(path: str, report: int, parent: int, seconds: float, command: Sequence[
         how = _run(command, seconds, partial(kernel.die_with_parent, os.getpid()))
     finally:
         for _ in range(_ATTEMPTS):
-            if tree.kill_all_below(os.getpid()):
+            if tree.kill_all_below(os.getpid()) and _reap():
                 break
     os.write(report, how.encode(errors="replace"))
+
+
+def _reap() -> bool:
+    """Reap what has ended, because nobody else would; return whether no child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _run(command: Sequence[str], seconds: float, begin: Callable[[], None]) -> str:

@@ -63,6 +63,11 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def leave_orphans() -> None:
+    """Make this process no subreaper: its orphaned descendants become those of the next one."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
 def allow_dump(*, allowed: bool) -> None:
     """Set whether other processes of its user can read this process's memory; see `secrecy`."""
     _prctl(_PR_SET_DUMPABLE, int(allowed))

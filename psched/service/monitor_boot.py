@@ -65,6 +65,9 @@ def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgr
         cgroup: the cgroup that this process enters; None if it stays in that of the master.
     """
     kernel.die_with_parent(master)
+    # The master reaps and kills what a hook's killed guard leaves. The monitor cannot: its threads
+    # wait for children of their own.
+    kernel.leave_orphans()
     if cgroup is not None:
         with suppress(OSError):  # it then stays in the cgroup of the master
             cgroup.add(0)

@@ -5,9 +5,9 @@ import re
 import signal
 from contextlib import contextmanager
 
-from support.processes import kill
+from support.processes import children, kill
 from support.receiver import receiving
-from support.waiting import wait_until
+from support.waiting import wait_for_end, wait_until
 
 
 @contextmanager
@@ -113,6 +113,21 @@ def test_a_worker_that_dies_is_told_and_so_is_its_task(service):
             what="the deaths",
         )
         assert master.stop() == 0
+
+
+def test_a_killed_guard_of_a_hook_leaves_nothing(service):
+    script = "setsid sh -c 'echo $$ > new; mv new left; exec sleep 100000' & sleep 100000"
+    service.configure(hooks={"ops": {"command": ["/bin/sh", "-c", script]}}, on_failed="ops")
+    master = service.start()
+    monitor = master.wait_for_monitor()
+    service.add("job", data={"fail": 1000})
+    left = service.folder / "left"
+    wait_until(left.exists, what="the background process")
+    [guard] = children(monitor)
+    kill(guard)
+    wait_for_end(int(left.read_text()))
+    assert master.wait_for_monitor() == monitor
+    assert master.stop() == 0
 
 
 def test_a_monitor_that_dies_while_it_delivers_is_followed_by_another_one(service):

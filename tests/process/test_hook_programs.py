@@ -19,6 +19,8 @@ from psched.notify.command import CommandDeliverer
 from psched.notify.delivery import DeliveryError
 from psched.notify.mail import MailDeliverer
 from psched.notify.notification import Notification
+from psched.process import kernel, tree
+from support.isolated import isolated
 from support.waiting import scaled, wait_for_end, wait_until
 
 CLOCK = SystemClock()
@@ -166,7 +168,7 @@ CommandDeliverer(CommandHook(command=tuple(sys.argv[1:]))).deliver(notification)
 
 
 def test_if_the_monitor_dies_so_does_the_command(tmp_path):
-    """The guard and the program die; what the program has started belongs to the monitor's tree."""
+    """The guard and the program die; the master kills what the program has started."""
     script = f'echo $$ > "$1/pid1"; echo $PPID > "$1/pid2"; exec {ENDLESS}'
     words = ("/bin/sh", "-c", script, "sh", str(tmp_path))
     monitor = subprocess.Popen([sys.executable, "-c", LIKE_THE_MONITOR, *words])
@@ -175,6 +177,18 @@ def test_if_the_monitor_dies_so_does_the_command(tmp_path):
     monitor.wait()
     for pid in found:
         wait_for_end(pid)
+
+
+def leave_processes_to_the_guard():
+    """A subreaper above the guard gets whatever the guard does not reap."""
+    kernel.adopt_orphans()
+    run("for n in 1 2 3; do setsid sleep 100000 & done; exit 0")
+    failure(f"setsid sleep 100000 & {ENDLESS}", timeout=0.5)
+    return tree.children(os.getpid())
+
+
+def test_a_guard_leaves_no_zombie():
+    assert isolated(leave_processes_to_the_guard) == []
 
 
 def test_commands_run_in_several_threads_at_the_same_time(tmp_path):
