@@ -26,16 +26,26 @@ class FaultLog:
         log: receives the messages.
         clock: measures how long the fault lasts.
         traceback: whether each reason is logged with the traceback of its exception.
+        patience: seconds for which the fault must last until it is logged. If it is above 0, the
+            fault counts as lasting until `passed` is called, otherwise until it last occurred.
     """
 
     def __init__(
-        self, what: str, log: logging.Logger, clock: Clock, *, traceback: bool = False
+        self,
+        what: str,
+        log: logging.Logger,
+        clock: Clock,
+        *,
+        traceback: bool = False,
+        patience: float = 0.0,
     ) -> None:
         self._what = what
         self._traceback = traceback
         self._log = log
         self._clock = clock
+        self._patience = patience
         self._since = self._last = 0.0
+        self._passed: float | None = None
         self._times = 0
         self._logged: set[int | str] = set()
 
@@ -45,11 +55,17 @@ class FaultLog:
         return self._times > 0
 
     def failed(self, error: Exception | str) -> None:
-        """Record that the fault has occurred, and log the reason if it is new."""
+        """Record that the fault has occurred, and log the reason if it is new.
+
+        Nothing is logged before the fault has lasted for ``patience``.
+        """
         self._last = self._clock.monotonic()
         if not self.ongoing:
             self._since = self._last
         self._times += 1
+        self._passed = None
+        if self._last < self._since + self._patience:
+            return
         # An OSError is identified by its errno, because its text can name another path each time.
         reason = getattr(error, "errno", None) or str(error)
         if reason not in self._logged and len(self._logged) < _REASONS:
@@ -58,12 +74,19 @@ class FaultLog:
             self._log.error("%s: %s", self._what, error, exc_info=shown)
 
     def passed(self) -> None:
-        """Log the end of the fault if it has not occurred for `_QUIET` seconds.
+        """Log the end of the fault if it was logged and has not occurred for `_QUIET` seconds.
 
         The caller must call this at every tick at which the fault does not occur.
         """
-        if self.ongoing and self._clock.monotonic() >= self._last + _QUIET:
-            took = self._last - self._since
+        if not self.ongoing:
+            return
+        now = self._clock.monotonic()
+        if self._passed is None:
+            self._passed = now
+        if not self._logged:
+            self._times = 0
+        elif now >= self._last + _QUIET:
+            took = (self._passed if self._patience else self._last) - self._since
             if self._times > 1:
                 self._log.warning("%s: over after %.1f s, %d times", self._what, took, self._times)
             else:

@@ -63,31 +63,9 @@ class Source(Protocol):
         ...
 
 
-class _Problems:
-    """Logs what lasts: the workers log an outage, or a table that is too old, at once.
-
-    Args:
-        what: what is said about it.
-        clock: measures how long it lasts.
-    """
-
-    def __init__(self, what: str, clock: Clock) -> None:
-        self._log = FaultLog(what, _log, clock)
-        self._clock = clock
-        self._since: float | None = None
-
-    def failed(self, error: Exception | str) -> None:
-        """Note that it has occurred."""
-        now = self._clock.monotonic()
-        if self._since is None:
-            self._since = now
-        if now >= self._since + PATIENCE:
-            self._log.failed(error)
-
-    def passed(self) -> None:
-        """Note that it has not occurred."""
-        self._since = None
-        self._log.passed()
+def _problems(what: str, clock: Clock) -> FaultLog:
+    """Logs what lasts: the workers log an outage, or a table that is too old, at once."""
+    return FaultLog(what, _log, clock, patience=PATIENCE)
 
 
 class _Timed:
@@ -96,7 +74,7 @@ class _Timed:
     def __init__(self, source: Source, clock: Clock) -> None:
         self.source = source
         self.due = float("-inf")
-        self.problems = _Problems("some alerts are not raised", clock)
+        self.problems = _problems("some alerts are not raised", clock)
 
 
 class AlarmLoop:
@@ -132,8 +110,8 @@ class AlarmLoop:
         self._keep = keep
         self._pause = pause
         self._clock = clock
-        self._problems = _Problems("no alerts are raised", clock)
-        self._silence = _Problems("the store does not answer the monitor", clock)
+        self._problems = _problems("no alerts are raised", clock)
+        self._silence = _problems("the store does not answer the monitor", clock)
         self._usable_until = self._trim_at = float("-inf")
 
     @property

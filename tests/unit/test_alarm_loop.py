@@ -165,7 +165,7 @@ def test_closed_alerts_are_deleted_when_they_are_old(tmp_path):
 
 
 @pytest.mark.mariadb
-def test_a_store_that_is_away_is_told_after_a_while_and_so_is_its_return(mariadb_server):
+def test_a_store_that_is_away_is_told_after_a_while_and_so_is_its_return(mariadb_server, caplog):
     name = mariadb_server.create_database()
     with Proxy(mariadb_server.port) as proxy:
         url = mariadb_server.url(name).replace(f":{mariadb_server.port}/", f":{proxy.port}/")
@@ -181,6 +181,8 @@ def test_a_store_that_is_away_is_told_after_a_while_and_so_is_its_return(mariadb
         ]
         bench.pass_time(10)
         assert bench.told[2:] == [("ops", "closed", "unreachable")]
+        # From the first failure, which is 15 s after the beginning, to the recovery.
+        assert "the store does not answer the monitor: over after 85.0 s" in caplog.text
         bench.store.disconnect()
     mariadb_server.drop_database(name)
 

@@ -55,6 +55,34 @@ def test_the_same_errno_is_the_same_reason_whatever_the_file(fault, caplog):
     assert caplog.messages == ["cannot fork: [Errno 28] No space left on device: 'a'"]
 
 
+@pytest.fixture
+def lasting(clock):
+    return FaultLog("no answer", logging.getLogger("psched.test"), clock, patience=60)
+
+
+def test_what_does_not_last_is_not_logged(lasting, clock, caplog):
+    for _ in range(3):
+        lasting.failed("gone")
+        clock.advance(59)
+        lasting.failed("gone")
+        lasting.passed()
+        assert not lasting.ongoing
+        clock.advance(1)
+    assert caplog.messages == []
+
+
+def test_the_length_of_what_lasts_is_from_the_first_time_to_the_recovery(lasting, clock, caplog):
+    for _ in range(2):
+        lasting.failed("gone")
+        clock.advance(60)
+    lasting.failed("gone")
+    clock.advance(4)
+    lasting.passed()
+    clock.advance(3)
+    lasting.passed()
+    assert caplog.messages == ["no answer: gone", "no answer: over after 124.0 s, 3 times"]
+
+
 def test_without_a_fault_nothing_is_logged(fault, clock, caplog):
     clock.advance(100)
     fault.passed()
