@@ -73,10 +73,13 @@ class FaultLog:
             shown = error if self._traceback and isinstance(error, Exception) else None
             self._log.error("%s: %s", self._what, error, exc_info=shown)
 
-    def passed(self) -> None:
+    def passed(self, more: str = "") -> None:
         """Log the end of the fault if it was logged and has not occurred for `_QUIET` seconds.
 
         The caller must call this at every tick at which the fault does not occur.
+
+        Args:
+            more: what else is said about the whole fault, such as ``3 lost``.
         """
         if not self.ongoing:
             return
@@ -87,9 +90,9 @@ class FaultLog:
             self._times = 0
         elif now >= self._last + _QUIET:
             took = (self._passed if self._patience else self._last) - self._since
+            how = "over, it happened once"
             if self._times > 1:
-                self._log.warning("%s: over after %.1f s, %d times", self._what, took, self._times)
-            else:
-                self._log.warning("%s: over, it happened once", self._what)
+                how = f"over after {took:.1f} s, {self._times} times"
+            self._log.warning("%s: %s%s", self._what, how, more and f"; {more}")
             self._times = 0
             self._logged.clear()

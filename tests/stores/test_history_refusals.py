@@ -103,25 +103,25 @@ def test_without_the_table_settlements_are_applied_and_the_loss_is_logged_once(
     assert line.startswith("records of the run history are lost: ")
 
 
+class Later(SystemClock):
+    ahead = 0.0
+
+    def monotonic(self):
+        return super().monotonic() + self.ahead
+
+
 def test_the_end_of_the_loss_is_logged(database, logged, sql, lease):
     """The lease's store and the one that settles have clocks of their own."""
-
-    class Later(SystemClock):
-        ahead = 0.0
-
-        def monotonic(self):
-            return super().monotonic() + self.ahead
-
     clock = Later()
     with store_factory(database.url, clock=clock) as open_store:
         store = open_store()
         sql("ALTER TABLE psched_runs RENAME TO away")
-        assert settles(store, lease("lost"))
+        assert settles(store, lease("lost", "too"))
         sql("ALTER TABLE away RENAME TO psched_runs")
         clock.ahead = 6
         assert settles(store, lease("kept"))
         assert [each.partition(": ")[2] for each in losses(logged)][1:] == [
-            "over, it happened once"
+            "over, it happened once; 2 lost"
         ]
 
 
@@ -180,21 +180,47 @@ def test_the_rights_on_the_tables_are_enough(store, database):
         assert recorded(store) == {"k"}
 
 
-@each_server
-def test_a_table_that_somebody_has_locked_holds_up_one_settlement(store, lease, database, logged):
-    first, second = lease("a", "b"), lease("c")
+@contextlib.contextmanager
+def locked(database):
+    """Another session has locked the table of the records."""
     with Sql(database.url).session() as session:
         if database.kind == "postgresql":
             session("BEGIN")
             session("LOCK TABLE psched_runs IN ACCESS EXCLUSIVE MODE")
         else:
             session("LOCK TABLES psched_runs WRITE")
+        yield
+        session("COMMIT" if database.kind == "postgresql" else "UNLOCK TABLES")
+
+
+@each_server
+def test_the_end_of_the_loss_names_also_the_records_that_were_not_even_tried(
+    database, lease, logged
+):
+    clock = Later()
+    first, second = lease("a"), lease("b", "c", "d")
+    with store_factory(database.url, clock=clock) as open_store:
+        store = open_store()
+        with locked(database):
+            assert settles(store, first)
+            assert settles(store, second)
+        clock.ahead = 6
+        assert settles(store, lease("kept"))
+        assert store.lost_records == 4
+        assert losses(logged)[1:] == [
+            "records of the run history are lost: over, it happened once; 4 lost"
+        ]
+
+
+@each_server
+def test_a_table_that_somebody_has_locked_holds_up_one_settlement(store, lease, database, logged):
+    first, second = lease("a", "b"), lease("c")
+    with locked(database):
         assert settles(store, first)
         started = CLOCK.monotonic()
         assert settles(store, second)
         # The second settlement does not wait for the lock, which takes a second.
         assert CLOCK.monotonic() - started < scaled(0.9)
-        session("COMMIT" if database.kind == "postgresql" else "UNLOCK TABLES")
     assert store.lost_records == 3
     assert len(losses(logged)) == 1
     store._refusals._resume_at = 0  # the pause is over

@@ -47,10 +47,14 @@ class Refusals:
         """Whether no records are to be written now, because it took too long a moment ago."""
         return self._clock.monotonic() < self._resume_at
 
-    def written(self) -> None:
-        """Note that records were written."""
+    def written(self, lost: int) -> None:
+        """Note that records were written.
+
+        Args:
+            lost: how many records are lost so far, also those that were left out while `paused`.
+        """
         self._breaks = 0
-        self._fault.passed()
+        self._fault.passed(f"{lost} lost")
 
     def is_refusal(self, error: PschedError, *, committing: bool) -> bool:
         """Whether an error means that the records were refused, so that they are to be left out.

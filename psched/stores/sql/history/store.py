@@ -357,7 +357,7 @@ class HistoryStore(TableStore[S]):
             if not self._refusals.is_refusal(error, committing=inserted):
                 raise
             return None
-        self._refusals.written()
+        self._refusals.written(self.lost_records)
         return result
 
     def _apply_and_record(
