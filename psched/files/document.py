@@ -29,6 +29,7 @@ from psched.config.kinds import RawValue
 from psched.core.declare import FIELDS, declare
 from psched.core.model import Row
 from psched.files.track import Track, untracked
+from psched.triggers.zone import find_zone
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")
 """The fields of a schedule in a file, without ``label``, which belongs to the whole document."""
@@ -199,6 +200,8 @@ class Reader:
             self._refuse(origin, lines[name], f"{key}: {_unknown(name)}")
             del fields[name]
         try:
+            if fields.get("timezone") == "":
+                find_zone("")  # refuses it: an empty name is a value that somebody has lost
             row = declare(key, {**fields, "label": document.label}, self._settings, lambda: 0)
         except InvalidError as error:
             line = lines.get(error.field, given.line)

@@ -222,6 +222,17 @@ class TestConversion:
             "stdin": "",
         }
 
+    @pytest.mark.parametrize("empty", ["CRON_TZ=", 'CRON_TZ=""'])
+    def test_an_empty_time_zone_of_the_crontab_is_none(self, empty):
+        [declared], remarks = converted(f"CRON_TZ=Asia/Tokyo\n{empty}\n@daily b")
+        assert declared["timezone"] == "Europe/Berlin"
+        assert not remarks
+
+    @pytest.mark.parametrize("name", ["RANDOM_DELAY", "START_HOURS_RANGE"])
+    def test_a_setting_that_is_not_imported_is_no_variable_of_the_command(self, name):
+        [declared], _ = converted(f"{name}=5\n@daily b")
+        assert name not in declared["data"]["env"]
+
     def test_crons_rule_for_clock_changes_holds_where_psched_is_set_to_another(self):
         settings = SETTINGS.with_settings(dst_policy="wallclock")
         [declared], _ = converted("@daily a", settings=settings)

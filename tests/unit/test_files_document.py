@@ -175,6 +175,12 @@ def test_what_is_no_declaration_is_refused(content, problem):
     assert problems(content)[0].startswith(problem)
 
 
+def test_an_empty_time_zone_is_refused():
+    # It is not the default: null is, and an empty name is a value that somebody has lost.
+    [problem] = problems('label: a\nschedules:\n  one: {cron: "@daily", timezone: ""}\n')
+    assert problem.startswith("s.yml:3: one: timezone: '' is not a zone; ")
+
+
 def test_an_asterisk_without_quotes_gets_its_mend():
     [problem] = problems("label: a\nschedules:\n  one:\n    cron: * * * * *\n")
     assert problem.endswith("put a value that begins with * in quotes")

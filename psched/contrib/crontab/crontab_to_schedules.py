@@ -14,7 +14,7 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.mail import mailing_of
-from psched.contrib.crontab.parser import Crontab, Entry, Remark
+from psched.contrib.crontab.parser import NOT_IMPORTED, Crontab, Entry, Remark
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name, slug
 from psched.core.columns import TEXT_LENGTH
@@ -31,6 +31,9 @@ _POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": KILL_TIMEOUT}
 
 _GUARDED = [0, 1]
 """The exit statuses that count as success for a command such as ``[ -x FILE ] && FILE``."""
+
+_NO_VARIABLES = {"CRON_TZ", "LOGNAME", *NOT_IMPORTED}
+"""The settings of a crontab that do not become variables of a command."""
 
 _HASH = 6
 """The number of characters that a key contains of the command's hash."""
@@ -145,7 +148,7 @@ def _fields(
     home = context.home(user) if user is not None else None
     own = {"HOME": home, "LOGNAME": user}
     env = {"SHELL": _SHELL, "PATH": _PATH, **{n: v for n, v in own.items() if v is not None}}
-    env |= {n: v for n, v in entry.variables.items() if n not in {"CRON_TZ", "LOGNAME"}}
+    env |= {n: v for n, v in entry.variables.items() if n not in _NO_VARIABLES}
     folder = env.get("HOME")
     if folder is None:
         odd.append(f"the home of {user or 'its user'} is unknown on this host: it runs in /")
@@ -170,7 +173,7 @@ def _fields(
     fields = {
         "type": "exec",
         "cron": entry.cron,
-        "timezone": entry.variables.get("CRON_TZ", context.timezone),
+        "timezone": entry.variables.get("CRON_TZ") or context.timezone,
         "data": data,
         **_POLICY,
         **({} if policy == "debian" else {"dst_policy": "debian"}),

@@ -35,6 +35,9 @@ _NAMES = {
 
 _FIELDS = 5
 
+NOT_IMPORTED = frozenset({"RANDOM_DELAY", "START_HOURS_RANGE"})
+"""The settings that have an effect in cron, but none in psched."""
+
 _QUOTED = re.compile(r"""("|')(?:(?!\1).)*\1""")
 
 
@@ -134,7 +137,7 @@ def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
 
 def _setting_remarks(name: str) -> Iterator[str]:
     """Yield a remark if a setting has an effect in cron, but none in psched."""
-    if name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
+    if name in NOT_IMPORTED:
         yield f"{name}: not imported: psched runs no command at a random time"
 
 
