@@ -199,19 +199,39 @@ class Reader:
         for name in unknown:
             self._refuse(origin, lines[name], f"{key}: {_unknown(name)}")
             del fields[name]
-        try:
-            if fields.get("timezone") == "":
-                find_zone("")  # refuses it: an empty name is a value that somebody has lost
-            row = declare(key, {**fields, "label": document.label}, self._settings, lambda: 0)
-        except InvalidError as error:
+        row, errors = self._declare(key, fields, document.label)
+        for error in errors:
             line = lines.get(error.field, given.line)
             self._refuse(origin, line, f"{key}: {error.field}: {error.problem}")
-            return
-        if row.cron is None and not unknown:
+        if fields.get("cron") is None and not unknown:
             text = f"{key}: cron: is missing; to run something only once, use push"
             self._refuse(origin, given.line, text)
+        if row is None:
+            return
         document.schedules.append({"key": key, **fields})
         document.rows[key] = row
+
+    def _declare(
+        self, key: str, fields: Mapping[str, Any], label: str | None
+    ) -> tuple[Row | None, Sequence[InvalidError]]:
+        """Return a schedule's row, or what is wrong with its fields.
+
+        `declare` raises the first error. To find the others, the wrong field is left out.
+        """
+        left, errors = dict(fields), list[InvalidError]()
+        while True:
+            try:
+                if left.get("timezone") == "":
+                    find_zone("")  # refuses it: an empty name is a value that somebody has lost
+                row = declare(key, {**left, "label": label}, self._settings, lambda: 0)
+            except InvalidError as error:
+                # A later error of no given field may exist only because a field was left out.
+                if not errors or error.field in left:
+                    errors.append(error)
+                if left.pop(error.field, None) is None:
+                    return None, errors
+            else:
+                return (None if errors else row), errors
 
     def _refuse(self, origin: Path, line: int | None, text: str) -> None:
         place = f"{origin}" if line is None else f"{origin}:{line}"

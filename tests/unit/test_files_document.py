@@ -175,6 +175,42 @@ def test_what_is_no_declaration_is_refused(content, problem):
     assert problems(content)[0].startswith(problem)
 
 
+def test_each_mistake_in_one_schedule_is_told():
+    assert [
+        text.partition(": must")[0]
+        for text in problems("""\
+        label: a
+        schedules:
+          one:
+            cron: "@daily"
+            delay: -5
+            jitter: 90000
+            catchup: sometimes
+          two: {max_attempts: -1}
+        """)
+    ] == [
+        "s.yml:5: one: delay",
+        "s.yml:6: one: jitter",
+        "s.yml:7: one: catchup",
+        "s.yml:8: two: max_attempts",
+        "s.yml:8: two: cron: is missing; to run something only once, use push",
+    ]
+
+
+def test_a_mistake_that_is_that_of_no_field_is_told_once():
+    [problem] = problems("label: a\nschedules:\n  ' one': {cron: '@daily', delay: 5}\n")
+    assert problem.startswith("s.yml:3:  one: key: ' one' must be printable")
+
+
+def test_no_mistake_is_told_that_only_the_omission_of_another_causes():
+    [problem] = problems("""
+        label: a
+        schedules:
+          one: {cron: "@daily", type: " exec", data: {command: 5}}
+        """)
+    assert problem.startswith("s.yml:4: one: type: ")
+
+
 def test_an_empty_time_zone_is_refused():
     # It is not the default: null is, and an empty name is a value that somebody has lost.
     [problem] = problems('label: a\nschedules:\n  one: {cron: "@daily", timezone: ""}\n')
