@@ -222,8 +222,7 @@ class Writer:
 
         def change(seen: Row) -> Row:
             require(only_if, seen)
-            if seen.status not in CAN_BE_REQUEUED:
-                raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
+            check_requeue(seen)
             now = floor(self._store.now())
             if run_at is None and seen.status in _CAN_CONTINUE:
                 aside = changed(seen, status=QUARANTINED)
@@ -408,6 +407,16 @@ class Writer:
             reason=None,
             retain_until=None if keep else ceil(self._store.now()) + retention,
         )
+
+
+def check_requeue(row: Row) -> None:
+    """Refuse to requeue a row that runs again anyway, or is about to end.
+
+    Raises:
+        AlreadyExistsError: the row has not ended, and is neither quarantined nor paused.
+    """
+    if row.status not in CAN_BE_REQUEUED:
+        raise AlreadyExistsError(f"{row.key!r} has not ended: it is {row.state}")
 
 
 def require(condition: Condition | None, seen: Row) -> None:

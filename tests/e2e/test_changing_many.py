@@ -87,10 +87,22 @@ def test_a_preview_of_named_schedules_says_which_would_not_be_changed(service):
     assert shown.returncode == 1
     assert shown.stdout == "mail-1: would be requeued\n1 schedule would be requeued\n"
     assert shown.stderr.splitlines() == [
-        "mail-0: would not be requeued: it is waiting",
-        "none: would not be requeued: there is no such schedule",
+        "mail-0: would not be requeued: 'mail-0' has not ended: it is waiting",
+        "none: would not be requeued: no schedule has the key 'none'",
     ]
     assert states(service)["mail-1"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("command", "state"), [("cancel", "cancelled"), ("force-finish", "finished")]
+)
+def test_a_preview_says_that_a_named_task_would_be_requeued_as_it_is_then(service, command, state):
+    assert service.psched(command, "mail-0").returncode == 0
+    shown = service.psched("requeue", "mail-0", "--dry-run")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == "mail-0: would be requeued\n1 schedule would be requeued\n"
+    assert states(service)["mail-0"] == state
+    assert service.psched("requeue", "mail-0").stdout == "mail-0: requeued\n"
 
 
 def test_each_named_schedule_is_tried(service):

@@ -15,6 +15,7 @@ from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
 from psched.cli.time_format import parse_time
 from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
+from psched.client.writer import check_requeue
 
 _CANCEL = Verb("cancel", "cancelled", ScheduleCollection.cancel, SelectedSchedules.cancel)
 
@@ -103,9 +104,14 @@ def requeue(
     def requeue_one(schedules: ScheduleCollection, key: str) -> None:
         schedules.requeue(key, run_at)
 
+    def preview_one(schedules: ScheduleCollection, key: str) -> None:
+        # A selection would leave out what is finished or cancelled.
+        check_requeue(schedules[key].metadata().row)
+
     many = partial(SelectedSchedules.requeue, run_at=run_at)
+    verb = Verb("requeue", "requeued", requeue_one, many, preview_one=preview_one)
     with open_to_change(settings, message) as schedules:
-        change_chosen(schedules, chosen, Verb("requeue", "requeued", requeue_one, many))
+        change_chosen(schedules, chosen, verb)
 
 
 @click.command()
