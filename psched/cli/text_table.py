@@ -19,8 +19,16 @@ FIRST_ROWS = 500
 """The widths of the columns follow the contents of so many rows, so that a long listing need not be
 kept in memory."""
 
+_LONG = 24
+"""The width above which columns are cut first; the keys of most extra runs are no longer."""
+
 _NARROWEST = 8
 """The width below which no column is cut."""
+
+_TIMES = frozenset(
+    {"WHEN", "NEXT", "SINCE", "CLOSED", "NEXT_TIME", "NEXT_RUN_TIME", "CREATED_AT", "RETAIN_UNTIL"}
+)
+"""The headings of columns that show times, of which a part says nothing."""
 
 GAP = "  "
 """What is between two columns."""
@@ -84,13 +92,28 @@ def print_table(
 
 
 def widths_of(table: Sequence[Sequence[str]], line: int) -> list[int]:
-    """The widths of all columns. If a line would be too long, the widest columns are cut."""
+    """The widths of all columns, of a table that begins with its headings.
+
+    If a line would be too long, the widest columns are cut first, then the last one, because it is
+    free text, then others. Times are cut only if nothing else is left.
+    """
     widths = [min(line, max(map(width_of, column))) for column in zip(*table, strict=True)]
-    room = line - len(GAP) * (len(widths) - 1)
-    while sum(widths) > room and max(widths) > _NARROWEST:
-        # Of columns of the same width, the last is cut: a key is more important than a reason.
-        widest = max(range(len(widths)), key=lambda place: (widths[place], place))
-        widths[widest] -= 1
+    too_long = sum(widths) + len(GAP) * (len(widths) - 1) - line
+    places = range(len(widths))
+    others = [place for place in places if table[0][place] not in _TIMES]
+    for may_be_cut, least in (
+        (others, _LONG),
+        (others[-1:], _NARROWEST),
+        (others, _NARROWEST),
+        (places, _NARROWEST),
+    ):
+        while too_long > 0 and may_be_cut:
+            # Of columns of the same width, the last is cut: a key says more than a reason.
+            widest = max(may_be_cut, key=lambda place: (widths[place], place))
+            if widths[widest] <= least:
+                break
+            widths[widest] -= 1
+            too_long -= 1
     return widths
 
 
