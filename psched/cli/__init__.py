@@ -5,8 +5,10 @@
 `psched.cli.daemon`. `psched.cli.install` installs the systemd unit.
 """
 
+import errno
 import gc
 import os
+import sys
 
 
 def main() -> None:
@@ -24,6 +26,14 @@ def main() -> None:
     filter_output()
     try:
         psched(prog_name="psched")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # The help and the version are printed before a command can report it.
+        sys.stderr.write(f"Error: {error}\n")
+        # Python would try again to write what is left, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
     finally:
         # All objects are exempted from garbage collection, because the collection at exit would
         # take time and be of no use.

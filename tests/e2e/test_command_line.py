@@ -348,3 +348,12 @@ def test_importing_psched_loads_nothing_heavy(service):
     )
 
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list", "--help"]])
+def test_a_full_disk_is_told_in_one_line(service, words):
+    command = [*service.psched_command, *words]
+    done = service.run("sh", "-c", 'exec "$@" >/dev/full', "sh", *command)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: [Errno 28] ")
+    assert done.stderr.count("\n") == 1

@@ -142,6 +142,12 @@ class TestOptions:
         shown = service.psched("edit", "once", "--cron", "@daily", "--dry-run")
         assert shown.stdout.splitlines()[1] == '    cron: (none) -> "@daily"'
 
+    def test_data_that_are_no_json_are_shown_as_they_are_stored(self, service):
+        with service.sql() as database:
+            database.execute("UPDATE psched SET data = ? WHERE id = 'other'", [b"notjson\xff"])
+        shown = service.psched("edit", "other", "--data", "{}").stdout.splitlines()
+        assert shown[1].strip() == r'data: "notjson\\xff" -> {}'
+
     def test_what_stays_the_same_is_unchanged(self, service):
         done = service.psched("edit", "nightly", "--jitter", "30")
         assert done.stdout == "nightly: unchanged\n"

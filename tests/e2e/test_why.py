@@ -247,6 +247,7 @@ def test_times_as_people_write_them(service):
     for wrong in (["s1", "noon"], ["s1", "02:30", "--zone", "Mars/Olympus"]):
         refused = service.invoke("why", *wrong)
         assert refused.exit_code == 2
+    assert "'-999999999d' is no time" in service.invoke("why", "s1", "-999999999d").output
     assert "write 2026-11-22 02:30, 02:30 (the last one)" in service.invoke("why", "s1", "x").output
 
 

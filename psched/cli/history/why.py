@@ -28,7 +28,7 @@ class _TakesAgo(click.Command):
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(
-            ctx, [f"now{each}" if _AGO.fullmatch(each) else each for each in args]
+            ctx, [f" {each}" if _AGO.fullmatch(each) else each for each in args]
         )
 
 
@@ -73,7 +73,7 @@ def why(
     redaction = Redaction(settings.redact)
     with open_schedules(settings) as schedules:
         try:
-            answer = schedules.why(key, " ".join(time) or None, "UTC" if utc else zone)
+            answer = schedules.why(key, " ".join(time).strip() or None, "UTC" if utc else zone)
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
         alerts = [] if as_json else open_alerts(schedules, key)

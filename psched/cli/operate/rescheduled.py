@@ -74,5 +74,7 @@ def _value(name: str, value: Any) -> str:  # noqa: ANN401  # a field of any type
         return "(none)" if name in _WITHOUT_DEFAULT else "(default)"
     if name in _TIMES and isinstance(value, int):
         return format_time(value, local=True)
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return visible(cut(text, _LONGEST))
