@@ -13,8 +13,9 @@ from psched.application.task import Task
 from psched.base.errors import LoadError
 from psched.base.loader import find_object
 
-Target = type[Any] | Callable[[Task], object] | str
-"""A class whose instances have ``run()``, a function that takes a task, or the name of either.
+Target = type[Any] | Callable[[Task], object] | TaskFunction[..., ..., Any] | str
+"""A class whose instances have ``run()``, a function that takes a task, a function of an app, or
+the name of one of these.
 
 A name is ``"module:name"``, or only ``"name"`` if the handler is defined in the module of the
 dispatch class or of one of its base classes.

@@ -19,6 +19,7 @@ from psched.client.push_arguments import (
     WITHOUT_TYPE,
     fields_of_push,
     lacks_type,
+    naming_arguments,
     new_key,
     refuse_data_as_type,
 )
@@ -300,14 +301,16 @@ class ScheduleCollection(CollectionOfAlerts):
         if connection is None:
             now = cache(self.now)
             key = self._new_key(type, now) if key is None else key
-            row = declare(key, fields, self._settings, now)
+            with naming_arguments([given]):
+                row = declare(key, fields, self._settings, now)
             self._writer.insert([row], audited=False)
             return self[key]
         if not isinstance(self._store, JoinsTransactions):
             raise NotSupportedError("connection: this store cannot join a transaction")
         transaction = self._store.join_transaction(connection)
         key = self._new_key(type, transaction.now) if key is None else key
-        row = declare(key, fields, self._settings, transaction.now)
+        with naming_arguments([given]):
+            row = declare(key, fields, self._settings, transaction.now)
         transaction.add([row], nonce=self._draw_nonce())
         self._waker.joined(transaction, [row])
         return self[key]
@@ -331,7 +334,8 @@ class ScheduleCollection(CollectionOfAlerts):
         if self._warns_without_type and any(map(lacks_type, given)):
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
         now = cache(self.now)
-        rows = declare_all((self._with_key(task, now) for task in given), self._settings, now)
+        with naming_arguments(given):
+            rows = declare_all((self._with_key(task, now) for task in given), self._settings, now)
         return self._add_many(rows, audited=False)
 
     def _with_key(self, task: Any, now: Callable[[], float]) -> Mapping[str, Any]:  # noqa: ANN401

@@ -1,6 +1,8 @@
 """The arguments of `ScheduleCollection.push`: their conversion, and their most likely mistakes."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from psched.base.errors import InvalidError
@@ -10,6 +12,9 @@ from psched.core.operations.extra_rows import random_id
 _PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
 """For each argument of `ScheduleCollection.push` that has a name from PerfectQueue: the field of
 the schedule that the argument sets."""
+
+_FIELD = re.compile(r"(?P<task>schedules\[(?P<number>[0-9]+)\]\.)?(?P<field>\w+)")
+"""The ``field`` of an error about a task, which may be one of several."""
 
 _RECURRING = frozenset({"cron", "every", "trigger"})
 """Arguments that only `ScheduleCollection.add` accepts."""
@@ -81,3 +86,24 @@ def fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
         if {argument, field} <= given:
             raise InvalidError(argument, f"and {field} say the same; leave one out")
     return {_PUSHED.get(name, name): value for name, value in task.items()}
+
+
+@contextmanager
+def naming_arguments(tasks: Sequence[object]) -> Iterator[None]:
+    """Name in errors the argument that was given, and not the field that it sets.
+
+    Args:
+        tasks: for each task, a mapping of the arguments of `ScheduleCollection.push`. An error
+            about one of several contains its number.
+    """
+    try:
+        yield
+    except InvalidError as error:
+        found = _FIELD.fullmatch(error.field)
+        task = tasks[int(found["number"] or 0)] if found else None
+        if found and isinstance(task, Mapping):
+            for argument, field in _PUSHED.items():
+                if field == found["field"] and task.get(argument) is not None:
+                    name = f"{found['task'] or ''}{argument}"
+                    raise InvalidError(name, error.problem) from None
+        raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
 
+from psched.base.errors import InvalidError
 from psched.core import attempts
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.columns import LATEST_TIME, check_number
@@ -121,7 +122,8 @@ def upcoming_occurrences(
     Raises:
         InvalidError: the row's time, its trigger, or the count is invalid.
     """
-    check_number("number", count, _MOST)
+    if not check_number("number", count, _MOST):
+        raise InvalidError("number", f"must be from 1 to {_MOST}, not 0")
     row = attempts.given_back(row)
     trigger, cursor = definition.trigger, row.next_time
     if cursor is not None:

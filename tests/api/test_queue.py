@@ -152,6 +152,16 @@ class TestPushing:
             schedules.push("k", cron="@daily")
         with pytest.raises(InvalidError, match=r"^run_at: and next_time say the same; leave one"):
             schedules.push_many([{"key": "k", "run_at": 5, "next_time": 6}])
+        with pytest.raises(InvalidError, match=r"^run_at: must be a whole number"):
+            schedules.push("k", run_at="tomorrow")
+        with pytest.raises(InvalidError, match=r"^timeout: "):
+            schedules.push("k", timeout="x")
+        with pytest.raises(InvalidError, match=r"^alive_time: "):
+            schedules.push("k", alive_time="x")
+        with pytest.raises(InvalidError, match=r"^schedules\[1\]\.run_at: "):
+            schedules.push_many([{"key": "k"}, {"key": "m", "run_at": "tomorrow"}])
+        with pytest.raises(InvalidError, match=r"^schedules\[0\]\.next_time: "):
+            schedules.push_many([{"key": "k", "next_time": "tomorrow"}])
         with pytest.raises(NotFoundError, match="no schedule has the key 5"):
             schedules[5].cancel()
         assert not schedules["k"].exists()

@@ -3,10 +3,12 @@
 Nothing runs this file.
 """
 
-from typing import assert_type
+from typing import ClassVar, assert_type
 
 import psched
 from psched import Schedule, Task
+from psched.application import Dispatch as BaseDispatch
+from psched.application.dispatch import Routes
 
 app = psched.App("psched.yml", processors=2)
 
@@ -24,6 +26,10 @@ def report(task: Task, days: int) -> str:
 @app.task("fetch")
 async def fetch(url: str) -> bytes:
     return url.encode()
+
+
+class Dispatch(BaseDispatch):
+    routes: ClassVar[Routes] = {"mail": mail, "report": report, "fetch": fetch}
 
 
 def pushes(task: Task) -> None:

@@ -116,6 +116,8 @@ def test_a_push_has_the_options_of_the_function_and_its_own(app):
         options.push(to="bob")
     with pytest.raises(InvalidError, match="max_attemps"):
         mail.options(max_attemps=3).push(to="ann")
+    with pytest.raises(InvalidError, match=r"^run_at: "):
+        mail.options(run_at="tomorrow").push(to="ann")
     for name in "type", "data":
         with pytest.raises(InvalidError, match=name):
             mail.options(**{name: "x"})
@@ -132,6 +134,7 @@ def test_a_push_has_the_options_of_the_function_and_its_own(app):
         ({"at": 1}, "at"),
         ({"connection": object()}, "connection"),
         ({"data": {}}, "data"),
+        ({"timeout": "x"}, "timeout"),
     ],
 )
 def test_a_wrong_option_is_refused_where_the_function_is_defined(app, options, field):

@@ -159,6 +159,12 @@ class TestOfASchedule:
         definition = parse_row(row, SETTINGS.with_settings(**settings))
         return upcoming_occurrences(row, definition, count, now)
 
+    @pytest.mark.parametrize("number", [0, -1, 1001])
+    def test_a_number_that_is_none_or_too_large_is_refused(self, number):
+        row = Row(key="k", cron="@hourly", next_time=NOON, next_run_time=NOON)
+        with pytest.raises(InvalidError, match=r"^number: must be from [01] to 1000, not "):
+            self.shown(row, NOON, number)
+
     def test_the_first_is_the_rows_own_and_the_rest_follow_with_delay_and_jitter(self):
         row = Row(
             key="k", cron="@hourly", delay=5, next_time=NOON, next_run_time=NOON + 7, attempt=0

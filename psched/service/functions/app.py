@@ -13,7 +13,7 @@ from psched.application.function import TaskFunction, check_options
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
 from psched.client.collection import ScheduleCollection
-from psched.client.push_arguments import fields_of_push
+from psched.client.push_arguments import fields_of_push, naming_arguments
 from psched.config import Config, from_mapping
 from psched.core.arguments.fields import FunctionOptions
 from psched.core.arguments.settings import Settings
@@ -179,7 +179,8 @@ def _check_usual_options(options: Mapping[str, Any]) -> None:
             raise InvalidError(
                 name, f"belongs to one push; write FUNCTION.options({name}=…).push(…)"
             )
-    declare("any", fields_of_push(options), _defaults(), lambda: 0)
+    with naming_arguments([options]):
+        declare("any", fields_of_push(options), _defaults(), lambda: 0)
 
 
 @cache
