@@ -313,6 +313,20 @@ def test_why_names_who_has_paused_the_schedule(schedules, row, last_hour):
     assert row().status == "waiting"
 
 
+@pytest.mark.parametrize("until", [None, "+2h"])
+def test_why_tells_that_a_task_runs_on(schedules, until):
+    schedules.push("k")
+    task = schedules.poll()
+    with schedules.audited("lunch"):
+        assert schedules["k"].pause(until) is False
+    answer = schedules["k"].why()
+    assert (answer.code, answer.state) == ("running", "ran")
+    assert "; the pause applies when this run has ended: " in answer.sentence
+    assert answer.sentence.endswith(": lunch.")
+    task.finish()
+    assert schedules["k"].why().code == "ran"
+
+
 def test_two_operators_at_once(settings, schedules, last_hour):
     """Each of their changes applies to a row as the other has left it."""
     names = ["ann", "bob"]

@@ -761,6 +761,31 @@ class TestPauses:
         )
         assert ask(None, row).details["next"] == TODAY + DAY
 
+    @pytest.mark.parametrize("columns", [{}, {"cron": None}])
+    def test_a_task_that_was_running_goes_on(self, columns):
+        row = self.paused(
+            owner="n1.1", attempt=1, claimed_at=TODAY, next_run_time=NOW + 60, **columns
+        )
+        workers = [alive(TODAY - DAY)]
+        answer = ask("02:30", row, workers=workers)
+        assert (answer.code, answer.state) == (Code.RUNNING, State.RAN)
+        assert answer.sentence.endswith(
+            " 2026-11-22 02:30 CET has been running on web1 since 02:30 CET; the pause applies when"
+            " this run has ended: ann@web1 paused the schedule at 02:00 CET: deploy."
+        )
+        assert ask(None, row, workers=workers) == answer
+        if not columns:
+            assert ask("tomorrow 02:30", row, workers=workers).code == Code.PAUSED
+        by_sql = ask(None, changed(row, reason=None), workers=workers)
+        assert by_sql.sentence.endswith("; the pause applies when this run has ended.")
+        requeued = ran(TODAY, outcome="failed", fate="gave_up")
+        assert ask("02:30", row, requeued, workers=workers).code == Code.RUNNING
+
+    def test_a_task_whose_lease_has_ended_does_not_go_on(self):
+        row = self.paused(owner="n1.1", attempt=1, claimed_at=TODAY, next_run_time=NOW - 60)
+        answer = ask("02:30", row)
+        assert (answer.code, answer.state) == (Code.PAUSED, State.DID_NOT_RUN)
+
     def test_a_task_that_runs_once_runs_after_it(self):
         row = self.paused("2026-11-22T18:00+01:00", next_run_time=TODAY + 55_800, cron=None)
         answer = ask("02:30", row)

@@ -21,6 +21,7 @@ from psched.core.history.why.pending import (
     answer_at_cursor,
     answer_at_rest,
     is_live,
+    runs_on,
 )
 from psched.core.history.why.recorded import answer_by_attempts, answer_by_fate
 from psched.core.model import PAUSED, Row
@@ -113,7 +114,7 @@ def _about_present(facts: Facts, row: Row, instant: int, words: Wording) -> Answ
     """The answer about one instant, if the row stays as it is until a worker claims it."""
     case = Case(facts=facts, words=words, instant=instant)
     at_cursor = row.next_time == instant or (case.once and not case.records)
-    if at_cursor and is_live(row):
+    if at_cursor and (is_live(row) or runs_on(row, facts.now)):
         return answer_at_cursor(case, row)
     if (found := answer_by_fate(case)) is not None:
         return found
@@ -166,7 +167,8 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     row, definition = facts.row, facts.definition
     if row is not None and row.status == PAUSED:
         resumed = _after_pause(facts, row)
-        if resumed is None and answer.code is not Code.PAUSED:
+        # The answer about a task that is running says already that the pause comes next.
+        if resumed is None and answer.code not in {Code.PAUSED, Code.RUNNING}:
             paused = f"the schedule is paused now: {row.reason or 'by plain SQL'}"
             return answer.saying(f"{answer.sentence.rstrip('.')}; {paused}.")
         row = resumed or row

@@ -52,7 +52,12 @@ _MOMENTS = 5
 
 
 def answer_at_cursor(case: Case, row: Row) -> Answer:
-    """The answer about the occurrence that is due or running next, of a row that is not at rest."""
+    """The answer about the occurrence that is due or running next.
+
+    Args:
+        case: the question.
+        row: a row that is not at rest, or whose task runs on although it was paused.
+    """
     now, run_at = case.facts.now, row.next_run_time
     if row.owner is not None:
         return _leased(case, row, row.owner)
@@ -167,7 +172,11 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
     after = f", after {tried}" if tried else ""
     running = "has been running" if since else "is running"
     number = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-    return case.answer(Code.RUNNING, State.RAN, f"{running}{on}{since}{number}{after}", **details)
+    text = f"{running}{on}{since}{number}{after}"
+    if row.status == PAUSED:
+        by = pause_clause(case, row.reason) or row.reason
+        text += "; the pause applies when this run has ended" + (f": {by}" if by else "")
+    return case.answer(Code.RUNNING, State.RAN, text, **details)
 
 
 def _will_run(case: Case, run_at: int) -> Answer:
@@ -244,5 +253,14 @@ def _will_be_dropped(case: Case, definition: Definition, cursor: int, oldest: in
 
 
 def is_live(row: Row) -> bool:
-    """Whether the row waits or runs, so that its `Row.next_time` tells what comes next."""
+    """Whether the row waits or runs, so that its `Row.next_time` tells what comes next.
+
+    A row that was paused while its task runs is not live, because the pause comes next.
+    """
     return row.status == WAITING
+
+
+def runs_on(row: Row, now: float) -> bool:
+    """Whether the row was paused while its task ran, and the task is still running."""
+    held = row.owner is not None and row.next_run_time is not None and row.next_run_time > now
+    return row.status == PAUSED and held
