@@ -349,6 +349,9 @@ class TestEnding:
         assert schedules["runs"].force_finish() is False
         task.release()
         assert {row(key).status for key in ("waits", "runs")} == {"finished"}
+        for key in "waits", "runs":
+            answer = schedules[key].why()
+            assert (answer.code, answer.state) == ("marked_finished", "did not run")
 
     def test_what_has_ended_cannot_end_again(self, schedules):
         schedules.push("k")

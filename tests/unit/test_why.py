@@ -626,6 +626,29 @@ class TestOneShots:
     def test_without_a_record_the_status_tells(self, status, code):
         assert ask(None, self.once(status=status)).code == code
 
+    def test_a_task_that_was_finished_by_hand_did_not_run(self):
+        row = self.once(status="finished")
+        by_hand = change("force_finish", NOW - 60, {"status": "waiting"}, {"status": "finished"})
+        answer = ask(None, row, audits=[changed(by_hand, note="done by hand")])
+        assert (answer.code, answer.state) == (Code.MARKED_FINISHED, State.DID_NOT_RUN)
+        assert answer.sentence == (
+            "The task of 2026-11-22 02:30 CET was marked as finished at 10:59 CET by ann on desk"
+            " (psched): done by hand."
+        )
+        failed = ran(TODAY, outcome="failed", fate=None, reason="exit status 1")
+        answer = ask(None, row, failed, audits=[by_hand])
+        assert answer.code == Code.MARKED_FINISHED
+        assert ", after attempt 1 failed on web1" in answer.sentence
+        assert ask(None, row, ran(TODAY), audits=[by_hand]).code == Code.RAN
+
+    def test_a_task_that_was_finished_by_hand_can_have_run_again_or_to_its_end(self):
+        row = self.once(status="finished")
+        by_hand = change("force_finish", NOW - 60, {"status": "waiting"}, {"status": "finished"})
+        again = change("requeue", NOW - 30, {"status": "finished"}, {"status": "waiting"})
+        assert ask(None, row, audits=[by_hand, again]).code == Code.FINISHED
+        marked = change("force_finish", NOW - 60, {"status": "waiting"}, {"status": "finishing"})
+        assert ask(None, row, audits=[marked]).code == Code.FINISHED
+
     def test_a_row_that_plain_sql_has_inserted_without_a_time(self):
         row = Row(key=KEY, type="job", next_run_time=0)
         answer = ask(None, row)

@@ -113,11 +113,10 @@ def answer_at_rest(case: Case, row: Row) -> Answer:
         what = _STOPPING[row.status]
         text = f"is running, but its task is being stopped, because it was {what}"
         return case.answer(Code.CANCELLED, State.DID_NOT_RUN, text, status=row.status)
-    if case.once and row.status == FINISHED:
-        text = "is finished, but no record says when it ran"
-        return case.answer(Code.FINISHED, State.RAN, text, status=row.status)
-    code, what = _ENDED.get(row.status, (Code.UNKNOWN, f"has the unknown status {row.status!r}"))
     change = last_change_to(case, row.status)
+    if case.once and row.status == FINISHED:
+        return _finished(case, change)
+    code, what = _ENDED.get(row.status, (Code.UNKNOWN, f"has the unknown status {row.status!r}"))
     details: dict[str, Any] = {"status": row.status}
     verb = "does not run" if case.instant > case.facts.now else "did not run"
     when = ""
@@ -151,6 +150,25 @@ def last_change_to(case: Case, status: str) -> AuditRecord | None:
         if "status" in values(each.after) or each.action == "requeue":
             return None
     return None
+
+
+def _finished(case: Case, change: AuditRecord | None) -> Answer:
+    """The answer about a task that is finished without a record that it ran.
+
+    Args:
+        case: the question.
+        change: the change that has finished the task; None if none is recorded.
+    """
+    # If it was running, it was only marked (`FINISHING`), and may still have succeeded.
+    if change is None or values(change.after).get("status") != FINISHED:
+        text = "is finished, but no record says when it ran"
+        return case.answer(Code.FINISHED, State.RAN, text, status=FINISHED)
+    note = f": {change.note}" if change.note else ""
+    tried = summary(case)
+    after = f", after {tried}" if tried else ""
+    text = f"was marked as finished at {case.time(time_of(change))} {who(change)}{note}{after}"
+    details = {"status": FINISHED, "changed": time_of(change), **details_of(case)}
+    return case.answer(Code.MARKED_FINISHED, State.DID_NOT_RUN, text, **details)
 
 
 def _leased(case: Case, row: Row, owner: str) -> Answer:
