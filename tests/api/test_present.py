@@ -143,8 +143,9 @@ def test_what_waits_for_a_paused_type_says_so(schedules):
     with schedules.audited("the disk is full"):
         schedules.pause_type("mail")
     seen = reader_of(schedules).read()
-    assert "the disk is full" in seen.pauses[0]
-    assert "paused" in seen.late[0].reason
+    for text in seen.pauses[0], seen.late[0].reason:
+        assert text.endswith("(type mail): the disk is full")
+        assert text.count("paused") == 1
 
 
 def test_a_mark_on_a_running_task_is_shown(schedules):

@@ -158,6 +158,9 @@ def test_show_and_why_mention_what_is_expected_and_what_is_open(service, store):
     assert [each["rule"] for each in found["alerts"]] == ["late"]
     *_, last = service.invoke("why", "k").stdout.splitlines()
     assert last.startswith("An alert is open: late, raised at ")
+    for options, name in ((["--utc"], "UTC"), (["--zone", "Asia/Tokyo"], "JST")):
+        *_, last = service.invoke("why", "k", *options).stdout.splitlines()
+        assert last.endswith(f" {name}: it is late")
     store.close_alerts([alert()], "over")
     assert "alert" not in service.invoke("show", "k").stdout
     assert "alert" not in service.invoke("why", "k").stdout

@@ -838,10 +838,24 @@ class TestPauses:
         failed = ran(TODAY, outcome="failed", fate="gave_up", reason=row.reason)
         answer = ask(None, row, failed)
         assert answer.code == Code.GAVE_UP
-        assert answer.sentence.endswith("now: paused after 5 failures in a row: exit status 1.")
+        assert answer.sentence.endswith(
+            "; the schedule is paused now: it was paused after 5 failures in a row: exit status 1."
+        )
         answer = ask("tomorrow 02:30", row, failed)
         assert answer.code == Code.PAUSED
         assert "the schedule was paused after 5 failures in a row" in answer.sentence
+
+    def test_after_a_run(self):
+        row = self.paused(
+            next_time=TODAY + DAY, reason=self.REASON.format("").replace("T02", "T03")
+        )
+        answer = ask(None, row, ran(TODAY))
+        assert answer.code == Code.RAN
+        assert answer.sentence.endswith(
+            "; the schedule is paused now: ann@web1 paused it at 03:00 CET: deploy."
+        )
+        by_sql = ask(None, changed(row, reason=None), ran(TODAY))
+        assert by_sql.sentence.endswith("; the schedule is paused now: by plain SQL.")
 
     def test_without_a_record_the_audit_trail_tells(self):
         resumed = change(

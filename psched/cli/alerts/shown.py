@@ -13,6 +13,8 @@ from psched.client.collection import ScheduleCollection
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.history.redaction import Redaction
+from psched.core.history.why.answer import Wording
+from psched.triggers.zone import Zone
 
 COLUMNS = ("SINCE", "RULE", "KEY", "OPEN FOR", "CLOSED", "TEXT")
 """The columns of the table, in their order."""
@@ -72,9 +74,16 @@ def table_row(
     return TableRow([cells[name] for name in columns])
 
 
-def sentence(alert: Alert, redaction: Redaction) -> str:
-    """An open alert in one line, below what another command shows about its schedule."""
-    raised = format_time(alert.raised // 1000, local=True)
+def sentence(alert: Alert, redaction: Redaction, zone: Zone | None = None) -> str:
+    """An open alert in one line, below what another command shows about its schedule.
+
+    Args:
+        alert: the alert.
+        redaction: hides the values of fields.
+        zone: the zone of its time; None means the time zone of this process.
+    """
+    instant = alert.raised // 1000
+    raised = format_time(instant, local=True) if zone is None else Wording(zone).time(instant)
     return f"{alert.rule}, raised at {raised}: {one_line(redaction.text(alert.text))}"
 
 

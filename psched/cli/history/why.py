@@ -18,6 +18,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.core.history.redaction import Redaction
 from psched.core.history.why.answer import GOOD
+from psched.triggers.zone import find_zone
 
 _AGO = re.compile(r"-[0-9.]+[a-z]")
 
@@ -71,14 +72,16 @@ def why(
         raise click.UsageError("--utc and --zone exclude each other")
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
+    name = "UTC" if utc else zone
     with open_schedules(settings) as schedules:
         try:
-            answer = schedules.why(key, " ".join(time).strip() or None, "UTC" if utc else zone)
+            answer = schedules.why(key, " ".join(time).strip() or None, name)
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
         alerts = [] if as_json else open_alerts(schedules, key)
     shown = redaction.value(answer.to_json()) if as_json else redaction.text(answer.sentence)
     click.echo(json.dumps(shown) if as_json else shown)
+    shown_in = None if name is None else find_zone(name)
     for alert in alerts:
-        click.echo(f"An alert is open: {sentence(alert, redaction)}")
+        click.echo(f"An alert is open: {sentence(alert, redaction, shown_in)}")
     sys.exit(0 if answer.state in GOOD else 1)

@@ -1,8 +1,10 @@
 """The status of a schedule as people see it, and that of its next runs."""
 
+from collections.abc import Callable
+
 from psched.cli.time_format import format_overdue, format_time, short_time
-from psched.core.model import WAITING, Row
-from psched.core.operations.pausing import pause_of
+from psched.core.model import PAUSED, WAITING, Row
+from psched.core.operations.pausing import read_reason
 from psched.core.preview import UpcomingTime
 
 DUE = "due"
@@ -31,8 +33,7 @@ def shown_reason(row: Row, now: float | None = None, *, utc: bool = False) -> st
             says since when the row has been paused.
         utc: whether times are in UTC; otherwise in the time zone of this process.
     """
-    pause = pause_of(row)
-    if pause is None or pause.since is None or pause.why is None:
+    if row.status != PAUSED:
         return row.reason or ""
 
     def shown(instant: int) -> str:
@@ -42,9 +43,23 @@ def shown_reason(row: Row, now: float | None = None, *, utc: bool = False) -> st
             else short_time(instant, now, utc=utc)
         )
 
-    until = "" if pause.until is None else f"until {shown(pause.until)} "
-    since = f"since {shown(pause.since)} " if now is None else ""
-    return f"{since}{until}by {pause.why}"
+    return shown_pause(row.reason, shown, since=now is None)
+
+
+def shown_pause(reason: str | None, time: Callable[[int], str], *, since: bool) -> str:
+    """The reason of a paused row for people; as it is if psched has not written it.
+
+    Args:
+        reason: the reason.
+        time: shows an instant in Unix seconds.
+        since: whether the text says since when the row has been paused.
+    """
+    pause = read_reason(reason)
+    if pause.since is None or pause.why is None:
+        return reason or ""
+    began = f"since {time(pause.since)} " if since else ""
+    until = "" if pause.until is None else f"until {time(pause.until)} "
+    return f"{began}{until}by {pause.why}"
 
 
 def overdue(each: UpcomingTime, row: Row, now: float) -> str | None:

@@ -25,7 +25,7 @@ from psched.config import Config
 from psched.core.history.records import WorkerRecord, nonce_of
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import PAUSED, RUNNING, Occurrence, Row
+from psched.core.model import RUNNING, Occurrence, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.overview import MOST_COUNTED, Overview
 from psched.triggers.zone import find_zone
@@ -172,7 +172,7 @@ class Reader:
                 PausedTask(key=row.key, type=row.type, reason=self._text(row.reason))
                 for row in seen.paused
             ),
-            pauses=tuple(self._text(f"paused {rule.reason(self._zone)}") for rule in shown.rules),
+            pauses=tuple(self._text(rule.reason(self._zone)) for rule in shown.rules),
             problems=tuple(problems),
         )
 
@@ -305,8 +305,6 @@ class Reader:
         reason = self._text(shown.reason)
         if row.owner is not None:
             reason = "its lease has ended: its worker died"
-        elif shown.status == PAUSED:
-            reason = f"paused {reason}".rstrip()
         return LateTask(key=row.key, type=row.type, late=late, reason=reason)
 
     def _coming(self, row: Row) -> ComingTask:

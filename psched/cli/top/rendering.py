@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from psched.base.quantities import format_duration
 from psched.cli.output import one_line
+from psched.cli.schedules.status import shown_pause
 from psched.cli.text_table import GAP, cut_to, padded_to, width_of, widths_of
 from psched.cli.time_format import format_span, format_time, short_time
 from psched.cli.top.snapshot import (
@@ -14,7 +15,6 @@ from psched.cli.top.snapshot import (
     FailedTask,
     LateTask,
     Master,
-    PausedTask,
     RunningTask,
     Snapshot,
     Task,
@@ -167,7 +167,7 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
     if not snapshot.masters and snapshot.now is not None:
         yield Line("no worker is known to be alive", WARNING)
     for pause in snapshot.pauses:
-        yield Line(pause, WARNING)
+        yield Line(_with_pause(pause, snapshot.now or 0.0, utc=view.utc), WARNING)
 
 
 def _summary(snapshot: Snapshot) -> str:
@@ -218,7 +218,13 @@ def _sections(snapshot: Snapshot, view: View) -> list[_Section]:
             snapshot.running,
             counts.get(RUNNING, 0),
         ),
-        ("LATE", ("TYPE", "FOR", "REASON"), _late_cells, snapshot.late, counts.get(DUE, 0)),
+        (
+            "LATE",
+            ("TYPE", "FOR", "REASON"),
+            lambda task: _late_cells(task, now, utc=view.utc),
+            snapshot.late,
+            counts.get(DUE, 0),
+        ),
         (
             "NEXT",
             ("TYPE", "IN", "AT", "SCHEDULE"),
@@ -233,7 +239,13 @@ def _sections(snapshot: Snapshot, view: View) -> list[_Section]:
             snapshot.failed,
             0,
         ),
-        ("PAUSED", ("TYPE", "REASON"), _paused_cells, snapshot.paused, counts.get(PAUSED, 0)),
+        (
+            "PAUSED",
+            ("TYPE", "REASON"),
+            lambda task: (task.type, _pause(task.reason, now, utc=view.utc)),
+            snapshot.paused,
+            counts.get(PAUSED, 0),
+        ),
     ]
     return [
         _Section(
@@ -283,9 +295,9 @@ def _progress(task: RunningTask) -> str:
     return " ".join(parts)
 
 
-def _late_cells(task: LateTask) -> Sequence[str]:
+def _late_cells(task: LateTask, now: float, *, utc: bool) -> Sequence[str]:
     late = "" if task.late is None else format_span(int(task.late), most=2)
-    return task.type, late, task.reason
+    return task.type, late, _with_pause(task.reason, now, utc=utc)
 
 
 def _coming_cells(task: ComingTask, now: float, *, utc: bool) -> Sequence[str]:
@@ -300,8 +312,15 @@ def _failed_cells(task: FailedTask, now: float) -> Sequence[str]:
     return task.result, ago, task.host or "", task.reason
 
 
-def _paused_cells(task: PausedTask) -> Sequence[str]:
-    return task.type, task.reason
+def _pause(reason: str, now: float, *, utc: bool) -> str:
+    """Since when something is paused, until when, by whom and why."""
+    return shown_pause(reason, lambda time: short_time(time, now, utc=utc), since=True)
+
+
+def _with_pause(reason: str, now: float, *, utc: bool) -> str:
+    """The same with the word ``paused`` before it; any other reason as it is."""
+    shown = _pause(reason, now, utc=utc)
+    return shown if shown == reason else f"paused {shown}"
 
 
 def _style(task: Task) -> str:

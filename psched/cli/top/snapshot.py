@@ -45,7 +45,7 @@ class LateTask:
         key: its key.
         type: its type.
         late: the seconds since it could have started; None if its row does not tell.
-        reason: why, as far as its row tells.
+        reason: why, as far as its row tells; of a paused type, as a paused row says it.
     """
 
     key: str
@@ -101,7 +101,7 @@ class PausedTask:
     Attributes:
         key: its key.
         type: its type.
-        reason: who has paused it, until when and why.
+        reason: who has paused it, since when, until when and why, in the form of the row.
     """
 
     key: str
@@ -157,7 +157,7 @@ class Snapshot:
         coming: schedules that fall due next.
         failed: what has failed in the last hour, the newest first.
         paused: schedules that are paused.
-        pauses: what standing rules pause, in words.
+        pauses: what standing rules pause, in the form of the reason of a paused row.
         problems: what prevents a complete picture, in words.
         away: whether the store does not answer; everything from the store is then old.
     """

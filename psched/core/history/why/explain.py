@@ -23,7 +23,7 @@ from psched.core.history.why.pending import (
     is_live,
     runs_on,
 )
-from psched.core.history.why.recorded import answer_by_attempts, answer_by_fate
+from psched.core.history.why.recorded import answer_by_attempts, answer_by_fate, pause_clause
 from psched.core.model import PAUSED, Row
 from psched.core.operations.pausing import after_pause, pause_of
 from psched.core.preview import clock_change_effects
@@ -169,8 +169,10 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
         resumed = _after_pause(facts, row)
         # The answer about a task that is running says already that the pause comes next.
         if resumed is None and answer.code not in {Code.PAUSED, Code.RUNNING}:
-            paused = f"the schedule is paused now: {row.reason or 'by plain SQL'}"
-            return answer.saying(f"{answer.sentence.rstrip('.')}; {paused}.")
+            case = Case(facts=facts, words=words, instant=answer.time or 0)
+            by = pause_clause(case, row.reason, "it") or row.reason or "by plain SQL"
+            text = f"{answer.sentence.rstrip('.')}; the schedule is paused now: {by}."
+            return answer.saying(text)
         row = resumed or row
     if row is None or definition is None or definition.trigger is None or not is_live(row):
         return answer

@@ -101,25 +101,26 @@ def summary(case: Case) -> str:
     return listed([*([earlier] if more else []), *shown])
 
 
-def pause_clause(case: Case, reason: str | None) -> str | None:
+def pause_clause(case: Case, reason: str | None, what: str = "the schedule") -> str | None:
     """Who has paused the schedule, when, until when, and why, as a clause.
 
     Args:
         case: the question.
         reason: the reason of the paused row.
+        what: the schedule, in words.
 
     Returns:
         The clause; None if psched did not write the reason.
     """
     if is_by_failures(reason):
-        return f"the schedule was {reason}"
+        return f"{what} was {reason}"
     pause = read_reason(reason)
     if pause.since is None or pause.why is None:
         return None
     by, _, note = pause.why.partition(": ")
     until = "" if pause.until is None else f" until {case.time(pause.until)}"
     because = f": {note}" if note else ""
-    return f"{by} paused the schedule at {case.time(pause.since)}{until}{because}"
+    return f"{by} paused {what} at {case.time(pause.since)}{until}{because}"
 
 
 def _by_hand(case: Case, record: RunRecord) -> str:
