@@ -311,6 +311,51 @@ class TestSituations:
         assert answer.details["late_code"] == "no_worker"
         assert answer.details["late"] == 1020
 
+    @pytest.mark.parametrize("workers_tell", [True, False])
+    def test_after_an_outage_each_occurrence_is_late_for_the_same_cause(self, workers_tell):
+        """A predecessor that was late itself is no cause, unless nothing else is known."""
+        back = TODAY + 900
+        first, second = (
+            ran(
+                TODAY + 60 * number,
+                owner=f"n2.{number}",
+                fence=number,
+                due=(back + number) * 1000,
+                started=(back + number) * 1000,
+                ended=(back + number + 1) * 1000,
+            )
+            for number in (1, 2)
+        )
+        workers = [alive(TODAY - DAY, TODAY - 300), alive(back, nonce="n2")]
+        if not workers_tell:
+            workers = [alive(TODAY - DAY)]
+        answer = ask("02:32", schedule(cron="* * * * *"), first, second, workers=workers)
+        if workers_tell:
+            assert answer.details["late_code"] == "no_worker"
+            assert answer.sentence.endswith(
+                ", 13.0 min late because no worker was alive between 02:25 CET and 02:45 CET, and"
+                " took 1.0 s."
+            )
+        else:
+            assert answer.details["late_code"] == "waiting"
+
+    def test_a_predecessor_that_ran_when_it_was_due_holds_the_next_one_back(self):
+        first = ran(TODAY + 60, ended=(TODAY + 500) * 1000)
+        second = ran(
+            TODAY + 120,
+            owner="n1.2",
+            fence=2,
+            due=(TODAY + 500) * 1000,
+            started=(TODAY + 500) * 1000,
+            ended=(TODAY + 501) * 1000,
+        )
+        row = schedule(cron="* * * * *")
+        answer = ask("02:32", row, first, second, workers=[alive(TODAY - DAY)])
+        assert (
+            "because the occurrence of 02:31 CET had not ended before 02:38:20" in answer.sentence
+        )
+        assert answer.details["late_code"] == "waiting"
+
     def test_an_attempt_that_failed_is_summarised(self):
         first = ran(TODAY, outcome="failed", fate=None, reason="exit status 1")
         second = ran(

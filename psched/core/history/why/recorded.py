@@ -165,12 +165,14 @@ def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
     # The row could be claimed only from this time on.
     held = max(first.due / 1000 if first.due else 0, case.run_from)
     cause = _held_back(case, held) if held - case.run_from >= late / 2 else ""
-    if cause:
-        details["late_code"] = Code.WAITING.value
-    else:
+    found = None
+    # An earlier occurrence that was late itself has the same cause, if one is known.
+    if not cause or _earlier_was_late(case):
         found = find_cause(case.facts, first.type, case.run_from, started, case.near)
-        cause = "" if found is None else found.text
-        details |= {} if found is None else {"late_code": found.code.value}
+    if found is not None:
+        cause, details["late_code"] = found.text, found.code.value
+    elif cause:
+        details["late_code"] = Code.WAITING.value
     because = f" because {cause}" if cause else ""
     return f"{format_duration(late)} late{because}", details
 
@@ -226,10 +228,7 @@ def _span_text(case: Case, record: RunRecord) -> str:
 
 def _held_back(case: Case, held: float) -> str:
     """Why the row could not be claimed before ``held``; empty if only its workers can be why."""
-    earlier = None
-    if (trigger := case.then.trigger) is not None:
-        earlier = last_before(trigger, case.instant)
-    if earlier is not None:
+    if (earlier := _earlier(case)) is not None:
         ended = _last_end(case.facts.covering(earlier))
         if ended is not None and ended >= case.run_from:
             when = case.time(earlier)
@@ -238,6 +237,20 @@ def _held_back(case: Case, held: float) -> str:
         if case.run_from <= time_of(each) <= held + _NEAR:
             return f"of a change ({each.action}) at {case.time(time_of(each))} {who(each)}"
     return ""
+
+
+def _earlier(case: Case) -> int | None:
+    """The scheduled time of the occurrence before; None if there is none."""
+    trigger = case.then.trigger
+    return None if trigger is None else last_before(trigger, case.instant)
+
+
+def _earlier_was_late(case: Case) -> bool:
+    """Whether the occurrence before had not started when this one was due."""
+    if (earlier := _earlier(case)) is None:
+        return False
+    starts = [each.started for each in case.facts.covering(earlier) if each.started is not None]
+    return bool(starts) and min(starts) >= case.run_from * 1000
 
 
 def _last_end(records: Sequence[RunRecord]) -> float | None:
