@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from difflib import get_close_matches
 from functools import partial
 
+from psched.base.errors import InvalidError
 from psched.base.retry import Send
 from psched.client.arguments import stored_key
 from psched.config import Config
@@ -16,6 +17,8 @@ from psched.core.history.why.asked_time import parse_asked
 from psched.core.history.why.explain import explain
 from psched.core.history.why.facts import Facts
 from psched.core.model import RUNNING, Row
+from psched.core.operations.extra_rows import id_of_instant
+from psched.core.operations.extra_runs import extra_key
 from psched.core.operations.pauses import PausesTypes, as_paused
 from psched.core.operations.pausing import zone_of
 from psched.core.selection import Selection
@@ -90,6 +93,7 @@ def explain_from_store(
             latest=reader.latest(),
             workers_since=reader.workers_since,
             covering=reader.covering,
+            backfilled=reader.backfilled,
             oldest=reader.oldest,
             ran_between=reader.ran_between,
             leased=reader.leased,
@@ -110,6 +114,13 @@ class _Reader:
 
     def covering(self, instant: int) -> Sequence[RunRecord]:
         return self._runs(RunSelection(key=self.key, covering=instant, limit=_COVERING))
+
+    def backfilled(self, instant: int) -> Sequence[RunRecord]:
+        try:
+            key = extra_key(self.key, id_of_instant(instant))
+        except InvalidError:
+            return ()  # a schedule with so long a key has no extra runs
+        return self._runs(RunSelection(key=key, limit=_LATEST))
 
     def latest(self) -> Sequence[RunRecord]:
         return self._runs(RunSelection(key=self.key, limit=_LATEST))

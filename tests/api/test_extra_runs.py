@@ -416,6 +416,21 @@ class TestBackfilling:
         assert [rows[key].next_time for key in third.runs] == [START, START + 3600, period[1]]
         assert (hourly.backfill(*period, again=True, **PARALLEL).runs) == []
 
+    def test_why_tells_what_a_backfill_has_made_up_for(self, schedules, hourly):
+        assert schedules["hourly"].why(START).state == "did not run"
+        hourly.backfill(START, START + 3600, **PARALLEL)
+        assert "backfill" not in schedules["hourly"].why(START).sentence
+        keys = {}
+        for end in "finish", "release":
+            task = schedules.poll()
+            keys[task.scheduled_time] = end, task.key
+            getattr(task, end)()
+        for instant, (end, key) in keys.items():
+            answer = schedules["hourly"].why(instant)
+            text = "ran it" if end == "finish" else "of it was interrupted"
+            assert f"; a backfill {text} at " in answer.sentence
+            assert (answer.state, answer.details["backfill"]) == ("did not run", key)
+
     def test_the_schedule_itself_runs_what_is_still_due(self, schedules, now):
         first = int(now()) // 3600 * 3600 - 2 * 3600
         schedules.add("due", cron="0 * * * *", next_time=first)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from psched.base.errors import InvalidError
 from psched.core import attempts
 from psched.core.history.changes import changes_trigger, time_of, who
-from psched.core.history.records import AuditRecord
+from psched.core.history.records import AuditRecord, Outcome
 from psched.core.history.why.answer import Answer, Code, State, Wording
 from psched.core.history.why.asked_time import Asked
 from psched.core.history.why.case import Case
@@ -23,7 +23,12 @@ from psched.core.history.why.pending import (
     is_live,
     runs_on,
 )
-from psched.core.history.why.recorded import answer_by_attempts, answer_by_fate, pause_clause
+from psched.core.history.why.recorded import (
+    answer_by_attempts,
+    answer_by_fate,
+    ending,
+    pause_clause,
+)
 from psched.core.model import PAUSED, Row
 from psched.core.operations.pausing import after_pause, pause_of
 from psched.core.preview import clock_change_effects
@@ -100,6 +105,20 @@ def _of_time(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
 
 def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
     """The answer about one instant of an existing schedule."""
+    answer = _about_regular(facts, row, instant, words)
+    if answer.state is not State.DID_NOT_RUN or row.cron is None:
+        return answer
+    run = next((each for each in facts.backfilled(instant) if each.outcome is not None), None)
+    if run is None:
+        return answer
+    ran = run.outcome == Outcome.FINISHED
+    what = "a backfill ran it" if ran else f"a backfill of it {ending(run)}"
+    text = f"{what} at {words.time(run.ended / 1000, instant)}"
+    return answer.saying(f"{answer.sentence.rstrip('.')}; {text}.", backfill=run.key)
+
+
+def _about_regular(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
+    """The same without a look at backfills."""
     after, pause = _after_pause(facts, row), pause_of(row)
     if after is None or pause is None or instant < (after.next_time or 0):
         return _about_present(facts, row, instant, words)

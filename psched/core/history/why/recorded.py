@@ -123,6 +123,11 @@ def pause_clause(case: Case, reason: str | None, what: str = "the schedule") -> 
     return f"{by} paused {what} at {case.time(pause.since)}{until}{because}"
 
 
+def ending(record: RunRecord) -> str:
+    """How an attempt has ended, as a predicate; an outcome of a later version as it is stored."""
+    return _ENDS[Outcome(record.outcome)] if record.outcome in set(Outcome) else str(record.outcome)
+
+
 def _by_hand(case: Case, record: RunRecord) -> str:
     """Who has skipped an occurrence, when and why, and what had become of its attempts."""
     by, _, note = (record.reason or "").removeprefix(SKIPPED_BY).partition(": ")
@@ -196,8 +201,8 @@ def _ran(case: Case, record: RunRecord, details: dict[str, Any]) -> Answer:
 
 def _described(case: Case, record: RunRecord, following: RunRecord | None) -> str:
     """What became of an attempt; without its reason if the following one has the same."""
-    end = _ENDS.get(Outcome(record.outcome), "") if record.outcome in set(Outcome) else ""
-    text = f"attempt {record.attempt} {end or record.outcome}"
+    end = ending(record)
+    text = f"attempt {record.attempt} {end}"
     if record.host:
         text += f" on {record.host}"
     text += f" at {case.time(record.ended / 1000)}"
