@@ -223,7 +223,9 @@ class Master:
         if not _RESTART.isdisjoint(arrived):
             _log.info("restart asked for")
             self._restart_wanted = True
-        self._more += (signal.SIGTTIN in arrived) - (signal.SIGTTOU in arrived)
+        if change := (signal.SIGTTIN in arrived) - (signal.SIGTTOU in arrived):
+            self._more += change
+            _log.info("one worker %s: %d", "more" if change > 0 else "fewer", self._wanted)
         if signal.SIGWINCH in arrived and not self._terminal.has_window:
             self._try(self._pause)
 
@@ -380,7 +382,7 @@ class Master:
             if worker.identity.generation < self._generation and not worker.draining:
                 self._try(worker.drain, None, self._clock.monotonic())
         self._try(self._spec.adopt)
-        _log.info("generation %d serves, %d workers", self._generation, self._spec.processors)
+        _log.info("generation %d serves, %d workers", self._generation, self._wanted)
         return True
 
     def _not_started(self, why: str, status: int | None) -> None:
@@ -394,8 +396,7 @@ class Master:
             status: the exit status of the master if another try would fail for the same reason;
                 None if another try can succeed.
         """
-        # End a pause that WINCH has begun for the failed generation, so that the next try is not
-        # paused.
+        # End a pause by WINCH in the failed generation: it must not pause the next try.
         self._paused_until = min(self._paused_until, self._generation)
         if self._spec is not None:
             _log.error(

@@ -63,8 +63,8 @@ class WorkerChild(Child):
             no message yet, or it is of an older version.
         waited: the seconds for which the oldest due row has waited for a slot of the worker; None
             if the worker has not told that.
-        failure: why the worker could not start, according to its last message. None if it has not
-            said so.
+        failure: why the worker could not start, according to its last message or a time limit. None
+            if that is not known.
         report: the last report that the worker has sent. Empty if it has sent no report.
         reported: when ``report`` arrived, in seconds of the monotonic clock. 0 if none has arrived.
         killed_at: the time at which the master kills the draining worker if it has not exited, in
@@ -268,6 +268,11 @@ class WorkerChild(Child):
         if not self.aborted and now > self.expected:
             self.aborted = True
             what = "silent" if self.ready else "not ready"
+            if not self.ready:
+                self.failure = (
+                    f"it was not ready within {self.limit:.0f} s (start_timeout); the log shows"
+                    " what it was doing"
+                )
             text = "%s, pid %d, %s for %.0f s: killed"
             _log.error(text, self.identity, self.pid, what, self.limit)
             # On ABRT, Python's faulthandler logs the worker's stack, which shows where it hangs.

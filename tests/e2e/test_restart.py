@@ -133,7 +133,9 @@ def test_a_generation_that_does_not_get_ready_in_time_is_given_up(versioned):
     master.send(signal.SIGHUP)
 
     master.wait_for_log(r"worker 0 \(gen 2\), pid \d+, not ready for 3 s: killed")
-    master.wait_for_log("generation 2 could not be started: .*; generation 1 goes on")
+    master.wait_for_log(
+        "generation 2 could not be started: .*not ready within 3 s .*; generation 1"
+    )
     # It has said where it hangs.
     assert re.search(r'File ".*/jobs.py", line 1 in <module>', master.text)
     service.add("more", "versioned")

@@ -135,6 +135,13 @@ class TestFates:
         assert (violation.kind, violation.count) == ("missing", 5)
         assert "none of its leases is without a record" in violation.text
 
+    def test_a_jump_over_an_occurrence_that_was_tried_is_no_lost_record(self):
+        tried = changed(run(3, 4), outcome="failed", fate=None)
+        runs = [*TEN[:3], tried, run(8, 5), run(9, 6)]
+        [violation] = check_all(row(fence=6), runs).violations
+        assert (violation.kind, violation.count) == ("missing", 5)
+        assert "none of its leases is without a record" in violation.text
+
     def test_a_span_covers_its_occurrences(self):
         runs = [*without(2, 3, 4, 5), skipped(2, until=5, fence=3)]
         found = check_all(row(), runs)

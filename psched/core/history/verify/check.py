@@ -368,7 +368,8 @@ def _leases_between(recorded: Recorded, first_one: int, last_one: int) -> str:
     if row is not None:
         after.append(row.fence - max(row.attempt, 0))
     low, high = max(before, default=0), min(after, default=0)
-    if (missing := high - low) > 0:
+    recorded_between = {each.fence for each in leases if low < each.fence <= high}
+    if (missing := high - low - len(recorded_between)) > 0:
         return f"{missing} of its leases, with fences after {low}, left no record"
     return (
         "none of its leases is without a record, so psched has dropped it without a record, or a"
