@@ -145,6 +145,14 @@ def clear(path: Path) -> None:
             path.rename(path.with_name(f".removed.{secrets.token_hex(8)}"))
 
 
+def is_regular(path: Path) -> bool:
+    """Whether a regular file is at a path; a link is not followed."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
 def is_same(path: Path, descriptor: int) -> bool:
     """Whether the file at a path is the open file of a descriptor; a link is not followed."""
     try:

@@ -35,6 +35,7 @@ from pathlib import Path
 from psched.base import regular_files
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
+from psched.master.kept_socket import CHECK_INTERVAL
 from psched.master.runtime_folders import usable_folder
 from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup
@@ -60,7 +61,8 @@ class NonceFile:
         folder: the folder in which the file is written. None means that no file is written.
         place: the file's first line; see `here`.
         group: the cgroup that this process is in. None if it is unknown.
-        clock: measures for how long the file could not be written; the log shows this time.
+        clock: measures for how long the file could not be written, which the log shows, and when to
+            check that the file still exists.
     """
 
     def __init__(self, folder: Path | None, place: str, group: Cgroup | None, clock: Clock) -> None:
@@ -72,6 +74,8 @@ class NonceFile:
         self._written: Mapping[str, bool] = {}
         what = "if this master is killed, its tasks wait for alive_time"
         self._outage = FaultLog(what, _log, clock)
+        self._clock = clock
+        self._next_check = 0.0
 
     def add(self, nonce: str, *, own_cgroup: bool) -> None:
         """Add the nonce of a worker that holds no lease yet to the file.
@@ -87,6 +91,19 @@ class NonceFile:
         """Remove nonces from the file, because their workers no longer hold a lease."""
         for nonce in nonces:
             self._in_own_cgroup.pop(nonce, None)
+        self._write()
+
+    def keep(self) -> None:
+        """Write the file again if a task has removed or replaced it, or if it could not be written.
+
+        This looks at the file at most once in `CHECK_INTERVAL` seconds.
+        """
+        now = self._clock.monotonic()
+        if self._folder is None or now < self._next_check:
+            return
+        self._next_check = now + CHECK_INTERVAL
+        if self._written and not regular_files.is_regular(self._folder / self._name):
+            self._written = {}
         self._write()
 
     def inherit(self) -> list[str]:

@@ -245,7 +245,11 @@ class Workers:
         self._orphan_reaper.late.clear()
 
     def recover(self) -> None:
-        """Tell a living worker to release the leases of dead workers, if there are any."""
+        """Tell a living worker to release the leases of dead workers, if there are any.
+
+        This also keeps the nonce file, which a task can remove.
+        """
+        self._nonce_file.keep()
         ready = [worker for worker in self if worker.ready]
         if self._to_recover and ready:
             # Prefer a worker that is not draining, because a draining worker might exit before it

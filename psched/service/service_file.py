@@ -65,7 +65,7 @@ class ServiceFile:
         """Write the file if this master does not yet publish these values.
 
         Nothing is written before the master knows its database. If the file cannot be written, the
-        next call with other values tries again.
+        next call of `check` or with other values tries again.
 
         Args:
             about: the values that `psched.master.generation_spec.GenerationSpec.about` describes.
@@ -73,13 +73,21 @@ class ServiceFile:
         if self._path is None or "url" not in about or about == self._published:
             return
         self._published = about
-        shown = {name: about.get(name, "") for name in ("url", "table", "config")}
+        self._write(self._path)
+
+    def check(self) -> None:
+        """Write the file again if a task has removed or replaced it."""
+        if self._path is not None and self._published and not regular_files.is_regular(self._path):
+            self._write(self._path)
+
+    def _write(self, path: Path) -> None:
+        shown = {name: self._published.get(name, "") for name in ("url", "table", "config")}
         content = json.dumps({**shown, "namespace": _pid_namespace()}).encode()
         # The umask of a service keeps others from reading new files. This file is for others.
         before = os.umask(0o022)
         try:
             with suppress(OSError):
-                regular_files.replace(self._path, content, _MODE)
+                regular_files.replace(path, content, _MODE)
         finally:
             os.umask(before)
 

@@ -102,3 +102,20 @@ def test_a_master_starts_without_log_and_pid_file_where_full_folders_are(service
     assert service.psched("status").returncode == 0
     master.stop()
     assert (service.folder / "pid" / "file").exists()
+
+
+def test_a_master_writes_again_what_a_task_removes_from_its_runtime_folder(service):
+    service.start()
+    run = service.folder / "run"
+
+    def names():
+        return sorted(path.name for path in run.iterdir() if not path.name.startswith("."))
+
+    kinds = ["master", "nonces", "service", "wake"]
+    wait_until(
+        lambda: [name.partition(".")[0] for name in names()] == kinds, what="all of the files"
+    )
+    before = names()
+    for name in before:
+        (run / name).unlink()
+    wait_until(lambda: names() == before, what="the files that are written again")

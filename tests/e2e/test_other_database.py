@@ -143,6 +143,20 @@ class TestFiles:
         file.publish({**ABOUT, "table": "other"})
         assert [each.table for each in find_services([tmp_path])] == ["other"]
 
+    @pytest.mark.parametrize("kind", ["nothing", *KINDS])
+    def test_what_a_task_removes_or_replaces_is_written_again(self, tmp_path, kind):
+        file = ServiceFile(tmp_path)
+        file.check()
+        assert [*tmp_path.iterdir()] == []
+        file.publish(ABOUT)
+        [path] = tmp_path.iterdir()
+        path.unlink()
+        if kind != "nothing":
+            leave(kind, path)
+        file.check()
+        assert [each.table for each in find_services([tmp_path])] == ["psched"]
+        assert path.stat().st_mode & 0o777 == 0o644
+
     @pytest.mark.parametrize(
         "content", ["", "[]", "7", "{}", '{"namespace": 0}', "[" * 100_000, "\udcff"]
     )

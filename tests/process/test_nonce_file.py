@@ -1,10 +1,12 @@
 """The nonces that a killed master leaves to the next."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from psched.base import regular_files
 from psched.base.clock import SystemClock
 from psched.master import nonce_file
 from psched.master.generation_spec import GenerationSpec
@@ -14,6 +16,7 @@ from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup, MasterCgroup
 from psched.process.spawn import spawn
 from psched.process.spawner import SystemSpawner
+from psched.testing import MasterDriver
 from support.cgroups import below, own_cgroup
 from support.isolated import isolated
 from support.odd_files import KINDS, leave
@@ -198,6 +201,30 @@ def test_what_stands_where_it_is_to_be_written_is_replaced(tmp_path, make, ours,
 def test_it_is_kept_whoever_has_started_the_master(tmp_path):
     record(nonce_file.make({"RUNTIME_DIRECTORY": f"{tmp_path}:/other"}, SystemClock()), "a")
     assert len(names(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("kind", ["nothing", *KINDS])
+def test_a_master_writes_it_again_when_a_task_has_removed_or_replaced_it(tmp_path, kind):
+    with closing(MasterDriver(processors=2)) as driver:
+        file = driver.workers._nonce_file = NonceFile(tmp_path, HERE, None, driver.clock)
+        driver.boot()
+        path = tmp_path / file._name
+        content = regular_files.read(path)
+        path.unlink()
+        if kind != "nothing":
+            leave(kind, path)
+        driver.advance(5)
+        assert regular_files.read(path) == content  # it does not wait for a FIFO
+
+
+def test_a_master_writes_it_when_there_is_room_again(tmp_path):
+    with closing(MasterDriver(processors=2)) as driver:
+        folder = tmp_path / "folder"
+        driver.workers._nonce_file = NonceFile(folder, HERE, None, driver.clock)
+        driver.boot()
+        folder.mkdir()
+        driver.advance(5)
+        assert len(names(folder)) == 1
 
 
 # --- with real cgroups ---------------------------------------------------------------

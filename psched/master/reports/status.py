@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import brief
+from psched.master.kept_socket import CHECK_INTERVAL
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.reports.load import Load, LoadLog, total
 from psched.master.reports.master_state import MasterState
@@ -42,6 +43,10 @@ class Announcement(Protocol):
 
     def publish(self, about: Mapping[str, str]) -> None:
         """Announce these values; see `psched.master.generation_spec.GenerationSpec.about`."""
+        ...
+
+    def check(self) -> None:
+        """Announce the values again if the announcement was lost."""
         ...
 
     def close(self) -> None:
@@ -91,6 +96,7 @@ class Status:
         self._next_line = 0.0
         self._next_extension = 0.0
         self._next_beat = 0.0
+        self._next_check = 0.0
         self._requested: float | None = None
         self._load_log = LoadLog(clock)
         self._output = OutputRelay(clock)
@@ -137,6 +143,9 @@ class Status:
         text = self._text(state, generation, workers, load, causes=True)
         if self._service_file is not None:
             self._service_file.publish(about)
+            if now >= self._next_check:
+                self._next_check = now + CHECK_INTERVAL
+                self._service_file.check()
         describe = partial(self._describe, state, generation, workers, about)
         return min(
             wakes, self._notify(state, text, now, until), self._answer(workers, now, describe)
