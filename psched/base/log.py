@@ -99,6 +99,7 @@ class Log(logging.Handler):
         self._has_reader = _has_reader(self._descriptor)
         self._reader_stands_still = False
         self._left_out = self._counted_by = 0
+        self._is_torn = False
 
     @property
     def descriptors(self) -> list[int]:
@@ -128,7 +129,7 @@ class Log(logging.Handler):
             if self._has_reader:
                 self._write_to_reader(line)
             else:
-                os.write(self._descriptor, line)
+                self._write_to_file(line)
         if self.copies_to is not None:
             self._copy(record, self.copies_to)
 
@@ -138,17 +139,42 @@ class Log(logging.Handler):
         Raises:
             OSError: nobody can read it any more.
         """
-        if self._counted_by != os.getpid():
-            # What the process that has forked this one has left out, it tells itself.
-            self._counted_by, self._left_out = os.getpid(), 0
-        if self._left_out:
-            text = f"{self._left_out} lines of the log are left out here: its reader stands still"
-            fields = {"name": _log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
-            line = self.format(logging.makeLogRecord({**fields, "msg": text})).encode() + line
+        line = self._note_of_loss("its reader stands still") + line
         wait = 0.0 if self._reader_stands_still else _LONGEST_WAIT
         whole = _write_in_time(self._descriptor, line, wait, terminal=self.is_on_terminal)
         self._reader_stands_still = not whole
         self._left_out = 0 if whole else self._left_out + 1
+
+    def _write_to_file(self, line: bytes) -> None:
+        """Write a line to a file; leave it out if the file has no room for it.
+
+        Raises:
+            OSError: it was left out.
+        """
+        if self._left_out:
+            torn = b"\n" if self._is_torn else b""
+            line = torn + self._note_of_loss("they could not be written") + line
+        written = 0
+        try:
+            written = os.write(self._descriptor, line)
+        finally:
+            if written == len(line):
+                self._left_out, self._is_torn = 0, False
+            else:
+                self._counted_by = os.getpid()
+                self._left_out += 1
+                self._is_torn = self._is_torn or written > 0
+
+    def _note_of_loss(self, why: str) -> bytes:
+        """The line that says how many lines were left out; empty if none were."""
+        if self._counted_by != os.getpid():
+            # What the process that has forked this one has left out, it tells itself.
+            self._counted_by, self._left_out = os.getpid(), 0
+        if not self._left_out:
+            return b""
+        text = f"{self._left_out} lines of the log are left out here: {why}"
+        fields = {"name": _log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
+        return self.format(logging.makeLogRecord({**fields, "msg": text})).encode()
 
     def _copy(self, record: logging.LogRecord, descriptor: int) -> None:
         """Write a message, as text, to a further descriptor."""
@@ -192,8 +218,10 @@ class Log(logging.Handler):
             return
         try:
             fresh = open_file(self._path)
-        except OSError:
-            _log.exception("cannot reopen the log; going on in the old file")
+        except OSError as error:
+            where = "standard error" if self._leave_deleted_file() else "the same place as before"
+            text = "cannot reopen the log %s: %s; the next lines go to %s"
+            _log.error(text, self._path, error.strerror or error, where)
             return
         self._switch_to(fresh)
 
@@ -210,8 +238,22 @@ class Log(logging.Handler):
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if not os.path.samestat(there, ours):
                 self._switch_to(open_file(self._path))
+        except regular_files.NotRegularError:
+            self._leave_deleted_file()
         except OSError:
             return
+
+    def _leave_deleted_file(self) -> bool:
+        """Go on with standard error if the file is deleted: nobody could find the next lines.
+
+        Returns:
+            Whether it is deleted.
+        """
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_nlink == 0:
+                self._switch_to(os.dup(2))
+                return True
+        return False
 
     def _switch_to(self, fresh: int) -> None:
         old = os.fstat(self._descriptor)
@@ -221,6 +263,8 @@ class Log(logging.Handler):
                     os.dup2(fresh, follower, inheritable=os.get_inheritable(follower))
         os.dup2(fresh, self._descriptor, inheritable=False)
         os.close(fresh)
+        self._has_reader = _has_reader(self._descriptor)
+        self.is_on_terminal = os.isatty(self._descriptor)
 
     def redirect(self, path: Path | None) -> None:
         """Write the next lines to another file.

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from psched.base import log
 from psched.base.errors import ProcessStopError
 from psched.base.regular_files import NotRegularError
 from psched.process.signals import SignalInbox
+from psched.process.spawn import fork
 from support.isolated import isolated, say, started_isolated
 from support.odd_files import EMPTY, KINDS, leave
 from support.processes import kill
@@ -265,6 +267,53 @@ def test_a_log_without_room_stops_nobody(way):
     assert isolated(into_a_place_without_room, way) == "alive"
 
 
+def onto_a_full_disk(as_json):
+    journal = log.start(Path("log"), "info", "writer")
+    journal.json = as_json
+    logger = logging.getLogger("anything")
+    logger.info("heard")
+    room = Path("log").stat().st_size + 20
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, unlimited[1]))
+    for number in range(3):
+        logger.info("lost %d", number)
+    assert Path("log").stat().st_size == room
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    logger.info("heard again")
+    logger.info("and again")
+    return Path("log").read_text()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_lines_for_which_there_was_no_room_are_counted(as_json):
+    first, torn, note, *last = isolated(onto_a_full_disk, as_json).splitlines()
+    assert "heard" in first
+    assert len(torn) == 20
+    assert "3 lines of the log are left out here: they could not be written" in note
+    assert [("heard again" in line, "and again" in line) for line in last] == [(1, 0), (0, 1)]
+    for line in (first, note, *last) if as_json else ():
+        json.loads(line)
+
+
+def with_a_child_after_a_loss():
+    log.start(Path("log"), "info", "writer")
+    logger = logging.getLogger("anything")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
+    logger.info("lost")
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    os.waitpid(fork(lambda: logger.info("of the child") or 0), 0)
+    logger.info("of the parent")
+    return Path("log").read_text()
+
+
+def test_each_process_tells_its_own_loss():
+    child, note, parent = isolated(with_a_child_after_a_loss).splitlines()
+    assert "of the child" in child
+    assert "1 lines of the log are left out here" in note
+    assert "of the parent" in parent
+
+
 # --- rotation ------------------------------------------------------------------------
 
 
@@ -392,6 +441,30 @@ def test_what_a_task_puts_in_its_place_blocks_nobody_and_is_not_followed(kind, w
             assert kind in process.text.lower() or when != "before"
         else:
             process.result()
+
+
+def logging_where_a_folder_has_replaced_the_file(is_told):
+    path = Path("log").absolute()
+    journal = log.start(path, "info", "writer")
+    path.unlink()
+    leave("full folder", path)
+    if is_told:
+        journal.reopen()
+    logging.getLogger("anything").info("meanwhile")
+    shutil.rmtree(path)
+    path.touch()
+    logging.getLogger("anything").info("in the end")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_nothing_is_written_to_a_deleted_file_that_a_folder_has_replaced(is_told):
+    with started_isolated(logging_where_a_folder_has_replaced_the_file, is_told) as process:
+        assert process.result().endswith("in the end\n")
+        assert "meanwhile" in process.text
+        if is_told:
+            line = "cannot reopen the log /.*/log: .*; the next lines go to standard error"
+            assert re.search(line, process.text)
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "link to a fifo", "link to itself"])
