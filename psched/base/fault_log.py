@@ -26,8 +26,8 @@ class FaultLog:
         log: receives the messages.
         clock: measures how long the fault lasts.
         traceback: whether each reason is logged with the traceback of its exception.
-        patience: seconds for which the fault must last until it is logged. If it is above 0, the
-            fault counts as lasting until `passed` is called, otherwise until it last occurred.
+        patience: seconds for which the fault must last until it is logged. With patience, the
+            logged duration ends when `passed` is first called; otherwise with the last occurrence.
     """
 
     def __init__(

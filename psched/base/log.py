@@ -146,24 +146,26 @@ class Log(logging.Handler):
         self._left_out = 0 if whole else self._left_out + 1
 
     def _write_to_file(self, line: bytes) -> None:
-        """Write a line to a file; leave it out if the file has no room for it.
+        """Write a line to a file; leave it out if the file has no room for all of it.
 
         Raises:
-            OSError: it was left out.
+            OSError: the file has no room for a part of it either.
         """
-        if self._left_out:
-            torn = b"\n" if self._is_torn else b""
-            line = torn + self._note_of_loss("they could not be written") + line
-        written = 0
+        note = self._note_of_loss("they could not be written") if self._left_out else b""
+        if note and self._is_torn:
+            note = b"\n" + note
         try:
-            written = os.write(self._descriptor, line)
-        finally:
-            if written == len(line):
-                self._left_out, self._is_torn = 0, False
-            else:
-                self._counted_by = os.getpid()
-                self._left_out += 1
-                self._is_torn = self._is_torn or written > 0
+            written = os.write(self._descriptor, note + line)
+        except OSError:
+            self._counted_by = os.getpid()
+            self._left_out += 1
+            raise
+        if written == len(note) + len(line):
+            self._left_out, self._is_torn = 0, False
+            return
+        self._counted_by, self._is_torn = os.getpid(), True
+        # If the note was written, the lines that it has counted are told.
+        self._left_out = 1 if note and written >= len(note) else self._left_out + 1
 
     def _note_of_loss(self, why: str) -> bytes:
         """The line that says how many lines were left out; empty if none were."""
@@ -238,19 +240,20 @@ class Log(logging.Handler):
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if not os.path.samestat(there, ours):
                 self._switch_to(open_file(self._path))
-        except regular_files.NotRegularError:
-            self._leave_deleted_file()
         except OSError:
             return
 
     def _leave_deleted_file(self) -> bool:
         """Go on with standard error if the file is deleted: nobody could find the next lines.
 
+        A daemon has no other standard error than its log, and so stays in the deleted file.
+
         Returns:
-            Whether it is deleted.
+            Whether it goes on with standard error.
         """
         with suppress(OSError):
-            if os.fstat(self._descriptor).st_nlink == 0:
+            ours = os.fstat(self._descriptor)
+            if ours.st_nlink == 0 and not os.path.samestat(ours, os.fstat(2)):
                 self._switch_to(os.dup(2))
                 return True
         return False
@@ -264,6 +267,7 @@ class Log(logging.Handler):
         os.dup2(fresh, self._descriptor, inheritable=False)
         os.close(fresh)
         self._has_reader = _has_reader(self._descriptor)
+        self._in_journal = is_journal(self._descriptor)
         self.is_on_terminal = os.isatty(self._descriptor)
 
     def redirect(self, path: Path | None) -> None:

@@ -9,6 +9,7 @@ import errno
 import gc
 import os
 import sys
+from contextlib import suppress
 
 
 def main() -> None:
@@ -30,7 +31,8 @@ def main() -> None:
         if error.errno != errno.ENOSPC:
             raise
         # The help and the version are printed before a command can report it.
-        sys.stderr.write(f"Error: {error}\n")
+        with suppress(OSError, AttributeError):  # standard error can be full or closed, too
+            sys.stderr.write(f"Error: {error}\n")
         # Python would try again to write what is left, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)

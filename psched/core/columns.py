@@ -252,7 +252,6 @@ def encode_result(value: Any) -> str:  # noqa: ANN401  # any value that a task a
         InvalidError: JSON cannot represent the value, or its text is larger than `LARGEST_RESULT`.
     """
     text, size = _json_text("result", value)
-    _refuse_other_keys("result", [value])
     if size > LARGEST_RESULT:
         raise InvalidError(
             "result",
@@ -335,7 +334,7 @@ def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
         raise InvalidError(field, f"cannot be written as JSON: {brief(str(error))}") from None
 
 
-def _refuse_other_keys(field: str, value: dict[str, Any] | list[Any]) -> None:
+def _refuse_other_keys(field: str, value: dict[str, Any]) -> None:
     """Refuse keys that are no texts: JSON has turned them into texts without an error.
 
     Args:

@@ -225,7 +225,7 @@ class Master:
             self._restart_wanted = True
         if change := (signal.SIGTTIN in arrived) - (signal.SIGTTOU in arrived):
             self._more += change
-            _log.info("%s: %d workers wanted", "TTIN" if change > 0 else "TTOU", self._wanted)
+            _log.info("TTIN: one worker more" if change > 0 else "TTOU: one worker fewer")
         if signal.SIGWINCH in arrived and not self._terminal.has_window:
             self._try(self._pause)
 

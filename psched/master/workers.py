@@ -80,6 +80,8 @@ class Workers:
         # Children that exist already were started before this process executed psched, so they
         # belong to no task. Remember them, so that they are not killed as orphans.
         self._not_ours = spawner.children()
+        # Whether there was a monitor, whose hooks can leave processes.
+        self._has_hooks = False
         self._helpers: dict[int, Callable[[Exit], object]] = {}
         self.due = clock.monotonic()
         self.deaths = 0
@@ -178,6 +180,7 @@ class Workers:
         """
         self._not_ours |= {pid}
         self._helpers[pid] = ended
+        self._has_hooks = True
 
     def became_ready(self, worker: WorkerChild) -> None:
         """Mark a worker as ready, and write its nonce to the nonce file.
@@ -204,9 +207,10 @@ class Workers:
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
                 # A helper, or an orphan. If the guard of a hook was killed, so was the hook's
-                # program, and what it has started may live. Orphans that end otherwise can be
-                # those of `docker exec`, if this is process 1: then nothing is killed.
-                is_left = is_left or (not is_helper and exit_.signal == signal.SIGKILL)
+                # program, and what it has started may live: it is killed below. An orphan that
+                # ends otherwise can be one of `docker exec`, if this is process 1.
+                is_killed = exit_.signal == signal.SIGKILL
+                is_left = is_left or (self._has_hooks and is_killed and not is_helper)
                 continue
             # Record the worker before anything can fail, so that the next call returns it if an
             # exception ends this call.

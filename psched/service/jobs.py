@@ -167,7 +167,7 @@ class Jobs:
 
 def _attributes(run: object) -> dict[str, Any]:
     """The attributes of an object by name; those of a named tuple are its fields."""
-    found = dict(run._asdict()) if hasattr(run, "_asdict") else {}
+    found = dict(run._asdict()) if isinstance(run, tuple) and hasattr(run, "_asdict") else {}
     for kind in type(run).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

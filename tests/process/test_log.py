@@ -443,13 +443,12 @@ def test_what_a_task_puts_in_its_place_blocks_nobody_and_is_not_followed(kind, w
             process.result()
 
 
-def logging_where_a_folder_has_replaced_the_file(is_told):
+def logging_where_a_folder_has_replaced_the_file():
     path = Path("log").absolute()
     journal = log.start(path, "info", "writer")
     path.unlink()
     leave("full folder", path)
-    if is_told:
-        journal.reopen()
+    journal.reopen()
     logging.getLogger("anything").info("meanwhile")
     shutil.rmtree(path)
     path.touch()
@@ -457,14 +456,29 @@ def logging_where_a_folder_has_replaced_the_file(is_told):
     return path.read_text()
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_nothing_is_written_to_a_deleted_file_that_a_folder_has_replaced(is_told):
-    with started_isolated(logging_where_a_folder_has_replaced_the_file, is_told) as process:
+def test_nothing_is_written_to_a_deleted_file_that_a_folder_has_replaced():
+    with started_isolated(logging_where_a_folder_has_replaced_the_file) as process:
         assert process.result().endswith("in the end\n")
         assert "meanwhile" in process.text
-        if is_told:
-            line = "cannot reopen the log /.*/log: .*; the next lines go to standard error"
-            assert re.search(line, process.text)
+        line = "cannot reopen the log /.*/log: .*; the next lines go to standard error"
+        assert re.search(line, process.text)
+
+
+def logging_to_a_deleted_file_that_is_standard_error():
+    path = Path("log").absolute()
+    journal = log.start(path, "info", "daemon")
+    os.dup2(journal.descriptors[0], 2)
+    path.unlink()
+    leave("full folder", path)
+    journal.reopen()
+    logging.getLogger("anything").info("in the end")
+    return Path("/proc/self/fd/2").read_text()
+
+
+def test_a_daemon_without_another_standard_error_stays_in_the_deleted_file():
+    text = isolated(logging_to_a_deleted_file_that_is_standard_error)
+    assert "; the next lines go to the same place as before" in text
+    assert text.endswith("in the end\n")
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "link to a fifo", "link to itself"])

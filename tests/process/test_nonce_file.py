@@ -217,7 +217,7 @@ def test_a_master_writes_it_again_when_a_task_has_removed_or_replaced_it(tmp_pat
         assert regular_files.read(path) == content  # it does not wait for a FIFO
 
 
-def test_a_master_writes_it_when_there_is_room_again(tmp_path):
+def test_a_master_writes_it_when_there_is_room_again(tmp_path, caplog):
     with closing(MasterDriver(processors=2)) as driver:
         folder = tmp_path / "folder"
         driver.workers._nonce_file = NonceFile(folder, HERE, None, driver.clock)
@@ -225,6 +225,8 @@ def test_a_master_writes_it_when_there_is_room_again(tmp_path):
         folder.mkdir()
         driver.advance(5)
         assert len(names(folder)) == 1
+        driver.advance(10)
+        assert "its tasks wait for alive_time: over" in caplog.text
 
 
 # --- with real cgroups ---------------------------------------------------------------

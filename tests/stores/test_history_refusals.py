@@ -210,6 +210,11 @@ def test_the_end_of_the_loss_names_also_the_records_that_were_not_even_tried(
         assert losses(logged)[1:] == [
             "records of the run history are lost: over, it happened once; 4 lost"
         ]
+        with locked(database):
+            assert settles(store, lease("e"))
+        clock.ahead = 20
+        assert settles(store, lease("kept, too"))
+        assert losses(logged)[-1].endswith("over, it happened once; 1 lost")
 
 
 @each_server

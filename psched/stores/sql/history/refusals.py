@@ -41,6 +41,7 @@ class Refusals:
         self._fault = FaultLog("records of the run history are lost", _log, clock)
         self._resume_at = clock.monotonic()
         self._breaks = 0
+        self._told = 0  # how many lost records the log has told
 
     @property
     def paused(self) -> bool:
@@ -54,7 +55,10 @@ class Refusals:
             lost: how many records are lost so far, also those that were left out while `paused`.
         """
         self._breaks = 0
-        self._fault.passed(f"{lost} lost")
+        if self._fault.ongoing:
+            self._fault.passed(f"{lost - self._told} lost")
+            if not self._fault.ongoing:
+                self._told = lost
 
     def is_refusal(self, error: PschedError, *, committing: bool) -> bool:
         """Whether an error means that the records were refused, so that they are to be left out.
