@@ -17,8 +17,8 @@ from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
 from psched.core.model import DEFAULT_TYPE
 
-_OPTIONS = {"alive_time": "timeout", "next_time": "at"}
-"""For each field whose option has a different name: the name of the option, which errors show."""
+_OPTIONS = {"run_at": "at"}
+"""For each argument whose option has another name: the name of the option, which errors show."""
 
 _FIX = """write a JSON object in quotes, such as '{"text": "hello"}', or add --raw"""
 
