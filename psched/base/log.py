@@ -87,8 +87,7 @@ class Log(logging.Handler):
         self._path, self._descriptor = _place(path)
         if self._path is not None:
             self._descriptor = open_file(self._path)
-        self._in_journal = is_journal(self._descriptor)
-        self.is_on_terminal = os.isatty(self._descriptor)
+        self._note_kind()
         self._dumps = False
         self.json = False
         self.process = process
@@ -96,7 +95,6 @@ class Log(logging.Handler):
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
         self.copies_to: int | None = None
         self.followers = {1, 2}
-        self._has_reader = _has_reader(self._descriptor)
         self._reader_stands_still = False
         self._left_out = self._counted_by = 0
         self._is_torn = False
@@ -266,9 +264,13 @@ class Log(logging.Handler):
                     os.dup2(fresh, follower, inheritable=os.get_inheritable(follower))
         os.dup2(fresh, self._descriptor, inheritable=False)
         os.close(fresh)
-        self._has_reader = _has_reader(self._descriptor)
+        self._note_kind()
+
+    def _note_kind(self) -> None:
+        """Note whether the descriptor is a journal, a terminal, or another one with a reader."""
         self._in_journal = is_journal(self._descriptor)
         self.is_on_terminal = os.isatty(self._descriptor)
+        self._has_reader = _has_reader(self._descriptor)
 
     def redirect(self, path: Path | None) -> None:
         """Write the next lines to another file.
@@ -291,14 +293,12 @@ class Log(logging.Handler):
             except regular_files.NotRegularError as error:
                 _log.error("cannot log to %s, which %s", name, error.strerror)
                 return
-        self._in_journal = name is None and is_journal(fresh)
-        self.is_on_terminal = os.isatty(fresh)
-        self._has_reader = _has_reader(fresh)
         if name is not None and self._path is not None:
             self._switch_to(fresh)
             self._path = name
             return
         before, self._descriptor = self._descriptor, fresh
+        self._note_kind()
         if self._dumps:
             self.dump_crashes()
         if self._path is not None:

@@ -34,7 +34,7 @@ from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.protocol import OutputSelection
 from psched.core.schedule import Since
-from psched.core.selection import LARGEST_LIMIT, chosen_texts
+from psched.core.selection import LARGEST_LIMIT, check_limit, chosen_texts
 from psched.core.shorthands import instant
 from psched.core.store_protocol import Store
 
@@ -127,8 +127,7 @@ class CollectionHistory:
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
             NotSupportedError: the store keeps no run history; the text names the fix.
         """
-        if limit is not None:
-            check_number("limit", limit, LARGEST_LIMIT)
+        check_limit(limit)
         outcomes, fates = _known("outcome", outcome, Outcome), _known("fate", fate, Fate)
         if failed:
             if outcomes or fates:
@@ -227,8 +226,7 @@ class CollectionHistory:
             NotSupportedError: a store of this kind keeps no audit trail.
             SchemaError: the table of the audit trail does not exist.
         """
-        if limit is not None:
-            check_number("limit", limit, LARGEST_LIMIT)
+        check_limit(limit)
         history = keeping_history(self._store)
         selection = AuditSelection(
             key=chosen_key(key),

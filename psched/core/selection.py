@@ -97,8 +97,7 @@ def selection_of(
         )
     if prefix is not None and not isinstance(prefix, str):
         raise InvalidError("prefix", f"must be a text, not {prefix!r}")
-    if limit is not None:
-        check_number("limit", limit, LARGEST_LIMIT)
+    check_limit(limit)
     if order not in {"next", "key"}:
         raise InvalidError("order", f"must be next or key, not {order!r}")
     return Selection(
@@ -153,6 +152,16 @@ class SelectedRows(Iterator[Row]):
         if not selection.due or selection.sorted_by_key or now is None:
             return False
         return row.next_run_time is None or row.next_run_time > now
+
+
+def check_limit(limit: int | None) -> None:
+    """Check the argument ``limit`` of a method that reads; None means no limit.
+
+    Raises:
+        InvalidError: it is no whole number from 0 to `LARGEST_LIMIT`.
+    """
+    if limit is not None:
+        check_number("limit", limit, LARGEST_LIMIT)
 
 
 def chosen_texts(field: str, values: str | Iterable[str] | None) -> frozenset[str]:

@@ -318,7 +318,7 @@ def _pause(reason: str, now: float, *, utc: bool) -> str:
 
 
 def _with_pause(reason: str, now: float, *, utc: bool) -> str:
-    """The same with the word ``paused`` before it; any other reason as it is."""
+    """A reason for people: that of a pause begins with ``paused``, any other is unchanged."""
     shown = _pause(reason, now, utc=utc)
     return shown if shown == reason else f"paused {shown}"
 

@@ -8,9 +8,8 @@ from psched.client.arguments import chosen_key
 from psched.client.operations.present import CollectionOfPresent
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.columns import check_number
 from psched.core.schedule import Since
-from psched.core.selection import LARGEST_LIMIT, chosen_texts
+from psched.core.selection import check_limit, chosen_texts
 
 
 class CollectionOfAlerts(CollectionOfPresent):
@@ -43,8 +42,7 @@ class CollectionOfAlerts(CollectionOfPresent):
             raise InvalidError(
                 "rule", f"{min(unknown)!r} is unknown; choose from {', '.join(Rule)}"
             )
-        if limit is not None:
-            check_number("limit", limit, LARGEST_LIMIT)
+        check_limit(limit)
         store = self._keeping_alerts()
         selection = AlertSelection(
             key=chosen_key(key),

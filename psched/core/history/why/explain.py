@@ -118,7 +118,7 @@ def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
 
 
 def _about_regular(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
-    """The same without a look at backfills."""
+    """The answer about one instant, as if no backfill had repeated it."""
     after, pause = _after_pause(facts, row), pause_of(row)
     if after is None or pause is None or instant < (after.next_time or 0):
         return _about_present(facts, row, instant, words)
