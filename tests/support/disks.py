@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import wait_until
+
 
 @contextlib.contextmanager
 def small_disk(home: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
@@ -28,8 +30,13 @@ def small_disk(home: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
         pytest.skip("only root can make a small disk")
 
     def leave(free: int) -> None:
-        size = shutil.disk_usage(folder).used + free * 2**20
-        subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+        def has_new_size() -> bool:
+            size = shutil.disk_usage(folder).used + free * 2**20
+            command = ["mount", "-o", f"remount,size={size}", str(folder)]
+            return subprocess.run(command, check=False).returncode == 0
+
+        # If a server writes more after its use of the disk was read, the kernel refuses the size.
+        wait_until(has_new_size, what=f"a disk with {free} MiB left")
 
     try:
         yield folder, leave
