@@ -105,6 +105,7 @@ class CollectionHistory:
         failed: bool = False,
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
+        time: When | None = None,
         limit: int | None = None,
         extra_runs: bool = True,
     ) -> Iterator[Run]:
@@ -119,6 +120,9 @@ class CollectionHistory:
                 occurrences that were given up, cancelled, expired or quarantined.
             outcome: one or several values of `Run.outcome`; None means every record.
             fate: one or several values of `Run.fate`; None means every record.
+            time: the scheduled time of an occurrence of the schedule with this ``key``: its
+                attempts, or the record that says why it did not run. Records of extra runs are not
+                among them. None means every occurrence.
             limit: the largest number of records; None means no limit.
             extra_runs: whether the records of the extra runs of the schedule with this ``key`` are
                 among the records, see `Schedule.trigger`. Each of these has a key of its own.
@@ -128,6 +132,8 @@ class CollectionHistory:
             NotSupportedError: the store keeps no run history; the text names the fix.
         """
         check_limit(limit)
+        if time is not None and key is None:
+            raise InvalidError("time", "the scheduled time of which schedule? name its key")
         outcomes, fates = _known("outcome", outcome, Outcome), _known("fate", fate, Fate)
         if failed:
             if outcomes or fates:
@@ -140,11 +146,12 @@ class CollectionHistory:
         history = self._history()
         selection = RunSelection(
             key=chosen_key(key),
-            with_extra_runs=key is not None and extra_runs,
+            with_extra_runs=key is not None and extra_runs and time is None,
             types=types,
             outcomes=frozenset() if both else outcomes,
             fates=fates,
             since=None if since is None else self._earliest(since),
+            covering=None if time is None else instant("time", time),
             limit=None if both else limit,
         )
         records = read_each(self._send, self._send(lambda: history.runs(selection)))

@@ -86,6 +86,7 @@ class Schedule(OperatedSchedule):
         failed: bool = False,
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
+        time: When | None = None,
         limit: int | None = None,
         extra_runs: bool = True,
     ) -> Iterator[Run]:
@@ -106,6 +107,7 @@ class Schedule(OperatedSchedule):
             failed=failed,
             outcome=outcome,
             fate=fate,
+            time=time,
             limit=limit,
             extra_runs=extra_runs,
         )
@@ -357,6 +359,7 @@ class Schedules(OperatesSchedules, Protocol):
         failed: bool = False,
         outcome: str | Iterable[str] | None = None,
         fate: str | Iterable[str] | None = None,
+        time: When | None = None,
         limit: int | None = None,
         extra_runs: bool = True,
     ) -> Iterator[Run]:
