@@ -141,6 +141,10 @@ _SUBCOMMANDS = {
         "cli.top.command:top",
         "Show what runs now, and what is late, next or failed.",
     ),
+    "web": (
+        "cli.web.command:web",
+        "Show schedules and runs in a browser, until Ctrl-C.",
+    ),
     "load": (
         "cli.operate.load:load_",
         "Show when the coming runs are most, and how to spread them.",

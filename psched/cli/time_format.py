@@ -61,9 +61,8 @@ def parse_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
     """Parse the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
 
     Args:
-        text: the text that the user wrote.
-        utc: whether a time without an offset is in UTC; otherwise it is in the time zone of this
-            process, like the times that the commands show.
+        text: see `read_since`.
+        utc: see `read_since`.
 
     Returns:
         A value for the argument ``since`` of `ScheduleCollection.runs`.
@@ -72,7 +71,7 @@ def parse_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
         click.UsageError: the text is neither an age nor a time.
     """
     try:
-        return _since(text, utc=utc)
+        return read_since(text, utc=utc)
     except InvalidError as error:
         raise click.UsageError(str(error)) from None
 
@@ -103,7 +102,17 @@ def parse_instant(field: str, text: str, *, utc: bool) -> int | datetime:
     return instant.replace(tzinfo=UTC) if utc else instant.astimezone()
 
 
-def _since(text: str | None, *, utc: bool) -> int | str | datetime | None:
+def read_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
+    """Read the beginning of a period, like `parse_since`.
+
+    Args:
+        text: the text that the user wrote.
+        utc: whether a time without an offset is in UTC; otherwise it is in the time zone of this
+            process, like the times that the commands show.
+
+    Raises:
+        InvalidError: the text is neither an age nor a time.
+    """
     if text is None or not isinstance(as_seconds(text), str):
         return text
     if text.isdecimal() and text.isascii():

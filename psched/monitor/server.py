@@ -96,7 +96,7 @@ class MetricsServer:
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._paths = paths
         self._clock = clock
-        self._listener = _listen(place)
+        self._listener = listen(place)
         self._is_closed = False
         # Daemon threads do not keep the process from exiting.
         self._thread = threading.Thread(target=self._accept, name="metrics", daemon=True)
@@ -200,7 +200,7 @@ def _response(answer: Answer, *, head_only: bool) -> bytes:
     return head if head_only else head + answer.text
 
 
-def _listen(place: Place) -> socket.socket:
+def listen(place: Place) -> socket.socket:
     """Listen at an address or a path.
 
     Raises:

@@ -242,3 +242,24 @@ def test_a_store_without_the_capability_keeps_no_history(settings):
     for ask in reader.runs, lambda: reader.last_runs(["k"]), reader.audit:
         with pytest.raises(NotSupportedError, match="this store keeps no run history"):
             ask()
+
+
+def test_the_records_of_one_occurrence_are_found(schedules, write):
+    first = run_record(outcome="failed", fate=None)
+    second = run_record(scheduled_time=first.scheduled_time, attempt=2)
+    span = not_run(
+        scheduled_time=first.scheduled_time + 10, until=first.scheduled_time + 20, count=3
+    )
+    write(first, second, span, run_record("other", scheduled_time=first.scheduled_time))
+    time = first.scheduled_time
+    assert owners(schedules.runs("k", time=time)) == [second.owner, first.owner]
+    assert owners(schedules["k"].runs(time=datetime.fromtimestamp(time, UTC))) == [
+        second.owner,
+        first.owner,
+    ]
+    assert owners(schedules.runs("k", time=time + 15)) == [span.owner]
+    assert owners(schedules.runs("k", time=time, failed=True)) == [first.owner]
+    assert [*schedules.runs("k", time=time + 30)] == []
+    with pytest.raises(InvalidError, match=r"^time: .* name its key") as raised:
+        schedules.runs(time=time)
+    assert raised.value.field == "time"

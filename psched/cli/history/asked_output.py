@@ -189,7 +189,7 @@ class AskedOutput:
             problems = "; ".join(self._problems)
             where = f"{self._named(row)} is running, but its output cannot be read here: {problems}"
         if (setting := output_setting(row, self._settings)) not in KEPT:
-            text = f"{where}; {_by_setting(setting)}"
+            text = f"{where}; {not_kept_by(setting)}"
             if setting == "service":
                 text += "; psched logs shows it on the host that runs the task"
             raise NotFoundError(text)
@@ -271,7 +271,7 @@ class AskedOutput:
         if row is None:
             return f"no schedule has the key {self._key!r}, and no output of one is kept"
         if (setting := output_setting(row, self._settings)) not in KEPT:
-            return f"{self._key}: {_by_setting(setting)}"
+            return f"{self._key}: {not_kept_by(setting)}"
         if self._settings.history != "all":
             return f"{self._key}: no output is kept"
         return f"{self._key}: it has not run yet; {prospect(row, self._schedules.now())}"
@@ -284,7 +284,7 @@ class AskedOutput:
         elif run is not None:
             setting = self._settings.types.get(run.type, {}).get("output", setting)
         if setting not in KEPT:
-            return _by_setting(setting)
+            return not_kept_by(setting)
         if run is not None and run.outcome == Outcome.LOST and run.reason != SERVER_DIED:
             return _lost(run, setting)
         keep = self._settings.output_keep
@@ -293,7 +293,8 @@ class AskedOutput:
         return "it has printed nothing"
 
 
-def _by_setting(setting: str) -> str:
+def not_kept_by(setting: str) -> str:
+    """Why there is no output if the setting ``output`` has this value, which is none of `KEPT`."""
     return f"its output is not kept, because the setting output is {setting}"
 
 

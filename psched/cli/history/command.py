@@ -30,7 +30,7 @@ _DEFAULT_LIMIT = 50
 
 _NONE = "no record; the setting history is none, so that no run is recorded"
 
-_COLOURS = Colours(
+COLOURS = Colours(
     "OUTCOME",
     {
         Outcome.FINISHED: "green",
@@ -42,6 +42,7 @@ _COLOURS = Colours(
         Outcome.RELEASED: "yellow",
     },
 )
+"""The colours of outcomes."""
 
 
 @click.command()
@@ -155,7 +156,7 @@ def _print(
     first = [*islice(shown, FIRST_ROWS)]
     columns = columns_for(first, key)
     rows = (table_row(run, columns, view, errors=errors) for run in chain(first, shown))
-    number = print_table(columns, rows, _COLOURS)
+    number = print_table(columns, rows, COLOURS)
     if number:
         count = counted(number, "record")
         more = number == limit and next(runs, None) is not None

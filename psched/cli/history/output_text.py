@@ -20,7 +20,19 @@ of so many characters is shown nevertheless."""
 
 
 def heading(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
-    """A line about an output: of which attempt it is, how this has ended, and what is missing."""
+    """A line above an output, see `about_output`."""
+    return f"==> {about_output(output, run, utc=utc, is_running=is_running)} <=="
+
+
+def about_output(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
+    """Of which attempt an output is, how this has ended, and what is missing.
+
+    Args:
+        output: the output.
+        run: the record of the attempt; None if it is not known.
+        utc: whether times are in UTC; otherwise they are in the time zone of this process.
+        is_running: whether the attempt is running now.
+    """
     when = format_time(output.scheduled_time, local=not utc)
     parts = [f"{one_line(output.key)}, attempt {output.attempt} of {when}"]
     if is_running:
@@ -39,7 +51,7 @@ def heading(output: Output, run: Run | None, *, utc: bool, is_running: bool = Fa
             parts.append(f"took {format_took(run.took)}")
     if output.dropped != 0:
         parts.append(left_out(output.dropped))
-    return f"==> {'; '.join(parts)} <=="
+    return "; ".join(parts)
 
 
 def left_out(dropped: int | None) -> str:

@@ -32,8 +32,10 @@ from psched.client.collection import ScheduleCollection
 from psched.client.finding import find
 from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, PAUSED, RUNNING, STATUSES, WAITING, Row
+from psched.core.schedule import ListOrder
 
-_STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
+SHOWN_STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
+"""The statuses that people see; see `find_rows`."""
 
 _STORED = {DUE: (WAITING, RUNNING)}
 """The values of `Row.state` of rows with a shown status, if they differ from it."""
@@ -56,10 +58,10 @@ def _split_columns(
 @click.option(
     "--status",
     "states",
-    type=click.Choice(_STATES),
+    type=click.Choice(SHOWN_STATES),
     metavar="STATUS",
     multiple=True,
-    help=f"Only those with this status; may be repeated. One of {', '.join(_STATES)}."
+    help=f"Only those with this status; may be repeated. One of {', '.join(SHOWN_STATES)}."
     " waiting includes those that are due.",
 )
 @click.option(
@@ -127,33 +129,26 @@ def list_(
     """
     if (columns is not None or utc) and (legacy or as_json):
         raise click.UsageError("--columns and --utc are for the table, not for --legacy or --json")
-    # A row that is due is waiting, too; or its task has lost its lease.
-    shown = {*states, DUE} if WAITING in states else {*states}
-    stored = {each for state in states for each in _STORED.get(state, (state,))}
-    due = due or shown == {DUE}
     settings = settings_to_read(location)
     with open_schedules(settings) as schedules:
         now = schedules.now()
-        as_shown = schedules.shown_as_paused()
-        if PAUSED in states and as_shown.rules:
-            stored.add(WAITING)  # rows of paused types are stored as waiting
-        conditions = {
-            "status": stored if stored and shown != {DUE} else None,
-            "type": types or None,
-            "label": labels or None,
-            "due": due,
-        }
-        rows = find(schedules, keys, conditions, "key" if sort == "key" else "next")
-        rows = (as_shown(row) for row in rows)
-        rows = (row for row in rows if not due or row.status != PAUSED)
-        rows = (row for row in rows if not shown or shown_status(row, now) in shown)
+        rows = find_rows(
+            schedules,
+            keys,
+            states=states,
+            types=types,
+            labels=labels,
+            due=due,
+            order="key" if sort == "key" else "next",
+            now=now,
+        )
         if sort in {"status", "type"}:
             keeps_data = as_json or legacy or "DATA" in (columns or ())
             rows = _sorted_by(sort, rows, now, keeps_data=keeps_data)
         limited = islice(rows, limit)
         redaction = Redaction(settings.redact)
         if as_json:
-            for row, last in with_last_runs(limited, _last_runs_of(schedules)):
+            for row, last in with_last_runs(limited, last_runs_of(schedules)):
                 made = row_object(row, now, redaction)
                 made["last"] = None if last is None else run_object(last, redaction, large=False)
                 click.echo(json.dumps(made))
@@ -164,6 +159,48 @@ def list_(
             more = number == limit and next(rows, None) is not None
             is_all = not (keys or states or types or labels or due)
             click.echo(_closing(number, more=more, is_all=is_all))
+
+
+def find_rows(
+    schedules: ScheduleCollection,
+    keys: Sequence[str],
+    *,
+    states: Collection[str] = (),
+    types: Collection[str] = (),
+    labels: Collection[str] = (),
+    due: bool = False,
+    order: ListOrder = "next",
+    now: float,
+) -> Iterator[Row]:
+    """Read rows, as people see them: those that fulfil all conditions.
+
+    Args:
+        schedules: the schedules.
+        keys: keys or patterns of keys; none stands for all.
+        states: their statuses, of `SHOWN_STATES`; none stands for all. Those that are due are
+            waiting, too.
+        types: their types; none stands for all.
+        labels: their labels; none stands for all.
+        due: whether only those are read that are due.
+        order: their order, see `psched.ScheduleCollection.list`.
+        now: the time of the store's clock, in Unix seconds.
+    """
+    # A row that is due is waiting, too; or its task has lost its lease.
+    shown = {*states, DUE} if WAITING in states else {*states}
+    stored = {each for state in states for each in _STORED.get(state, (state,))}
+    due = due or shown == {DUE}
+    as_shown = schedules.shown_as_paused()
+    if PAUSED in states and as_shown.rules:
+        stored.add(WAITING)  # rows of paused types are stored as waiting
+    conditions = {
+        "status": stored if stored and shown != {DUE} else None,
+        "type": types or None,
+        "label": labels or None,
+        "due": due,
+    }
+    rows = (as_shown(row) for row in find(schedules, keys, conditions, order))
+    rows = (row for row in rows if not due or row.status != PAUSED)
+    return (row for row in rows if not shown or shown_status(row, now) in shown)
 
 
 def _print_table(
@@ -184,13 +221,13 @@ def _print_table(
     if columns is not None:
         find_last = schedules.last_runs if LAST in columns else None
     else:
-        find_last = _last_runs_of(schedules)
+        find_last = last_runs_of(schedules)
         columns = [column for column in COLUMNS if column != LAST or find_last is not None]
     shown = table_rows(rows, columns, now, utc=utc, redaction=redaction, find_last=find_last)
     return print_table(columns, shown, COLOURS)
 
 
-def _last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
+def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
     """The function that finds the last runs; None if there is no run history."""
     try:
         schedules.last_runs([])

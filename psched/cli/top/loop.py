@@ -15,8 +15,8 @@ from psched.cli.output import one_line
 from psched.cli.top.actions import ACTIONS, Action, target_of
 from psched.cli.top.background import Background
 from psched.cli.top.rendering import View, render, tasks
-from psched.cli.top.sections import Place
 from psched.cli.top.screen import Screen, keys_in
+from psched.cli.top.sections import Place
 from psched.cli.top.snapshot import LateTask, RunningTask, Snapshot, Task
 from psched.process.signals import SignalInbox, suspend
 

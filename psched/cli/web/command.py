@@ -1,0 +1,132 @@
+"""The command web."""
+
+import os
+import sys
+from collections.abc import Collection
+from functools import partial
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+
+import click
+
+from psched.app import CLOCK, open_schedules
+from psched.base.errors import ConfigError
+from psched.cli import options
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.other_database import settings_to_read
+from psched.config import Config
+from psched.master.reports.status_query import ask_all
+from psched.master.runtime_folders import socket_folders
+from psched.monitor.address import Place, place_of
+from psched.monitor.server import listen
+
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+"""The host names of requests from this host."""
+
+_MOST_BODY = 65_536
+"""The most bytes of the body of a request; no page needs one."""
+
+
+def _place(_context: click.Context, _option: click.Parameter, value: str) -> Place:
+    wrong = click.BadParameter(
+        f"{value!r} is neither an address of this host, such as 127.0.0.1:8080, nor unix:/PATH."
+    )
+    kind, _, path = value.partition(":")
+    if kind == "unix":
+        if not Path(path).is_absolute():
+            raise wrong
+        return place_of(value)
+    host, _, port = value.rpartition(":")
+    if not (port.isascii() and port.isdecimal()):
+        raise wrong
+    try:
+        is_here = host == "localhost" or ip_address(host.strip("[]")).is_loopback
+        place = place_of(value)
+    except ValueError:
+        raise wrong from None
+    if not is_here:
+        raise click.BadParameter(
+            f"{value!r} can be reached from other hosts, and the pages ask for no password; listen"
+            " on 127.0.0.1, and let a web server that asks for one pass requests on."
+        )
+    return place
+
+
+@click.command()
+@click.option(
+    "--listen",
+    "place",
+    metavar="ADDRESS",
+    default="127.0.0.1:8080",
+    show_default=True,
+    callback=_place,
+    help="Address of this host; or unix:/PATH, a socket for this user and their group.",
+)
+@click.option(
+    "--allowed-host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Host name that requests may be addressed to, as by a web server that passes them on; may"
+    " be repeated. localhost, 127.0.0.1 and [::1] always are.",
+)
+@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.database
+@click.pass_obj
+@report_errors
+def web(location: ConfigLocation, *, place: Place, hosts: Collection[str], utc: bool) -> None:
+    """Show schedules and runs in a browser, until Ctrl-C.
+
+    The pages show what runs now, and what is late, next or failed; each schedule and its next
+    runs; what ran, what it printed, and why something did not run. They change nothing.
+
+    The pages ask for no password, so only this host can reach them: any of its users can. With
+    --listen unix:/PATH, it is only those who may use the socket. To show them to others, let a web
+    server that asks for a password pass requests on.
+
+    Needs the packages of psched[web].
+    """
+    for package in "jinja2", "waitress":
+        if find_spec(package) is None:
+            raise ConfigError(f"web: needs the package {package}: pip install psched[web]")
+    settings = settings_to_read(location)
+    allowed = None if place.socket is not None else {*_LOCAL, *hosts}
+    _serve(place, settings, allowed, utc=utc)
+
+
+def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc: bool) -> None:
+    """Serve the pages until a signal ends this process."""
+    import waitress  # noqa: PLC0415  # few commands need these packages
+
+    from psched.cli.top.reading import Reader  # noqa: PLC0415
+    from psched.cli.web.site import Site  # noqa: PLC0415
+
+    schedules = open_schedules(settings)
+    ask = partial(ask_all, socket_folders(os.environ))
+    reader = Reader(schedules, settings, ask_masters=ask, clock=CLOCK)
+    site = Site(schedules, settings, reader, hosts=hosts, utc=utc)
+    where = place.socket or "http://{}:{}/".format(*_address(place))
+    try:
+        listener = listen(place)
+    except OSError as error:
+        why = error.strerror or error
+        raise click.ClickException(f"cannot listen on {where}: {why}") from None
+    try:
+        # One thread, because it has one connection to the store.
+        server = waitress.create_server(
+            site, sockets=[listener], threads=1, ident="psched", max_request_body_size=_MOST_BODY
+        )
+        click.echo(f"psched web: {where}")
+        sys.stdout.flush()
+        server.run()
+    finally:
+        listener.close()
+        if place.socket is not None:
+            place.socket.unlink(missing_ok=True)
+
+
+def _address(place: Place) -> tuple[str, int]:
+    host, port = place.tcp or ("", 0)
+    return (f"[{host}]" if ":" in host else host), port

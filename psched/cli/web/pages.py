@@ -1,0 +1,420 @@
+"""The pages of the command web: reads what each shows, and turns it into texts and links."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
+from psched.base.texts import visible
+from psched.cli.alerts.shown import OF_OPEN, sentence
+from psched.cli.alerts.shown import table_row as alert_row
+from psched.cli.history.asked_output import not_kept_by
+from psched.cli.history.command import COLOURS as OUTCOME_COLOURS
+from psched.cli.history.live_output import find_live
+from psched.cli.history.output_text import about_output
+from psched.cli.history.run_text import View, columns_for, result, table_row
+from psched.cli.schedules.columns import CELLS, COLUMNS, LAST, Shown, with_last_runs
+from psched.cli.schedules.columns import COLOURS as STATUS_COLOURS
+from psched.cli.schedules.details import (
+    durations_line,
+    extra_run_lines,
+    fields_of,
+    fields_of_run,
+    read_details,
+    upcoming_lines,
+)
+from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
+from psched.cli.text_table import Colours
+from psched.cli.time_format import format_time, read_since
+from psched.cli.top.reading import Reader
+from psched.cli.top.sections import about as about_master
+from psched.cli.top.sections import number_text, sections_of, summary, with_pause
+from psched.client.collection import ScheduleCollection
+from psched.config import Config
+from psched.core.definition import output_setting
+from psched.core.history.redaction import Redaction
+from psched.core.history.run import Run
+from psched.core.operations.extra_runs import schedule_key
+from psched.core.output.records import KEPT
+
+_REFRESH = 5
+"""Seconds after which a browser reads a page of what happens now again."""
+
+_ROWS = 100
+"""The rows of a table, unless the reader asks for more."""
+
+_MOST_ROWS = 5000
+"""The most rows of a table."""
+
+_ATTEMPTS = 100
+"""The most records of an occurrence that are shown."""
+
+_OUTPUTS = 20
+"""The most attempts of an occurrence whose output is shown."""
+
+
+class Asked(NamedTuple):
+    """What a page is made from.
+
+    Attributes:
+        schedules: the schedules.
+        settings: the settings with which they were opened.
+        reader: reads what the first page shows.
+        redaction: hides the values of fields.
+        query: the fields of the query.
+        utc: whether times are in UTC; otherwise they are in the time zone of this process.
+    """
+
+    schedules: ScheduleCollection
+    settings: Config
+    reader: Reader
+    redaction: Redaction
+    query: Mapping[str, str]
+    utc: bool
+
+    def view(self) -> View:
+        """How runs are shown."""
+        return View(self.schedules.now(), self.utc, self.redaction)
+
+    def limit(self) -> int:
+        """The most rows of a table.
+
+        Raises:
+            InvalidError: the query has another value.
+        """
+        text = self.query.get("limit", str(_ROWS))
+        if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= _MOST_ROWS:
+            return int(text[:9])
+        raise InvalidError("limit", f"{text!r} is no number from 1 to {_MOST_ROWS}")
+
+
+class Page(NamedTuple):
+    """A page.
+
+    Attributes:
+        template: the name of its template.
+        values: what the template shows.
+        status: the status of the response.
+        refresh: after how many seconds a browser reads it again; 0 means never.
+    """
+
+    template: str
+    values: Mapping[str, Any]
+    status: HTTPStatus = HTTPStatus.OK
+    refresh: int = 0
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: its text.
+        href: what it links to; empty for nothing.
+        style: the name of its style; empty for none.
+    """
+
+    text: str
+    href: str = ""
+    style: str = ""
+
+
+class Table(NamedTuple):
+    """A table.
+
+    Attributes:
+        headings: the headings of its columns.
+        rows: its rows.
+        more: what it links to if there are more rows; empty if there are none.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    more: str = ""
+
+
+class Printed(NamedTuple):
+    """What an attempt has printed, and the error that has ended it.
+
+    Attributes:
+        heading: which attempt it is, and how it has ended.
+        error: its error with the traceback; empty if there is none.
+        output: what it has printed; None if nothing is kept.
+    """
+
+    heading: str
+    error: str
+    output: str | None
+
+
+def _now(asked: Asked) -> Page:
+    snapshot = asked.reader.read()
+    now = snapshot.now or 0.0
+    tables = []
+    for section in sections_of(snapshot, utc=asked.utc):
+        shown, number = len(section.entries), number_text(section.total, section.counted)
+        count = number if shown >= section.total else f"{shown} of {number}"
+        rows = [
+            [
+                Cell(entry.cells[0], _schedule_link(entry.task.key), entry.style),
+                *(Cell(text) for text in entry.cells[1:]),
+            ]
+            for entry in section.entries
+        ]
+        tables.append(
+            (f"{section.name.capitalize()} {count}", Table(["KEY", *section.headings], rows))
+        )
+    alerts = None
+    if not snapshot.away:
+        with suppress(NotSupportedError):
+            alerts = _alerts(asked, now)
+    values = {
+        "title": "Now",
+        "time": "" if snapshot.now is None else format_time(int(now), local=not asked.utc),
+        "problems": [visible(each) for each in snapshot.problems],
+        "summary": summary(snapshot),
+        "hosts": [visible(about_master(master)) for master in snapshot.masters],
+        "pauses": [visible(with_pause(each, now, utc=asked.utc)) for each in snapshot.pauses],
+        "alerts": alerts,
+        "tables": tables,
+    }
+    return Page("now.html", values, refresh=_REFRESH)
+
+
+def _alerts(asked: Asked, now: float) -> Table | None:
+    """The open alerts; None if there are none."""
+    rows = []
+    for alert in islice(asked.schedules.alerts(), _ROWS):
+        cells = [
+            Cell(text)
+            for text in alert_row(alert, OF_OPEN, now, asked.redaction, utc=asked.utc).cells
+        ]
+        if alert.key:
+            place = OF_OPEN.index("KEY")
+            cells[place] = Cell(cells[place].text, _schedule_link(alert.key))
+        rows.append(cells)
+    return Table(OF_OPEN, rows) if rows else None
+
+
+def _schedules(asked: Asked) -> Page:
+    query, limit = asked.query, asked.limit()
+    pattern, status, type_ = (query.get(name, "") for name in ("keys", "status", "type"))
+    if status and status not in SHOWN_STATES:
+        raise InvalidError(
+            "status", f"{status!r} is unknown; choose from {', '.join(SHOWN_STATES)}"
+        )
+    now = asked.schedules.now()
+    rows = find_rows(
+        asked.schedules,
+        [pattern if "*" in pattern or "?" in pattern else f"*{pattern}*"] if pattern else [],
+        states=[status] if status else [],
+        types=[type_] if type_ else [],
+        now=now,
+    )
+    find_last = last_runs_of(asked.schedules)
+    columns = [name for name in COLUMNS if name != LAST or find_last is not None]
+    made = []
+    for row, last in with_last_runs(islice(rows, limit), find_last):
+        shown = Shown(row, now, asked.utc, asked.redaction, last)
+        cells = [CELLS[column](shown) for column in columns]
+        made.append(_cells(columns, cells, {"KEY": _schedule_link(row.key)}, STATUS_COLOURS))
+    more = next(rows, None) is not None
+    values = {
+        "title": "Schedules and tasks",
+        "keys": pattern,
+        "status": status,
+        "type": type_,
+        "states": SHOWN_STATES,
+        "table": Table(columns, made, _more("schedules", query, limit) if more else ""),
+    }
+    return Page("schedules.html", values)
+
+
+def _schedule(asked: Asked) -> Page:
+    key = _key(asked)
+    details = read_details(asked.schedules, asked.settings, key, asked.redaction)
+    view = View(details.now, asked.utc, asked.redaction)
+    answer = asked.schedules.why(key, zone="UTC" if asked.utc else None)
+    last = details.last
+    values = {
+        "title": visible(key),
+        "key": key,
+        "why": visible(asked.redaction.text(answer.sentence)),
+        "alerts": [visible(sentence(alert, asked.redaction)) for alert in details.alerts],
+        "fields": fields_of(details, asked.redaction),
+        "last": {} if last is None else fields_of_run(last, details.now, asked.redaction),
+        "durations": None if details.durations is None else durations_line(details.durations),
+        "attempts": _runs_table(details.attempts or (), key, view),
+        "runs": _link("runs", key=key),
+        "extra_runs": [*extra_run_lines(details)],
+        "upcoming": [*upcoming_lines(details)],
+    }
+    return Page("schedule.html", values)
+
+
+def _runs(asked: Asked) -> Page:
+    query, limit = asked.query, asked.limit()
+    key, since = query.get("key") or None, query.get("since") or None
+    found = asked.schedules.runs(
+        key,
+        type=query.get("type") or None,
+        failed=bool(query.get("failed")),
+        since=read_since(since, utc=asked.utc),
+        limit=limit + 1,
+    )
+    runs = [*found]
+    more = _more("runs", query, limit) if len(runs) > limit else ""
+    values = {
+        "title": "Runs",
+        "key": key or "",
+        "type": query.get("type", ""),
+        "since": since or "",
+        "failed": bool(query.get("failed")),
+        "table": _runs_table(runs[:limit], key, asked.view())._replace(more=more),
+    }
+    return Page("runs.html", values)
+
+
+def _occurrence(asked: Asked) -> Page:
+    key, time = _key(asked), asked.query.get("time") or None
+    answer = asked.schedules.why(key, time, "UTC" if asked.utc else None)
+    runs: Sequence[Run] = ()
+    printed: Sequence[Printed] = ()
+    live = None
+    if answer.time is not None:
+        with suppress(NotSupportedError):
+            runs = [*asked.schedules.runs(key, time=answer.time, limit=_ATTEMPTS)]
+        live = _live(asked, key, answer.time)
+        printed = [*_printed(asked, key, answer.time, runs)]
+    values = {
+        "title": visible(key),
+        "key": key,
+        "schedule": _schedule_link(schedule_key(key)),
+        "time": time or "",
+        "why": visible(asked.redaction.text(answer.sentence)),
+        "attempts": _runs_table(runs, key, asked.view()),
+        "live": live,
+        "printed": printed,
+        "no_output": None if live or any(map(_has_output, printed)) else _no_output(asked, key),
+    }
+    return Page("occurrence.html", values, refresh=0 if live is None else _REFRESH)
+
+
+def _live(asked: Asked, key: str, time: int) -> Printed | None:
+    """What the running attempt of an occurrence has printed so far; None if it does not run."""
+    try:
+        row = asked.schedules.read(key).row
+    except NotFoundError:
+        return None
+    if row.owner is None or row.next_time != time:
+        return None
+    live, _, _ = find_live(asked.settings, key)
+    if live is None or not live.is_collected or live.attempt.owner != row.owner:
+        return Printed(f"running; psched logs -f {visible(key)} shows what it prints", "", None)
+    output = live.so_far()
+    about = about_output(output, None, utc=asked.utc, is_running=True)
+    return Printed(about, "", _text(asked, output.text))
+
+
+def _printed(asked: Asked, key: str, time: int, runs: Iterable[Run]) -> Iterator[Printed]:
+    """What the attempts of an occurrence have printed, and their errors, the newest first."""
+    outputs = {}
+    with suppress(NotSupportedError):
+        found = asked.schedules.outputs(key, time=time, limit=_OUTPUTS)
+        outputs = {output.record.owner: output for output in found}
+    for run in runs:
+        output = outputs.pop(run.record.owner, None) if run.outcome is not None else None
+        if output is None and run.error is None:
+            continue
+        about, shown = f"attempt {run.attempt}: {result(run)}", None
+        if output is not None:
+            about, shown = about_output(output, run, utc=asked.utc), _text(asked, output.text)
+        yield Printed(about, _text(asked, run.error or ""), shown)
+    for output in outputs.values():  # the setting history omits their records
+        yield Printed(about_output(output, None, utc=asked.utc), "", _text(asked, output.text))
+
+
+def _has_output(printed: Printed) -> bool:
+    return printed.output is not None
+
+
+def _no_output(asked: Asked, key: str) -> str:
+    """Why no output of a schedule is shown."""
+    setting = asked.settings.output
+    with suppress(NotFoundError):
+        setting = output_setting(asked.schedules.read(key).row, asked.settings)
+    if setting not in KEPT:
+        return f"No output: {not_kept_by(setting)}."
+    return "No output: none was printed, or it is not kept any more."
+
+
+def _text(asked: Asked, text: str) -> str:
+    return visible(asked.redaction.text(text), lines=True)
+
+
+def _runs_table(runs: Sequence[Run], key: str | None, view: View) -> Table:
+    columns = columns_for(runs, key)
+    return Table(
+        columns,
+        [
+            _cells(
+                columns,
+                table_row(run, columns, view).cells,
+                {
+                    "WHEN": _link("occurrence", key=run.key, time=str(run.scheduled_time)),
+                    "KEY": _schedule_link(schedule_key(run.key)),
+                },
+                OUTCOME_COLOURS,
+            )
+            for run in runs
+        ],
+    )
+
+
+def _cells(
+    columns: Sequence[str], texts: Sequence[str], links: Mapping[str, str], colours: Colours
+) -> Sequence[Cell]:
+    return [
+        Cell(
+            text,
+            links.get(name, ""),
+            (colours.of.get(text) or "") if name == colours.column else "",
+        )
+        for name, text in zip(columns, texts, strict=True)
+    ]
+
+
+def _key(asked: Asked) -> str:
+    """The key that the query names.
+
+    Raises:
+        InvalidError: it names none.
+    """
+    if key := asked.query.get("key"):
+        return key
+    raise InvalidError("key", "is missing")
+
+
+def _link(page: str, **query: str) -> str:
+    # Relative to the other pages, so that they can be served below any path.
+    return f"{page}?{urlencode(query, errors='replace')}"
+
+
+def _schedule_link(key: str) -> str:
+    return _link("schedule", key=key)
+
+
+def _more(page: str, query: Mapping[str, str], limit: int) -> str:
+    return _link(page, **{**query, "limit": str(min(10 * limit, _MOST_ROWS))})
+
+
+PAGES: Mapping[str, Callable[[Asked], Page]] = {
+    "/": _now,
+    "/schedules": _schedules,
+    "/schedule": _schedule,
+    "/runs": _runs,
+    "/occurrence": _occurrence,
+}
+"""What makes each page, by its path."""

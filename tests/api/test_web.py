@@ -1,0 +1,245 @@
+"""The pages of psched web: what they show, where their links lead, and what they refuse."""
+
+import html
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from psched.base.clock import SystemClock
+from psched.cli.top.reading import Reader
+from psched.cli.web.site import Site
+from support.run_records import not_run, run_record
+
+ODD = "<b>a</b>&?key=x#/../%41 'é\""
+"""A key with characters that mean something in HTML and in an address."""
+
+
+class Response(NamedTuple):
+    """A response: its status, headers and body."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    @property
+    def text(self):
+        """What a reader sees, in words."""
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.body)).split())
+
+    def links(self, page):
+        """The queries of the links to a page."""
+        found = (html.unescape(href) for href in re.findall(r'href="([^"]*)"', self.body))
+        parts = (urlsplit(href) for href in found)
+        queries = (parse_qs(each.query) for each in parts if each.path == page and each.query)
+        return [{name: values[0] for name, values in query.items()} for query in queries]
+
+
+@pytest.fixture
+def site(schedules, settings):
+    return site_of(schedules, settings)
+
+
+def site_of(schedules, settings, hosts=("localhost",)):
+    reader = Reader(schedules, settings, ask_masters=list, clock=SystemClock())
+    return Site(schedules, settings, reader, hosts=hosts, utc=True)
+
+
+def get(site, page="", method="GET", host="localhost:8080", **query):
+    """Ask for a page."""
+    begun = []
+    environ = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": f"/{page}",
+        "QUERY_STRING": urlencode(query),
+        "HTTP_HOST": host,
+    }
+    body = b"".join(site(environ, lambda *answer: begun.append(answer)))
+    [(status, headers)] = begun
+    assert method == "HEAD" or int(dict(headers)["Content-Length"]) == len(body)
+    return Response(int(status.partition(" ")[0]), dict(headers), body.decode())
+
+
+@pytest.fixture
+def write(schedules):
+    """Writes records to the run history."""
+    return lambda *records: schedules._store.record(records)
+
+
+def test_the_first_page_shows_what_is_late_next_and_paused_and_leads_to_it(schedules, site):
+    schedules.add("late", "t", next_time=1_000_000_000)
+    schedules.add("next", "t", cron="0 0 1 1 *")
+    schedules.add("paused", "t", cron="* * * * *")
+    schedules["paused"].pause()
+    page = get(site)
+    assert page.status == 200
+    assert "1 late" in page.text
+    assert "no worker is known to be alive" in page.text
+    assert [each["key"] for each in page.links("schedule")] == ["late", "next", "paused"]
+    assert page.headers["Refresh"] == "5"
+
+
+def test_the_pages_lead_from_a_schedule_to_its_runs_and_to_why_it_did_not_run(
+    schedules, site, write
+):
+    schedules.add("k", "t", cron="0 0 1 1 *", timezone="UTC", note="the yearly one")
+    failed = run_record(outcome="failed", fate=None, reason="no room", error="Traceback of it")
+    write(failed, run_record(scheduled_time=failed.scheduled_time, attempt=2), not_run("other"))
+
+    [link] = get(site, "schedules").links("schedule")
+    page = get(site, "schedule", **link)
+    assert "the yearly one" in page.text
+    assert "no room" in page.text
+    assert page.links("runs") == [{"key": "k"}]
+    runs = get(site, "runs", **page.links("runs")[0])
+    assert runs.links("occurrence") == [{"key": "k", "time": str(failed.scheduled_time)}] * 2
+    of_all = get(site, "runs")
+    assert {each["key"] for each in of_all.links("occurrence")} == {"k", "other"}
+
+    occurrence = get(site, "occurrence", **runs.links("occurrence")[0])
+    assert occurrence.status == 200
+    assert "no room" in occurrence.text
+    assert "Traceback of it" in occurrence.text
+    assert occurrence.links("schedule") == [{"key": "k"}]
+    [other] = [each for each in of_all.links("occurrence") if each["key"] == "other"]
+    skipped = get(site, "occurrence", **other)
+    assert skipped.status == 200
+    assert "skipped" in skipped.text
+
+
+def test_any_key_is_shown_as_it_is_and_its_links_lead_to_it(schedules, site, write):
+    schedules.add(ODD, "t", next_time=4_000_000_000, data={"html": "<script>x</script>"})
+    write(run_record(ODD, outcome="failed", reason="<script>y</script>", error="<script>z"))
+    for page in "", "schedules", "runs":
+        shown = get(site, page)
+        assert "<b>a" not in shown.body
+        assert "<script" not in shown.body
+    [link] = get(site, "schedules").links("schedule")
+    assert link == {"key": ODD}
+    shown = get(site, "schedule", **link)
+    assert shown.status == 200
+    assert ODD in shown.text
+    assert "<script>x</script>" in shown.text
+    assert "<script" not in shown.body
+    [link] = get(site, "runs", key=ODD).links("occurrence")
+    shown = get(site, "occurrence", **link)
+    assert "<script>z" in shown.text
+    assert "<script" not in shown.body
+
+
+def test_a_list_is_narrowed_and_says_that_there_is_more(schedules, site):
+    for number in range(12):
+        schedules.add(f"mail-{number:02}", "mail", cron="0 0 1 1 *")
+    schedules.add("report", "report", cron="0 0 1 1 *")
+    schedules["report"].pause()
+
+    def keys(**query):
+        return [each["key"] for each in get(site, "schedules", **query).links("schedule")]
+
+    assert len(keys()) == 13
+    assert keys(keys="ail-0") == [f"mail-{number:02}" for number in range(10)]
+    assert keys(keys="*-?1") == ["mail-01", "mail-11"]
+    assert keys(status="paused") == ["report"]
+    assert keys(type="report") == ["report"]
+    assert "There are none" in get(site, "schedules", keys="nothing").text
+    few = get(site, "schedules", type="mail", limit=5)
+    assert len(few.links("schedule")) == 5
+    assert few.links("schedules") == [{"type": "mail", "limit": "50"}]
+    assert not get(site, "schedules", **few.links("schedules")[0]).links("schedules")
+
+
+def test_runs_are_narrowed(site, write):
+    write(run_record("a"), run_record("b", outcome="failed", type="other"), run_record("c"))
+
+    def keys(**query):
+        return sorted(each["key"] for each in get(site, "runs", **query).links("schedule"))
+
+    assert keys() == ["a", "b", "c"]
+    assert keys(failed="1") == ["b"]
+    assert keys(type="other") == ["b"]
+    assert len(get(site, "runs", key="a").links("occurrence")) == 1
+    assert len(get(site, "runs", limit=2).links("occurrence")) == 2
+    assert get(site, "runs", limit=2).links("runs") == [{"limit": "20"}]
+    assert keys(since="2099-01-01T00:00") == []
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "told"),
+    [
+        ("runs", {"since": "soon"}, "since: 'soon' is neither an age"),
+        ("runs", {"limit": "0"}, "limit: '0' is no number from 1 to 5000"),
+        ("schedules", {"limit": "9" * 5000}, "limit: "),
+        ("schedules", {"status": "late"}, "status: 'late' is unknown; choose from waiting"),
+        ("schedule", {}, "key: is missing"),
+        ("occurrence", {"key": "k", "time": "later"}, "time: 'later' is no time"),
+        ("runs", {str(number): "x" for number in range(100)}, "too many fields"),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_name(site, page, query, told):
+    shown = get(site, page, **query)
+    assert shown.status == 400
+    assert told in shown.text
+
+
+def test_of_a_schedule_that_is_gone_the_runs_are_still_found(site, write):
+    record = run_record("gone")
+    write(record)
+    page = get(site, "schedule", key="gone")
+    assert page.status == 404
+    assert page.links("runs") == [{"key": "gone"}]
+    [link] = get(site, "runs", key="gone").links("occurrence")
+    assert "finished" in get(site, "occurrence", **link).text
+
+
+def test_hidden_values_are_hidden_on_every_page(schedules, settings, write):
+    hiding = settings.with_settings(redact=["password"])
+    schedules.add("k", "t", next_time=4_000_000_000, data={"password": "secret1"})
+    write(run_record(outcome="failed", reason="password=secret1", error="password: secret1"))
+    site = site_of(schedules, hiding)
+    [link] = get(site, "runs").links("occurrence")
+    pages = [get(site), get(site, "schedules"), get(site, "schedule", key="k"), get(site, "runs")]
+    for page in *pages, get(site, "occurrence", **link):
+        assert page.status == 200
+        assert "secret1" not in page.body
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:80", 200),
+        ("psched.example", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("evil.example:localhost", 403),
+        ("[::1]:8080", 403),
+        ("", 403),
+    ],
+)
+def test_only_requests_to_allowed_hosts_are_answered(schedules, settings, host, status):
+    site = site_of(schedules, settings, ("localhost", "psched.example"))
+    assert get(site, host=host).status == status
+
+
+def test_nothing_but_reading_is_possible(schedules, site):
+    schedules.add("k", "t", cron="0 0 1 1 *")
+    before = schedules["k"].metadata()
+    for method in "POST", "PUT", "DELETE", "OPTIONS":
+        refused = get(site, "schedule", method, key="k")
+        assert refused.status == 405
+        assert refused.headers["Allow"] == "GET, HEAD"
+    assert schedules["k"].metadata() == before
+    head = get(site, "schedule", "HEAD", key="k")
+    assert (head.status, head.body) == (200, "")
+    assert int(head.headers["Content-Length"]) > 0
+
+
+def test_a_page_is_kept_by_nobody_and_runs_no_script(site):
+    style = get(site, "style.css")
+    assert style.headers["Content-Type"] == "text/css; charset=utf-8"
+    for page in get(site), get(site, "none"), style:
+        assert page.headers["Cache-Control"] == "no-store"
+        assert page.headers["X-Content-Type-Options"] == "nosniff"
+        assert page.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+        assert "style=" not in page.body

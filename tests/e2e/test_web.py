@@ -1,0 +1,167 @@
+"""The command web: real runs in real pages, databases that are away, and where it listens."""
+
+import html
+import http.client
+import re
+import signal
+import socket
+import stat
+import sys
+from urllib.parse import urlencode
+
+import pytest
+
+from support.following import PRINTS, gated
+from support.owned_process import OwnedProcess
+from support.processes import kill
+from support.waiting import PATIENCE, wait_until
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=PATIENCE)
+        self._path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Web:
+    """A process of psched web that listens on a Unix socket."""
+
+    def __init__(self, service):
+        self.path = service.folder / "web.sock"
+        self.log = service.folder / "web.log"
+        self.log.write_text("")
+        command = [*service.psched_command, "web", "--utc", "--listen", f"unix:{self.path}"]
+        self.process = OwnedProcess(command, output=self.log, cwd=service.folder, env=service.env)
+        wait_until(lambda: "psched web: " in self.log.read_text(), what="its start")
+
+    def get(self, page="", **query):
+        """The status of a page, and its text."""
+        connection = Connection(self.path)
+        connection.request("GET", f"/{page}?{urlencode(query)}")
+        response = connection.getresponse()
+        body = response.read().decode()
+        connection.close()
+        return response.status, html.unescape(re.sub(r"<[^>]*>", " ", body))
+
+
+@pytest.fixture
+def start_web(request):
+    """Starts psched web, and ends it."""
+
+    def start(service):
+        web = Web(service)
+        request.addfinalizer(web.process.close)
+        return web
+
+    return start
+
+
+def test_a_run_is_followed_from_its_start_to_its_end(service, start_web):
+    service.write("prints.py", PRINTS)
+    service.configure(dispatch="prints:Printing", output="both")
+    service.add("k", "prints", data=gated("first", "second"))
+    master, web = service.start(), start_web(service)
+
+    wait_until(lambda: "1 running" in web.get()[1], what="the running task")
+    service.open_gate("first")
+    wait_until(
+        lambda: "first is open" in web.get("occurrence", key="k")[1], what="what it has printed"
+    )
+    assert "second is open" not in web.get("occurrence", key="k")[1]
+    service.open_gate("second")
+    service.wait_for_finish("k")
+    status, text = wait_until(
+        lambda: (seen := web.get("occurrence", key="k")) and "finished" in seen[1] and seen,
+        what="its end",
+    )
+    assert status == 200
+    assert "first is open\nsecond is open\n" in text
+    assert master.stop() == 0
+    assert web.get("occurrence", key="k")[1] == text
+    assert "no worker is known to be alive" in web.get()[1]
+
+
+def test_it_says_why_there_is_no_output(service, start_web):
+    service.configure(output="service")
+    service.add("k")
+    service.start()
+    service.wait_for_finish("k")
+    web = start_web(service)
+    text = wait_until(
+        lambda: (seen := web.get("occurrence", key="k")[1]) and "WHEN" in seen and seen,
+        what="the record of the run",
+    )
+    assert "No output: its output is not kept, because the setting output is service." in text
+
+
+@pytest.mark.redis
+def test_while_the_store_is_away_the_pages_say_so(make_service, open_database, start_web):
+    with open_database("redis") as database:
+        service = make_service(database.url)
+        service.init()
+        service.add("k", next_time=4_000_000_000)
+        web = start_web(service)
+        assert web.get("schedule", key="k")[0] == 200
+        database.server.kill()
+        status, text = web.get()
+        assert status == 200
+        assert "the store does not answer" in text
+        status, text = web.get("schedules")
+        assert status == 503
+        assert "cannot connect" in text
+        database.server.start()
+        wait_until(lambda: web.get("schedules")[0] == 200, what="the answer of the store")
+        assert "the store does not answer" not in web.get()[1]
+        assert web.process.status is None
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, -15)])
+def test_a_signal_ends_it(service, start_web, number, status):
+    service.init()
+    web = start_web(service)
+    assert stat.S_IMODE(web.path.stat().st_mode) == 0o660
+    web.get()
+    kill(web.process.pid, number)
+    assert wait_until(lambda: web.process.status is not None, what="its end")
+    assert web.process.status == status
+    assert "Traceback" not in web.log.read_text()
+    assert start_web(service).get()[0] == 200  # also if the socket was left behind
+
+
+def test_a_place_where_it_cannot_listen_is_refused(service, start_web):
+    service.init()
+    web = start_web(service)
+    taken = service.psched("web", "--listen", f"unix:{web.path}")
+    assert (taken.returncode, taken.stdout) == (1, "")
+    told = f"cannot listen on {web.path}: another process listens on {web.path}"
+    assert taken.stderr == f"Error: {told}\n"
+    for place in "0.0.0.0:8080", "192.0.2.1:80", "[::]:8080":
+        refused = service.psched("web", "--listen", place)
+        assert refused.returncode == 2
+        assert "can be reached from other hosts, and the pages ask for no" in refused.stderr
+    for place in "8080", "localhost", "localhost:x", "example.org:80", "unix:web.sock", "[::1]:0":
+        refused = service.psched("web", "--listen", place)
+        assert refused.returncode == 2
+        assert "is neither an address of this host" in refused.stderr.replace("\n", " ")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        taken = service.psched("web", "--listen", f"127.0.0.1:{port}")
+    assert taken.returncode == 1
+    assert taken.stderr.startswith(f"Error: cannot listen on http://127.0.0.1:{port}/: ")
+
+
+@pytest.mark.parametrize("package", ["jinja2", "waitress"])
+def test_without_a_package_it_says_what_to_install(service, package):
+    hides = f"import sys; sys.modules['{package}'] = None; "
+    refused = service.run(
+        sys.executable, "-c", f"{hides}from psched.cli import main; main()", "web"
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == f"Error: web: needs the package {package}: pip install psched[web]\n"
