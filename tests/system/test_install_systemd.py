@@ -1,6 +1,8 @@
 """psched install-systemd, from a wheel, under a real systemd."""
 
+import json
 import re
+import shutil
 import zipfile
 
 import pytest
@@ -56,6 +58,8 @@ def test_the_wheel_contains_the_files_of_the_repository(wheel):
         for path in shipped:
             name = f"{data}/data/share/psched/{path.parent.name}/{path.name}"
             assert archive.read(name) == path.read_bytes()
+        for path in (FILES.parent / "psched/cli/web/templates").iterdir():
+            assert archive.read(f"psched/cli/web/templates/{path.name}") == path.read_bytes()
 
 
 def test_a_dry_run_shows_every_step_to_any_user_and_changes_nothing(host):
@@ -166,3 +170,42 @@ def test_the_service_runs_after_the_commands_that_the_output_names(host):
 
     host.systemctl("stop", "psched")
     assert host.systemctl("show", "--property=Result", "psched") == "Result=success\n"
+
+
+FETCH = """
+import http.client, socket, sys
+connection = http.client.HTTPConnection("localhost", timeout=60)
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect("/run/psched-web/web.sock")
+connection.request("GET", sys.argv[1])
+print(connection.getresponse().read().decode())
+"""
+"""Reads a page of psched web in the machine."""
+
+
+def test_the_unit_of_the_page_web_shows_what_the_service_runs(host):
+    install(host)
+    page = (FILES.parent / "docs/web.md").read_text()
+    [unit] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    units = path_of(host, "/etc/systemd/system")
+    (units / "psched-web.service").write_text(unit.replace("/opt/psched/", f"{VENV}/"))
+    (units / "psched-web.service.d").mkdir()
+    shutil.copy(units / "psched.service.d/test.conf", units / "psched-web.service.d")
+    host.systemctl("daemon-reload")
+    host.systemctl("start", "psched", "psched-web")
+
+    command = "echo it prints; until [ -e end ]; do sleep 0.1; done"
+    task = json.dumps({"shell": True, "command": command})
+    host.run("env", LIBRARIES, PSCHED, "push", "prints", "exec", task)
+
+    def fetched(path):
+        return host.run(f"{VENV}/bin/python", "-c", FETCH, path, status=None)
+
+    wait_until(lambda: "<pre>it prints\n" in fetched("/occurrence?key=prints"), what="the output")
+    assert "1 running" in fetched("/")
+    path_of(host, "/var/lib/psched/end").touch()
+    wait_until(lambda: "finished" in fetched("/occurrence?key=prints"), what="the end of the task")
+    host.systemctl("stop", "psched")
+    assert "no worker is known to be alive" in fetched("/")
+    host.systemctl("stop", "psched-web")
+    assert host.systemctl("show", "--property=Result", "psched-web") == "Result=success\n"
