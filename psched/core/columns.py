@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from psched.base import payload
 from psched.base.compression import LARGEST, decompress
 from psched.base.errors import InvalidError
+from psched.base.quantities import DURATIONS, as_seconds
 from psched.base.texts import brief, cut, visible
 from psched.core.history.records import LARGEST_RESULT
 from psched.core.model import Row
@@ -117,6 +118,20 @@ def check_number(field: str, value: object, most: int) -> int:
     if not 0 <= value <= most:
         raise InvalidError(field, f"must be from 0 to {most}, not {value}")
     return value
+
+
+def check_seconds(field: str, value: object) -> object:
+    """Convert a duration to seconds, and return them; other numbers are returned unchanged.
+
+    Raises:
+        InvalidError: the value is a text that is no duration.
+    """
+    seconds = as_seconds(value)
+    if isinstance(seconds, str):
+        raise InvalidError(
+            field, f"must be whole seconds, or have a unit ({DURATIONS}), not {value!r}"
+        )
+    return seconds
 
 
 def check_length(field: str, stored: str | bytes, most: int, unit: str = "bytes") -> None:

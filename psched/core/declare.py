@@ -11,7 +11,6 @@ from psched.base import payload
 from psched.base.errors import ConfigError, InvalidError
 from psched.base.exec_data import EXEC_TYPE, check_declared_exec
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.base.quantities import DURATIONS, as_seconds
 from psched.config import OVERRIDES, Config
 from psched.config.monitoring.expect import Expectations
 from psched.config.monitoring.hooks import ON_SETTINGS
@@ -24,6 +23,7 @@ from psched.core.columns import (
     check_name,
     check_number,
     check_payload_form,
+    check_seconds,
     check_text,
     encode,
     parse_options,
@@ -78,19 +78,32 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
             ``next_run_time`` would run the first occurrence before its scheduled time; the error's
             ``field`` is the name of the value.
     """
-    row, _ = _declared(key, fields, settings, now)
-    return row
+    row, definition, fields = _declared(key, fields, settings)
+    return _started(row, definition, fields, now)
+
+
+def describe(
+    key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
+) -> Row:
+    """Create the row of a new schedule like `declare`, even if all its times have passed.
+
+    The row has no times then.
+    """
+    row, definition, fields = _declared(key, fields, settings)
+    trigger = definition.trigger
+    is_over = trigger is not None and triggers.first(trigger, ceil(now())) is None
+    return row if is_over else _started(row, definition, fields, now)
 
 
 def _declared(
-    key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
-) -> tuple[Row, Definition]:
+    key: str, fields: Mapping[str, Any], settings: Config
+) -> tuple[Row, Definition, Mapping[str, Any]]:
+    """The row of a new schedule without times, its definition, and the fields with the times."""
     refuse_extra_key(check_name("key", key))
     refuse_unknown(fields, KNOWN)
     given = {name: value for name, value in fields.items() if value is not None}
     fields = expand_shorthands(key, given)
-    row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
-    return _started(row, definition, fields, now), definition
+    return *_redefined(Row(key=key, timezone=settings.timezone), fields, settings), fields
 
 
 def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> Row:
@@ -219,7 +232,8 @@ class _SimilarSchedules:
         similar = _all_but_key_and_data(fields)
         known = self._known.get(similar)
         if known is None:
-            row, definition = _declared(key, {**fields, "data": data}, self._settings, self._now)
+            row, definition, times = _declared(key, {**fields, "data": data}, self._settings)
+            row = _started(row, definition, times, self._now)
             if similar is not None and len(self._known) < _MOST_KNOWN:
                 self._known[similar] = row, definition
             return row
@@ -359,7 +373,7 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
     else:
         data = parse_payload(row.data, settings.data_limit)
     for name in _DURATIONS & {*columns}:
-        columns[name] = _seconds(name, columns[name])
+        columns[name] = check_seconds(name, columns[name])
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:
@@ -456,15 +470,6 @@ def _refuse_early_run(
             " trigger (psched trigger KEY)"
         )
     raise InvalidError("next_run_time", f"{early}; {fix}")
-
-
-def _seconds(name: str, value: object) -> object:
-    seconds = as_seconds(value)
-    if isinstance(seconds, str):
-        raise InvalidError(
-            name, f"must be whole seconds, or have a unit ({DURATIONS}), not {value!r}"
-        )
-    return seconds
 
 
 def _stored(value: object) -> object:

@@ -71,6 +71,7 @@ def make_plan(
         existing.values(),
         label,
         settings=settings,
+        now=cache(schedules.now),
         adopt=adopt,
         declared=declared,
     )

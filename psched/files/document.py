@@ -13,7 +13,7 @@ At the top of a document, psched ignores keys that begin with ``x-``: they may h
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -26,7 +26,7 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.config.kinds import RawValue
-from psched.core.declare import FIELDS, declare
+from psched.core.declare import FIELDS, describe
 from psched.core.model import Row
 from psched.files.track import Track, untracked
 from psched.triggers.zone import find_zone
@@ -48,7 +48,7 @@ class Document:
     Attributes:
         label: the label of the schedules; None means that the schedules have no label.
         schedules: the ``key`` and the fields of each schedule.
-        rows: the rows that `psched.core.declare.declare` has made of ``schedules``, by key.
+        rows: the rows that `psched.core.declare.describe` has made of ``schedules``, by key.
     """
 
     label: str | None
@@ -63,13 +63,20 @@ class Reader:
         settings: the settings that declarations are checked against.
         label: the label of documents without a label; a document with another label is a mistake.
             None means that each document must have a label.
+        now: a clock; users' triggers are tried from this time on.
         track: shows how many schedules have been read.
     """
 
     def __init__(
-        self, settings: Config, label: str | None = None, *, track: Track = untracked
+        self,
+        settings: Config,
+        label: str | None = None,
+        *,
+        now: Callable[[], float],
+        track: Track = untracked,
     ) -> None:
         self._settings = settings
+        self._now = now
         self._label = label
         self._track = track
         self._documents: dict[str | None, Document] = {}
@@ -199,7 +206,7 @@ class Reader:
         for name in unknown:
             self._refuse(origin, lines[name], f"{key}: {_unknown(name)}")
             del fields[name]
-        row, errors = self._declare(key, fields, document.label)
+        row, errors = self._describe(key, fields, document.label)
         for error in errors:
             line = lines.get(error.field, given.line)
             self._refuse(origin, line, f"{key}: {error.field}: {error.problem}")
@@ -211,19 +218,19 @@ class Reader:
         document.schedules.append({"key": key, **fields})
         document.rows[key] = row
 
-    def _declare(
+    def _describe(
         self, key: str, fields: Mapping[str, Any], label: str | None
     ) -> tuple[Row | None, Sequence[InvalidError]]:
         """Return a schedule's row, or what is wrong with its fields.
 
-        `declare` raises the first error. To find the others, the wrong field is left out.
+        `describe` raises the first error. To find the others, the wrong field is left out.
         """
         left, errors = dict(fields), list[InvalidError]()
         while True:
             try:
                 if left.get("timezone") == "":
                     find_zone("")  # refuses it: an empty name is a value that somebody has lost
-                row = declare(key, {**left, "label": label}, self._settings, lambda: 0)
+                row = describe(key, {**left, "label": label}, self._settings, self._now)
             except InvalidError as error:
                 # A later error of no given field may exist only because a field was left out.
                 if not errors or error.field in left:

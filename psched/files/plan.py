@@ -1,6 +1,6 @@
 """Compares declared schedules with existing ones, field by field, without a store or a clock."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.columns import annotation
-from psched.core.declare import FIELDS, TIMES, declare
+from psched.core.declare import FIELDS, TIMES, describe
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 from psched.core.operations.changes.fields import fields_of, is_same
 from psched.core.operations.extra_runs import schedule_of
@@ -88,6 +88,7 @@ def plan(
     label: str | None,
     *,
     settings: Config,
+    now: Callable[[], float],
     adopt: bool = False,
     declared: Mapping[str, Row] = MappingProxyType({}),
 ) -> Plan:
@@ -101,20 +102,25 @@ def plan(
             schedules are ignored.
         label: the label of the declared schedules; None means that they have no label.
         settings: the settings that declarations are checked against.
+        now: the store's clock; users' triggers are tried from this time on.
         adopt: whether to take over schedules that have another label, or no label.
-        declared: rows of repeating schedules that `declare` has already made of their declarations,
-            by key. They are not made again.
+        declared: rows of repeating schedules that `describe` has already made of their
+            declarations, by key. They are not made again.
 
     Raises:
         InvalidError: a value is not valid, or a key is declared twice. The error's ``field`` is the
             key, or the key and the field, such as ``nightly.cron``.
     """
+
+    def describe_once(key: str, fields: Mapping[str, Any]) -> Row:
+        return declared.get(key) or _describe(key, fields, settings, now)
+
     rows = {row.key: row for row in existing}
     added, changed, unchanged = list[Item](), list[Item](), list[Item]()
     refused: dict[str, str] = {}
     keys = set[str]()
     for declaration in wanted:
-        item = _item(declaration, rows, label, settings, declared)
+        item = _item(declaration, rows, label, settings, describe_once)
         if item.key in keys:
             raise InvalidError(item.key, "is declared twice")
         keys.add(item.key)
@@ -185,7 +191,7 @@ def _item(
     rows: Mapping[str, Row],
     label: str | None,
     settings: Config,
-    declared: Mapping[str, Row],
+    row_of: Callable[[str, Mapping[str, Any]], Row],
 ) -> Item:
     fields = {name: value for name, value in declaration.items() if value is not None}
     key = fields.pop("key", None)
@@ -193,19 +199,20 @@ def _item(
         raise InvalidError("key", "is missing, or not a text")
     if fields.setdefault("label", label) != label:
         raise InvalidError(f"{key}.label", f"is not {_named(label)}")
-    wanted = declared.get(key) or _declare(key, fields, settings)
+    wanted = row_of(key, fields)
     found = rows.get(key)
     changes = differences(found, wanted, settings) if found is not None else ()
     return Item(key, wanted, found, changes, fields)
 
 
-def _declare(key: str, fields: Mapping[str, Any], settings: Config) -> Row:
+def _describe(
+    key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
+) -> Row:
     ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
     given = {name: value for name, value in fields.items() if name not in ignored}
     try:
-        # Pass 0 as the present time, to check only that the trigger has any time at all. That it
-        # has a time in the future is checked when the schedule is added.
-        return declare(key, given, settings, lambda: 0)
+        # That the trigger has a time in the future is checked when the schedule is added.
+        return describe(key, given, settings, now)
     except InvalidError as error:
         raise InvalidError(f"{key}.{error.field}", error.problem) from None
 

@@ -109,6 +109,7 @@ class JobDeclarer:
             [metadata.row for metadata in found.values()],
             self._jobs.label,
             settings=self._settings,
+            now=lambda: now,
         )
         for key, why in made.refused.items():
             _log.error("the job %r is not declared: it %s", key, why)

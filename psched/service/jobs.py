@@ -13,7 +13,7 @@ from psched.base.errors import InvalidError, LoadError
 from psched.config import Config
 from psched.core.arguments.fields import refuse_unknown
 from psched.core.columns import NAME_LENGTH, check_name
-from psched.core.declare import KNOWN, declare
+from psched.core.declare import KNOWN, describe
 from psched.core.model import Row
 from psched.core.shorthands import name_main_class
 
@@ -29,6 +29,7 @@ class Jobs:
         label: the owner of the jobs. The type of a job with a schedule begins with the label,
             because another program might have a job with the same key.
         settings: contains the default values of the schedules' fields.
+        now: a clock; users' triggers are tried from this time on.
 
     Attributes:
         program: the program's name.
@@ -36,10 +37,13 @@ class Jobs:
         schedules: the key and the fields of each schedule. A job without a schedule has no item.
     """
 
-    def __init__(self, program: str, label: str, settings: Config) -> None:
+    def __init__(
+        self, program: str, label: str, settings: Config, now: Callable[[], float]
+    ) -> None:
         self.label = label
         self.settings = settings
         self.program = program
+        self._now = now
         self._keys: set[str] = set()
         self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
@@ -118,7 +122,7 @@ class Jobs:
         """
         fields = {name: value for name, value in schedule.items() if name != "key"}
         fields["label"] = self.label
-        return declare(schedule["key"], fields, self.settings, lambda: 0)
+        return describe(schedule["key"], fields, self.settings, self._now)
 
     def dispatch(self) -> Dispatch:
         """A `Dispatch` with the `routes` of the jobs."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from psched import config
-from psched.app import ConfigLike, open_schedules, read_config
+from psched.app import CLOCK, ConfigLike, open_schedules, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
@@ -109,7 +109,7 @@ def start(
         raise InvalidError(
             "label", "must not contain /, which separates the label from a job's key"
         )
-    jobs = Jobs(name, label, with_program_folder(whole))
+    jobs = Jobs(name, label, with_program_folder(whole), CLOCK.wall)
     return Program(jobs, prune=prune, join=join)
 
 

@@ -83,6 +83,23 @@ def test_the_command_line_refuses_what_no_worker_could_use(service):
         assert re.match(rf"Error: cron: .*{re.escape(problem)}.*\n\Z", refused.stderr)
 
 
+ALMANAC = """
+    class Tides:
+        def next_at(self, after):
+            if after < 1_700_000_000:
+                raise LookupError("the table begins in 2023")
+            return (after // 3600 + 1) * 3600
+"""
+
+
+def test_a_class_that_knows_no_time_long_ago_is_tried_from_now_on(service):
+    service.write("almanac.py", ALMANAC)
+    service.write("s.yml", "label: l\nschedules: {tides: {cron: '@call almanac:Tides'}}\n")
+    applied = service.psched("apply", "s.yml")
+    assert (applied.returncode, applied.stderr) == (0, "")
+    assert service.psched("apply", "s.yml").stdout == "label l: 1 unchanged\n"
+
+
 WILD = """
     import os, sys, time
 

@@ -151,7 +151,7 @@ def check_schedule_files(folder, count):
         content = odd_yaml(case, SCHEDULES)
         path.write_text(content)
         with told(case, content), bounded_cpu():
-            reader = Reader(settings)
+            reader = Reader(settings, now=lambda: 0)
             try:
                 documents = reader.read([path])
             except ConfigError as error:

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 def declared_after_others_have_died():
     settings = read_config({"url": "sqlite:///psched.db"})
-    jobs = Jobs("program", "program", settings)
+    jobs = Jobs("program", "program", settings, lambda: 0)
     jobs.add("job", lambda: None, {"every": 3600})
     journal, place, master = (
         log.start(None, "info", "master"),

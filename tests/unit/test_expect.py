@@ -192,7 +192,7 @@ class TestFiles:
         assert yaml.safe_load(written)["schedules"]["k"]["expect"] == {"late": 300, "silent": "off"}
         file = tmp_path / "schedules.yml"
         file.write_text(written)
-        (document,) = Reader(SETTINGS).read([file])
+        (document,) = Reader(SETTINGS, now=lambda: 0.0).read([file])
         assert document.rows["k"].options == row.options
 
     def test_off_is_understood_as_yaml_reads_it(self, tmp_path):
@@ -200,7 +200,7 @@ class TestFiles:
         file.write_text(
             "label: x\nschedules:\n  k: {cron: '@daily', expect: {late: off, longest: 1h}}\n"
         )
-        (document,) = Reader(SETTINGS).read([file])
+        (document,) = Reader(SETTINGS, now=lambda: 0.0).read([file])
         options = json.loads(document.rows["k"].options)
         assert options["expect"] == {"late": "off", "longest": 3600}
 
@@ -208,4 +208,4 @@ class TestFiles:
         file = tmp_path / "schedules.yml"
         file.write_text("label: x\nschedules:\n  k:\n    cron: '@daily'\n    expect: {slow: 5m}\n")
         with pytest.raises(ConfigError, match=r"yml:5: k: expect: slow: is not a part of expect"):
-            Reader(SETTINGS).read([file])
+            Reader(SETTINGS, now=lambda: 0.0).read([file])

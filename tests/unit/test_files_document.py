@@ -22,10 +22,12 @@ SETTINGS = config.from_mapping(
     }
 )
 FILE = Path("s.yml")
+NOON = 1_800_014_400
+"""2027-01-15T12:00:00Z."""
 
 
 def read(content, label=None):
-    reader = Reader(SETTINGS, label)
+    reader = Reader(SETTINGS, label, now=lambda: NOON)
     reader.read_text(dedent(content), FILE)
     return reader.documents()
 
@@ -232,19 +234,19 @@ def test_a_folder_is_read_file_by_file_and_no_key_twice(tmp_path):
         (tmp_path / name).write_text(f'label: l\nschedules: {{{key}: {{cron: "@daily"}}}}\n')
     (tmp_path / "below").mkdir()
 
-    [document] = Reader(SETTINGS).read([tmp_path])
+    [document] = Reader(SETTINGS, now=lambda: NOON).read([tmp_path])
     assert [each["key"] for each in document.schedules] == ["one", "two"]
 
     (tmp_path / "e.yml").write_text('label: other\nschedules:\n  one: {cron: "@daily"}\n')
     with pytest.raises(ConfigError) as refused:
-        Reader(SETTINGS).read([tmp_path])
+        Reader(SETTINGS, now=lambda: NOON).read([tmp_path])
     assert str(refused.value) == (
         f"{tmp_path}/e.yml:3: one: is declared in {tmp_path}/a.yml:2 as well"
     )
     with pytest.raises(ConfigError, match="has no file that ends with"):
-        Reader(SETTINGS).read([tmp_path / "below"])
+        Reader(SETTINGS, now=lambda: NOON).read([tmp_path / "below"])
     with pytest.raises(ConfigError, match=r"nothing\.yml: cannot be read: No such file"):
-        Reader(SETTINGS).read([tmp_path / "nothing.yml"])
+        Reader(SETTINGS, now=lambda: NOON).read([tmp_path / "nothing.yml"])
 
 
 def test_an_export_is_ordered_leaves_out_defaults_and_is_told_what_it_cannot_say():
@@ -331,7 +333,7 @@ def test_an_export_declares_what_was_declared_and_applying_it_changes_nothing(wa
     documents = read(content)
 
     for document in documents:
-        made = plan(document.schedules, rows, document.label, settings=SETTINGS)
+        made = plan(document.schedules, rows, document.label, settings=SETTINGS, now=lambda: NOON)
         assert not made.is_pending(prune=True)
         assert not made.refused
     again = {

@@ -31,7 +31,7 @@ def wanted(key="k", **fields):
 
 
 def planned(declarations, rows, label="mine", **more):
-    return plan(declarations, rows, label, settings=SETTINGS, **more)
+    return plan(declarations, rows, label, settings=SETTINGS, now=lambda: NOON, **more)
 
 
 def keys(items):

@@ -94,7 +94,9 @@ def test_files_keep_how_the_payload_is_carried():
     row = declare("k", fields, SETTINGS, lambda: 0)
     exported = non_defaults(row, SETTINGS)
     assert (exported["data"], exported["payload"]) == ({"data": "hello"}, "text")
-    again = plan([{"key": "k", **exported}], [row], None, settings=SETTINGS)
+    again = plan([{"key": "k", **exported}], [row], None, settings=SETTINGS, now=lambda: 0)
     assert [item.key for item in again.unchanged] == ["k"]
-    other = plan([{"key": "k", **fields, "payload": None}], [row], None, settings=SETTINGS)
+    other = plan(
+        [{"key": "k", **fields, "payload": None}], [row], None, settings=SETTINGS, now=lambda: 0
+    )
     assert [change.field for item in other.changed for change in item.changes] == ["payload"]

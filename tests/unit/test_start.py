@@ -23,6 +23,8 @@ def _a_program(monkeypatch):
 
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
+NOON = 1_800_014_400
+"""2027-01-15T12:00:00Z."""
 
 
 def test_the_newest_of_missed_occurrences_is_run_unless_the_file_that_is_found_says_else(
@@ -82,7 +84,7 @@ def test_a_backend_that_is_none_is_refused(given, problem):
 
 
 def one_job():
-    jobs = Jobs("program", "program", SETTINGS)
+    jobs = Jobs("program", "program", SETTINGS, lambda: NOON)
     jobs.add("job", lambda: None, {"every": 60})
     return jobs
 
@@ -243,12 +245,35 @@ class Named(NamedTuple):
     ],
 )
 def test_an_object_is_stored_with_all_its_attributes(job, parameters):
-    jobs = Jobs("program", "program", SETTINGS)
+    jobs = Jobs("program", "program", SETTINGS, lambda: NOON)
     jobs.add("job", job, {"every": 3600})
     assert jobs.schedules[0]["data"]["parameters"] == parameters
 
 
+class Almanac:
+    """A trigger that knows the tides of 2027."""
+
+    def next_at(self, after):
+        if after < NOON - 14 * 86_400:
+            raise LookupError("the table begins in 2027")
+        return after + 3600 if after < NOON + 350 * 86_400 else None
+
+
+def test_a_trigger_that_knows_no_time_long_ago_is_tried_from_now_on():
+    settings = SETTINGS.with_settings(triggers=[__name__])
+    jobs = Jobs("program", "program", settings, lambda: NOON)
+    jobs.add("job", lambda: None, {"trigger": Almanac})
+    assert jobs.row(jobs.schedules[0]).next_time == NOON + 3599
+
+
+def test_a_job_whose_times_have_all_passed_has_a_row_without_times():
+    settings = SETTINGS.with_settings(triggers=[__name__])
+    jobs = Jobs("program", "program", settings, lambda: NOON + 351 * 86_400)
+    jobs.add("job", lambda: None, {"trigger": Almanac})
+    assert jobs.row(jobs.schedules[0]).next_time is None
+
+
 def test_an_unknown_field_of_a_job_is_named_with_the_one_that_was_meant():
-    jobs = Jobs("program", "program", SETTINGS)
+    jobs = Jobs("program", "program", SETTINGS, lambda: NOON)
     with pytest.raises(InvalidError, match=r"^evry: .*did you mean every\?$"):
         jobs.add("job", lambda: None, {"evry": 3600})

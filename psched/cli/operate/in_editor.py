@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.base.errors import ConfigError, InvalidError, PschedError
 from psched.base.texts import visible
 from psched.cli.output import are_terminals
@@ -117,7 +118,7 @@ def _apply(
 
 def _parse(draft: "_Draft", key: str, settings: Config) -> Row:
     """The row that the text describes."""
-    reader = Reader(settings)
+    reader = Reader(settings, now=CLOCK.wall)
     reader.read_text(draft.text, draft.path)
     try:
         rows = [row for document in reader.documents() for row in document.rows.values()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.base.errors import AlreadyExistsError
 from psched.base.loader import gc_paused
 from psched.cli import changes, options
@@ -91,7 +92,7 @@ def apply(
     """
     settings = settings_to_write(location)
     track = Progress(quiet=quiet)
-    reader = Reader(settings, label, track=track)
+    reader = Reader(settings, label, now=CLOCK.wall, track=track)
     # Garbage collection would take a third of the time: it examines all schedules again and again.
     with gc_paused():
         if _STANDARD_INPUT in paths:

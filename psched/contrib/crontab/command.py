@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from psched.app import open_schedules, read_config
+from psched.app import CLOCK, open_schedules, read_config
 from psched.base.errors import AlreadyExistsError, ConfigError, MissingTableError, StoreError
 from psched.cli import options
 from psched.cli.changes import open_to_change
@@ -176,7 +176,7 @@ def _lines_of_file(path: Path, label: str, settings: Config, track: Track) -> Ma
     Raises:
         ConfigError: there are mistakes in the file.
     """
-    documents = Reader(settings, track=track).read([path])
+    documents = Reader(settings, now=CLOCK.wall, track=track).read([path])
     found = [each for document in documents if document.label == label
              for each in document.schedules]  # fmt: skip
     return {each["key"]: line_of(each) for each in found}
