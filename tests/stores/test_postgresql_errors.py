@@ -359,6 +359,18 @@ class TestConnections:
             one.close()
         wait_until(lambda: "does not exist" in str(_failure(taken[0])), what="a free connection")
 
+    @pytest.mark.usefixtures("database")
+    def test_a_server_that_is_shutting_down_is_waited_for(self, start_postgresql, open_at):
+        server = start_postgresql()
+        url = server.url("postgres")
+        store = open_at(url)
+        with psycopg.connect(url.replace("+psycopg", "")):  # the server waits until this has left
+            kill(server.pid, signal.SIGTERM)
+            wait_until(lambda: "is shutting down" in str(_failure(store)), what="the shutdown")
+            with unavailable("; wait: the server is starting up or shutting down, and accepts no"):
+                store.now()
+            store.disconnect()
+
 
 class TestPatience:
     """No answer is waited for longer than the timeout, which libpq itself does not ensure."""

@@ -104,7 +104,7 @@ def _connecting_fix(error: BaseException, _tls: Tls | None) -> str | None:
     """See `Dialect.connecting_fix`.
 
     libpq does not pass on the number of an error that the server raises on connecting. It tells
-    only whether the server has asked for a password.
+    only whether the server has asked for a password, and whether the server accepts connections.
     """
     attempt: Any = getattr(error, "pgconn", None)
     if attempt is None:
@@ -113,8 +113,26 @@ def _connecting_fix(error: BaseException, _tls: Tls | None) -> str | None:
         return "put the password into url or password_file: the server asks for one"
     if attempt.used_password:
         return _OTHER_FIX
+    if error.__cause__ is None and _is_closed(attempt):  # there is a cause if nobody has answered
+        return "wait: the server is starting up or shutting down, and accepts no connections"
     return None
 
+
+def _is_closed(attempt: Any) -> bool:  # noqa: ANN401  # psycopg's
+    """Whether a server that has answered is starting up, in recovery or shutting down.
+
+    libpq asks the server once more, because only this call looks at the number of the error.
+    """
+    from psycopg import conninfo, pq  # noqa: PLC0415  # an extra
+
+    place = conninfo.make_conninfo(
+        host=attempt.host.decode(), port=attempt.port.decode(), connect_timeout=_SHORTEST_TIMEOUT
+    )
+    return pq.PGconn.ping(place.encode()) == pq.Ping.REJECT
+
+
+_SHORTEST_TIMEOUT = 2
+"""The shortest timeout that libpq has, in seconds."""
 
 _SSLMODES = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
@@ -127,9 +145,9 @@ _NO_FILE = "/dev/null/none"
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return {
         **({} if tls is None else _tls_args(tls)),
-        # libpq accepts only whole seconds, and at least two. This timeout is so long that the
-        # budget always ends first.
-        "connect_timeout": max(2, ceil(2 * timeout)),
+        # libpq accepts only whole seconds. This timeout is so long that the budget always ends
+        # first.
+        "connect_timeout": max(_SHORTEST_TIMEOUT, ceil(2 * timeout)),
         "client_encoding": "utf8",
         "application_name": "psched",
         "autocommit": True,
