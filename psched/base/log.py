@@ -161,9 +161,28 @@ class Log(logging.Handler):
         if written == len(note) + len(line):
             self._left_out, self._is_torn = 0, False
             return
-        self._counted_by, self._is_torn = os.getpid(), True
+        self._counted_by, self._is_torn = os.getpid(), not self._end_torn_line()
         # If the note was written, the lines that it has counted are told.
         self._left_out = 1 if note and written >= len(note) else self._left_out + 1
+
+    def _end_torn_line(self) -> bool:
+        """End a line of which only a part was written, so that others begin a new one.
+
+        Its last byte is replaced, because there is no room for a further one. If another process
+        has written a line meanwhile, its newline is replaced by a newline.
+
+        Returns:
+            Whether the line has ended.
+        """
+        with suppress(OSError):
+            end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+            # With O_APPEND, as the log is opened, pwrite would append.
+            own = os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                return os.pwrite(own, b"\n", end - 1) == 1
+            finally:
+                os.close(own)
+        return False
 
     def _note_of_loss(self, why: str) -> bytes:
         """The line that says how many lines were left out; empty if none were."""

@@ -288,7 +288,7 @@ def onto_a_full_disk(as_json):
 def test_lines_for_which_there_was_no_room_are_counted(as_json):
     first, torn, note, *last = isolated(onto_a_full_disk, as_json).splitlines()
     assert "heard" in first
-    assert len(torn) == 20
+    assert len(torn) == 19
     assert "3 lines of the log are left out here: they could not be written" in note
     assert [("heard again" in line, "and again" in line) for line in last] == [(1, 0), (0, 1)]
     for line in (first, note, *last) if as_json else ():
@@ -312,6 +312,25 @@ def test_each_process_tells_its_own_loss():
     assert "of the child" in child
     assert "1 lines of the log are left out here" in note
     assert "of the parent" in parent
+
+
+def with_a_line_of_another_after_a_torn_one():
+    log.start(Path("log"), "info", "writer")
+    other = os.open("log", os.O_WRONLY | os.O_APPEND)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, unlimited[1]))
+    logging.getLogger("anything").info("lost")
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    os.write(other, b"of another\n")
+    logging.getLogger("anything").info("heard")
+    return Path("log").read_text()
+
+
+def test_a_torn_line_is_ended_before_another_process_writes():
+    torn, other, note, heard = isolated(with_a_line_of_another_after_a_torn_one).splitlines()
+    assert (len(torn), other) == (19, "of another")
+    assert "1 lines of the log are left out here" in note
+    assert "heard" in heard
 
 
 # --- rotation ------------------------------------------------------------------------
