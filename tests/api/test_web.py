@@ -138,7 +138,7 @@ def test_a_list_is_narrowed_and_says_that_there_is_more(schedules, site):
         return [each["key"] for each in get(site, "schedules", **query).links("schedule")]
 
     assert len(keys()) == 13
-    assert keys(keys="ail-0") == [f"mail-{number:02}" for number in range(10)]
+    assert keys(keys="mail-0") == [f"mail-{number:02}" for number in range(10)]
     assert keys(keys="*-?1") == ["mail-01", "mail-11"]
     assert keys(status="paused") == ["report"]
     assert keys(type="report") == ["report"]

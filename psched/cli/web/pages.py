@@ -33,6 +33,7 @@ from psched.cli.top.reading import Reader
 from psched.cli.top.sections import about as about_master
 from psched.cli.top.sections import number_text, sections_of, summary, with_pause
 from psched.client.collection import ScheduleCollection
+from psched.client.finding import is_pattern
 from psched.config import Config
 from psched.core.definition import output_setting
 from psched.core.history.redaction import Redaction
@@ -208,7 +209,7 @@ def _schedules(asked: Asked) -> Page:
     now = asked.schedules.now()
     rows = find_rows(
         asked.schedules,
-        [pattern if "*" in pattern or "?" in pattern else f"*{pattern}*"] if pattern else [],
+        [pattern if is_pattern(pattern) else f"{pattern}*"],
         states=[status] if status else [],
         types=[type_] if type_ else [],
         now=now,
