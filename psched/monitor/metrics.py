@@ -40,7 +40,7 @@ class _Counter(NamedTuple):
 _COUNTERS = (
     _Counter(
         "psched_runs_total",
-        "Occurrences about which is decided, by what became of them.",
+        "Occurrences, by what became of them.",
         counts.RUNS,
         ("type", "fate"),
     ),

@@ -61,9 +61,9 @@ def why(
     """Explain why a schedule ran, or did not run.
 
     TIME is the scheduled time: 2026-11-22 02:30, or 02:30 (the last one), or yesterday 02:30, or
-    -2h (the last run up to two hours ago), or ISO 8601 with an offset, or Unix seconds. Without
-    TIME: the last time that was due, and what comes next. A task that runs once needs no TIME.
-    The open alerts about the schedule are shown, too, except with --json.
+    -2h (the last scheduled time that is at least two hours ago), or ISO 8601 with an offset, or
+    Unix seconds. Without TIME: the last time that was due, and what comes next. A task that runs
+    once needs no TIME. The open alerts about the schedule are shown, too, except with --json.
 
     The exit status is 0 if it ran, runs or will run, or if the schedule has no run at TIME. It is
     1 if it did not run, or if nobody knows. No master needs to run.
