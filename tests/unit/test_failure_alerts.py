@@ -129,6 +129,13 @@ def test_each_kind_of_failure_has_its_rule(bench, outcome, fate, rule, text):
     assert (raised.rule, raised.text) == (rule, text)
 
 
+def test_a_time_limit_is_named_once(bench):
+    bench.add("k")
+    bench.run("k", Outcome.TIMED_OUT, reason="stopped at its time limit")
+    [raised], _ = bench.monitor().step()[:2]
+    assert raised.text == "attempt 1 was stopped at its time limit"
+
+
 @pytest.mark.parametrize(
     ("outcome", "fate"),
     [

@@ -302,4 +302,5 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
     if record.key != schedule_key(record.key):
         what = f"extra run {record.key}: {what}"
     reason = cut(visible(redaction.text(record.reason or "")), _LONGEST_TEXT)
-    return f"{what}: {reason}" if reason else what
+    is_new = not what.endswith(reason)  # the reason of a time limit says the same
+    return f"{what}: {reason}" if is_new else what
