@@ -9,6 +9,7 @@ import pytest
 from psched.cli.commands import load, psched
 from psched.cli.daemon.master import master
 from psched.config import SETTINGS
+from psched.config.per_type import OF_A_TYPE
 from psched.process.signals import SIGNALS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,6 +131,12 @@ def test_the_page_of_settings_names_each_of_them_once():
     section = page.partition("| setting | default | |")[2].partition("\n\n")[0]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines()[2:]))
     assert sorted(named) == sorted(SETTINGS)
+
+
+def test_the_page_of_settings_names_those_of_one_schedule():
+    page = (DOCS / "settings.md").read_text()
+    sentence = page.partition("This is possible for ")[2].partition(".\n")[0]
+    assert re.findall(r"`(\w+)`", sentence) == sorted(OF_A_TYPE)
 
 
 def test_the_repository_names_no_folder_of_anybodys_machine():
