@@ -162,6 +162,7 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
             1,
             r"Error: data: is not JSON: .*; write a JSON object in quotes, such as '",
         ),
+        (["t1", "mail"], 1, r"Error: data: .*; for type mail without data: push t1 mail '\{\}'$"),
         (['t1={"k": 1'], 1, r"Error: data: is not JSON: .*; write a JSON object.* or add --raw$"),
         (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write a JSON object"),
         (["=1"], 1, "Error: key: must not be empty"),

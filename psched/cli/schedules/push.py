@@ -1,5 +1,6 @@
 """The command push."""
 
+import re
 from typing import Any
 
 import click
@@ -99,7 +100,7 @@ def push(
     key, type_, data = _task(words)
     if as_json and wait is None:
         raise click.UsageError("--json needs --wait")
-    fields, form = _payload(data, raw=raw, may_be_text=len(words) == 1)
+    fields, form = _payload(words, data, raw=raw)
     settings = settings_to_write(location)
     with open_schedules(settings) as schedules:
         try:
@@ -151,7 +152,7 @@ def _task(words: tuple[str, ...]) -> tuple[str, str | None, str]:
     return key, types[0] if types else None, data
 
 
-def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any], str | None]:
+def _payload(words: tuple[str, ...], data: str, *, raw: bool) -> tuple[dict[str, Any], str | None]:
     """Return the JSON object to store as the payload, and the form in which it wraps the data.
 
     The form is None if the data is a JSON object itself. `psched.base.payload` explains the forms.
@@ -163,6 +164,9 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
         return decode("data", stored, values=None), None
     except InvalidError as error:
         # A text that begins with { is refused, because it is probably a JSON object with a mistake.
-        if may_be_text and not stored.lstrip().startswith(b"{"):
+        if len(words) == 1 and not stored.lstrip().startswith(b"{"):
             return payload.wrap(stored)
-        raise InvalidError("data", f"{error.problem}; {_FIX}") from None
+        fix = _FIX
+        if words[1:] == (data,) and re.fullmatch(r"\w[\w.-]*", data):  # perhaps a type
+            fix += f"; for type {data} without data: push {words[0]} {data} '{{}}'"
+        raise InvalidError("data", f"{error.problem}; {fix}") from None
