@@ -31,6 +31,8 @@ NAMED = sorted(
 )
 
 
+SOURCES = "\n".join(path.read_text() for path in (ROOT / "psched").rglob("*.py"))
+
 PAGES = [ROOT / "README.md", ROOT / "bench" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -120,6 +122,18 @@ def test_the_columns_of_the_history_are_explained_in_their_order():
 def test_the_states_of_an_answer_are_those_that_there_are():
     named = {state for row in table("why.md", "code") for state in row[1].split(", ")}
     assert named == {*State}
+
+
+def test_the_page_of_own_stores_names_each_capability():
+    asked = {
+        name
+        for path in (ROOT / "psched").rglob("*.py")
+        for name in re.findall(r"isinstance\(\S*store, (\w+)\)", path.read_text())
+        if re.search(rf"^class {name}\(.*Protocol\):", SOURCES, re.MULTILINE)
+    }
+    page = (ROOT / "docs/backends.md").read_text()
+    assert len(asked) > 10
+    assert {name for name in asked if f"| `{name}` |" not in page} == set()
 
 
 OF_EVERY_COMMAND = {"--help", "--config", "--environment", "--database", "--table"}
