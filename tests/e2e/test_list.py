@@ -85,6 +85,16 @@ def test_what_is_due_and_what_runs_is_seen(service, listed):
     assert json.loads(service.psched("show", "due", "--json").stdout)["status"] == "due"
 
 
+def test_a_task_that_is_being_stopped_is_shown_with_its_scheduled_time(service, listed):
+    service.add("k", next_time=1893456000)
+    with service.sql() as connection:
+        connection.execute(
+            "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
+            " status = 'cancelling'"
+        )
+    assert re.fullmatch(r"k +cancelling +once +2030-01-01 00:00 +-", listed("--utc")[1])
+
+
 def test_a_task_that_runs_is_shown_as_running(service, listed):
     service.configure(exec_type=True)
     service.add("runs", "exec", data={"command": ["sleep", "600"]})

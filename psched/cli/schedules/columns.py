@@ -154,7 +154,7 @@ def _next_in_short(shown: Shown) -> str:
         return f"{format_span(late, most=2)} late" if late and row.next_run_time > 0 else "now"
     if status == PAUSED:
         return "-"  # its next_run_time is the end of the pause
-    instant = row.next_time if status == RUNNING else row.next_run_time
+    instant = row.next_run_time if row.owner is None else row.next_time
     return "-" if instant is None else short_time(instant, now, utc=shown.utc)
 
 
