@@ -104,6 +104,46 @@ def test_a_database_that_is_away_is_told(service):
     assert master.stop() == 0
 
 
+def test_a_task_whose_end_cannot_be_recorded_is_not_shown_as_running(service):
+    service.add("s1", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("s1")
+    with service.sql() as database:
+        database.execute("alter table psched rename to away")
+
+    service.open_gate("gate")
+    wait_until(
+        lambda: [task["state"] for task in asked(service)["workers"][0]["tasks"]] == ["ended"],
+        what="the end of the run",
+    )
+
+    shown = service.psched("status").stdout
+    assert re.search(r" pid \d+ ended, not recorded yet, started .* ago, lease ends in ", shown)
+    with service.sql() as database:
+        database.execute("alter table away rename to psched")
+    service.wait_for_finish("s1")
+    assert master.stop() == 0
+
+
+def test_the_time_of_a_lease_that_has_ended_is_not_negative(service):
+    service.configure(alive_time=6)
+    service.add("s1", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("s1")
+    with service.sql() as database:
+        database.execute("alter table psched rename to away")
+
+    wait_until(
+        lambda: asked(service)["workers"][0]["tasks"][0]["lease_left"] < 0,
+        what="the end of the lease",
+    )
+
+    shown = service.psched("status").stdout
+    assert re.search(r" pid \d+ ended, not recorded yet, .* ago, lease ended .* ago", shown)
+    assert "-" not in shown.partition("lease ended")[2].partition("\n")[0]
+    assert master.stop() == 0
+
+
 def test_records_of_the_run_history_that_are_lost_are_told(service):
     master = service.start()
     assert "lost_records" not in asked(service)["workers"][0]

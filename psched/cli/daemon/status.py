@@ -105,6 +105,22 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
         progress = "" if task["progress"] is None else f", {Progress(**task['progress'])}"
         yield (
             f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"
-            f" pid {task['pid']} {task['state']} for {format_duration(task['running_for'])},"
-            f" lease ends in {format_duration(task['lease_left'])}{progress}"
+            f" pid {task['pid']} {_state(task)}, {_lease(task['lease_left'])}{progress}"
         )
+
+
+def _state(task: Mapping[str, Any]) -> str:
+    """How far a task is; the time since its start is not the time since it has ended."""
+    since_start = format_duration(task["running_for"])
+    match task["state"]:
+        case "running":
+            return f"running for {since_start}"
+        case "ended":
+            return f"ended, not recorded yet, started {since_start} ago"
+        case reason:
+            return f"being stopped ({reason}), started {since_start} ago"
+
+
+def _lease(left: float) -> str:
+    when = format_duration(abs(left))
+    return f"lease ended {when} ago" if left < 0 else f"lease ends in {when}"
