@@ -12,7 +12,7 @@ from psched.config import Config
 from psched.core.attempts import returned
 from psched.core.history.changes import values
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.records import RunRecord
+from psched.core.history.records import Outcome, RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
 from psched.core.history.verify.extra_run_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.history.verify.findings import Findings, Kind
@@ -146,7 +146,9 @@ class Verifier:
             if proven:
                 since = RunSelection(since=(period.start - _SLACK) * 1000)
                 for record in self._all(self._history.runs, since):
-                    proven.pop(record.nonce, None)
+                    # That an attempt was lost is recorded by another worker.
+                    if record.outcome != Outcome.LOST:
+                        proven.pop(record.nonce, None)
             self._older = OlderWorkers(
                 nonces=proven.keys(),
                 until=max(proven.values(), default=0),

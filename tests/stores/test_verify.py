@@ -18,7 +18,7 @@ from psched.client.verifier import Verifier
 from psched.config import from_mapping
 from psched.core.definition import history_setting
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.recording import Recorder
+from psched.core.history.recording import Recorder, lost_record
 from psched.core.history.records import Attempt, AuditRecord, Outcome, WorkerRecord
 from psched.core.history.store_clock import StoreClock as Estimate
 from psched.core.history.verify import check as verify
@@ -397,6 +397,19 @@ class TestOlderWorkers:
         psched.work()
         self.lose(psched, 0, key="ours")
         assert self.seen(psched) == ([("missing", "ours", 0, 1)], 1)
+
+    def test_a_record_of_its_death_is_by_another_worker(self, psched, older):
+        self.start(psched)
+        for key in ("theirs", "lost"):
+            psched.schedules.push(key, "t")
+        older.run("theirs")
+        lost = older.claim("lost")
+        assert self.seen(psched) == ([], 1)
+
+        now = int(psched.clock.wall())
+        record = lost_record(lost, attempt=1, claimed_at=now, ended=now * 1000, reason="it died")
+        psched.store.record([record])
+        assert self.seen(psched) == ([], 1)
 
 
 TIDES = """
