@@ -114,8 +114,9 @@ def test_it_says_why_there_is_no_output(service):
     service.add("mute", "prints", data={}, output="both")
     service.add("old", "prints", data={"text": "x\n"}, output="both")
     service.add("next", "prints", next_time=4_000_000_000, output="both")
+    service.add("unrecorded", "prints", data={"text": "x\n"}, output="both")
     service.start()
-    for key in ("secret", "mute", "old"):
+    for key in ("secret", "mute", "old", "unrecorded"):
         service.wait_for_finish(key)
 
     def refused(*arguments):
@@ -127,6 +128,10 @@ def test_it_says_why_there_is_no_output(service):
     assert "the setting output is service" in refused("secret")
     assert "the setting output is service" in refused("later")
     assert "next: it has not run yet; its next run is in" in refused("next", "-f")
+    with service.sql() as database:  # as a worker without a run history leaves it
+        database.execute("delete from psched_runs where key = 'unrecorded'")
+        database.execute("delete from psched_output where key = 'unrecorded'")
+    assert "unrecorded: no output of it is kept; it is finished" in refused("unrecorded")
     assert "mute: attempt 1 of 2001-09-09T01:46:40+00:00: it has printed nothing" in refused("mute")
     assert "no schedule has the key 'none', and no output of one is kept" in refused("none")
     no_seven = "old: no output of attempt 7 is kept; psched history old shows the attempts"

@@ -274,7 +274,9 @@ class AskedOutput:
             return f"{self._key}: {not_kept_by(setting)}"
         if self._settings.history != "all":
             return f"{self._key}: no output is kept"
-        return f"{self._key}: it has not run yet; {prospect(row, self._schedules.now())}"
+        # Only a lease raises the fence: of a worker of an older version, or long ago.
+        why = "no output of it is kept" if row.fence else "it has not run yet"
+        return f"{self._key}: {why}; {prospect(row, self._schedules.now())}"
 
     def _not_kept(self, row: Row | None, run: Run | None) -> str:
         """Why there is no output of an attempt."""
