@@ -40,6 +40,7 @@ from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unbloc
 from psched.process.spawner import SystemSpawner
 from psched.service.generation import ConfigSource, ProgramSource
 from psched.service.immortal import make_code_immortal
+from psched.service.own_code import unless_upgraded
 from psched.service.service_file import ServiceFile
 from psched.service.worker_boot import redirect_log
 from psched.triggers.zone import find_zone
@@ -176,7 +177,7 @@ def _run(
         cgroup=cgroup,
     )
     master = Master(
-        read_spec,
+        unless_upgraded(read_spec),
         workers,
         clock=CLOCK,
         respawn=Respawn(random.Random()),  # noqa: S311  # jitter

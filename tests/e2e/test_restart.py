@@ -1,10 +1,13 @@
 """HUP and USR1: new code and new settings for what comes, while what runs finishes as it began."""
 
 import re
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
+import psched
 from support.run_log import completed
 from support.waiting import stays, wait_for_end, wait_until
 
@@ -120,6 +123,32 @@ def test_what_cannot_be_started_leaves_the_old_generation_at_work(versioned):
     service.add("mended", "versioned")
     assert code_of(service.runs.wait("mended", completed(1))[0]) == 2
     assert [run.end for run in service.runs.runs("long")] == ["returned"]
+    assert master.stop() == 0
+
+
+def test_an_upgrade_of_psched_itself_needs_a_new_master(service):
+    """A worker of a master that was started before would mix the code of two versions."""
+    package = Path(shutil.copytree(Path(psched.__file__).parent, service.folder / "site" / "psched"))
+    service.env["PYTHONPATH"] = str(package.parent)
+    master = service.start()
+    code = package / "stores" / "sql" / "store.py"
+    was = code.read_text()
+
+    code.write_text("raise ImportError('a module of another version')")
+    master.send(signal.SIGHUP)
+    master.wait_for_log("generation 2 could not be started: psched itself was changed")
+
+    said = service.psched("status").stdout
+    assert "last restart failed: psched itself was changed on this host" in said
+    assert "systemctl restart psched" in said
+    service.add("s1")
+    service.wait_for_finish("s1")
+
+    # The same code is no upgrade, even if the file is a new one.
+    code.unlink()
+    code.write_text(was)
+    master.send(signal.SIGHUP)
+    master.wait_for_generation(2)
     assert master.stop() == 0
 
 
