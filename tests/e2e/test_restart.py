@@ -128,7 +128,9 @@ def test_what_cannot_be_started_leaves_the_old_generation_at_work(versioned):
 
 def test_an_upgrade_of_psched_itself_needs_a_new_master(service):
     """A worker of a master that was started before would mix the code of two versions."""
-    package = Path(shutil.copytree(Path(psched.__file__).parent, service.folder / "site" / "psched"))
+    package = Path(
+        shutil.copytree(Path(psched.__file__).parent, service.folder / "site" / "psched")
+    )
     service.env["PYTHONPATH"] = str(package.parent)
     master = service.start()
     code = package / "stores" / "sql" / "store.py"
