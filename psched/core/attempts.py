@@ -17,10 +17,14 @@ from dataclasses import replace as changed
 from math import ceil
 
 from psched.base.stable_hash import stable_hash
+from psched.base.texts import counted
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
 from psched.triggers.trigger import Trigger, first
+
+WORKER_DIED = "its worker died"
+"""The reason of a row whose lease was released because its worker has died."""
 
 _MOST_DOUBLINGS = 32
 """The largest number of doublings. After so many doublings, a wait of a second is longer than every
@@ -163,6 +167,12 @@ def is_exhausted(row: Row, definition: Definition) -> bool:
     return 0 < definition.settings.max_attempts <= row.attempt
 
 
+def _was_settled(row: Row) -> bool:
+    """Whether the last lease of a claimed row was settled by its own worker."""
+    settled = (row.settled_by or "").rpartition("#")[2]
+    return settled == str(row.fence - 1) and row.reason != WORKER_DIED
+
+
 def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
     """Decide whether to give up the occurrence of a row that has just been claimed.
 
@@ -172,9 +182,13 @@ def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, s
     """
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
-        # The last allowed attempt was made already. Its worker must have died, because otherwise
-        # the occurrence would have been given up at the end of that attempt.
-        return FAILED, f"gave up: its worker died in the last of {most} attempts"
+        # The last allowed attempt was made already. At its end the occurrence would have been given
+        # up, so its worker has died, or more attempts were allowed then, or on that host.
+        if not _was_settled(row):
+            return FAILED, f"gave up: its worker died in the last of {most} attempts"
+        why = f": {row.reason}" if row.reason else ""
+        made = counted(row.attempt - 1, "attempt")
+        return FAILED, f"gave up after {made}, because max_attempts is {most}{why}"
     if definition.trigger is not None or not expire or row.next_time is None:
         return None
     created = row.created_at or 0

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.attempts import while_borrowed
+from psched.core.attempts import WORKER_DIED, while_borrowed
 from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
 from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -274,7 +274,7 @@ class PlainStore(Store, abc.ABC):
                         # reason of a paused row contains the end of its pause.
                         reason=row.reason
                         if row.attempt < 1 or row.status == PAUSED
-                        else "its worker died",
+                        else WORKER_DIED,
                     )
                     freed.append(row.key)
             return freed

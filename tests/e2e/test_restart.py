@@ -126,6 +126,22 @@ def test_what_cannot_be_started_leaves_the_old_generation_at_work(versioned):
     assert master.stop() == 0
 
 
+def test_who_has_failed_more_often_than_is_allowed_now_has_lost_no_worker(service):
+    service.configure(retry_wait=1)
+    service.add("s1", data={"fail": 1000})
+    master = service.start()
+    service.wait_for_row("s1", lambda row: row.attempt >= 3)
+
+    service.configure(max_attempts=2)
+    master.send(signal.SIGHUP)
+    ended = service.wait_for_row("s1", lambda row: row.status == "failed")
+
+    why = "gave up after [3-9] attempts, because max_attempts is 2: RecorderError: as it was told"
+    assert re.fullmatch(why, ended.reason)
+    master.wait_for_log(f"alert, gave_up, s1: it was given up: {why}")
+    assert master.stop() == 0
+
+
 def test_an_upgrade_of_psched_itself_needs_a_new_master(service):
     """A worker of a master that was started before would mix the code of two versions."""
     package = Path(

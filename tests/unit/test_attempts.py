@@ -1,5 +1,6 @@
 """Tests of attempts: how long a failed task waits for the next one, and when it gives up."""
 
+from dataclasses import replace as changed
 from itertools import pairwise
 from statistics import mean
 
@@ -171,6 +172,22 @@ class TestSpent:
             status, reason = given_up(row, NOON, max_attempts=2)
             assert status == FAILED
             assert reason == "gave up: its worker died in the last of 2 attempts"
+
+    def test_whose_last_attempt_was_settled_was_allowed_more_attempts_then(self):
+        row = Row(key="k", next_time=NOON, created_at=NOON, attempt=3, fence=3, reason="no good")
+        died = "gave up: its worker died in the last of 2 attempts"
+        fewer = "gave up after 2 attempts, because max_attempts is 2: no good"
+        for settled_by, reason, said in (
+            (None, "no good", died),
+            ("w.1#1", "no good", died),
+            ("w.1#2", "its worker died", died),
+            ("w.1#2", "no good", fewer),
+        ):
+            claimed = changed(row, settled_by=settled_by, reason=reason)
+            assert given_up(claimed, NOON, max_attempts=2) == (FAILED, said)
+        alone = changed(row, settled_by="w.1#2", reason=None, attempt=2)
+        said = "gave up after 1 attempt, because max_attempts is 1"
+        assert given_up(alone, NOON, max_attempts=1) == (FAILED, said)
 
 
 class TestExpiry:

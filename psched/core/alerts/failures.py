@@ -290,7 +290,9 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
         case (Fate.EXPIRED, _):
             what = "it has expired"
         case (Fate.GAVE_UP, _):
-            what = f"it was given up after {counted(record.attempt, 'attempt')}"
+            # Nothing ran if a worker has given it up when it claimed it; the reason says more then.
+            after = f" after {counted(record.attempt, 'attempt')}" if record.attempt else ""
+            what = f"it was given up{after}"
         case (_, Outcome.TIMED_OUT):
             what = f"attempt {record.attempt} was stopped at its time limit"
         case (_, Outcome.LOST):

@@ -19,6 +19,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.config import redis_urls
+from psched.core.attempts import WORKER_DIED
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord, WorkerRecord
 from psched.core.model import MARKS, PAUSED, RUNNING, Row, Settlement, Token
@@ -377,7 +378,7 @@ class RedisStore(WatchStore):
             attempt=row.attempt,
             claimed_at=row.claimed_at,
             ended=ended,
-            reason="its worker died",
+            reason=WORKER_DIED,
             worker=worker,
         )
         return history_encoding.encode_run(record)

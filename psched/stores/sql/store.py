@@ -24,7 +24,7 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.alerts.watching import ActiveRows, Place, RowPage
-from psched.core.attempts import wait_after_death
+from psched.core.attempts import WORKER_DIED, wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
@@ -350,7 +350,7 @@ class SqlStore(AlertStore[Statements]):
                 status=row.status,
                 # A lease that was no attempt changes nothing, so what somebody has written about
                 # the row remains. The reason of a paused row contains the end of its pause.
-                reason=row.reason if row.attempt < 1 or row.status == PAUSED else "its worker died",
+                reason=row.reason if row.attempt < 1 or row.status == PAUSED else WORKER_DIED,
             )
             for row in dead
         ]
@@ -372,7 +372,7 @@ class SqlStore(AlertStore[Statements]):
                 attempt=row.attempt,
                 claimed_at=row.claimed_at,
                 ended=now * 1000,
-                reason="its worker died",
+                reason=WORKER_DIED,
                 worker=worker,
             )
             # `claim` counts an attempt, and `claim_keys` does not. So if the number is below 1, no
