@@ -107,9 +107,9 @@ def _print(migrator: "Migrator", report: "Report", *, dry: bool) -> None:
         click.echo("note: resource and max_running are kept in options, but not enforced")
     remaining = report.remaining + migrator.others.total()
     if remaining:
+        correct = "correct those that are refused, and " if report.refused else ""
         raise click.ClickException(
-            f"{remaining} rows {'would remain' if dry else 'remain'};"
-            " correct those that are refused, and run it again"
+            f"{remaining} rows {'would remain' if dry else 'remain'}; {correct}run it again"
         )
 
 
