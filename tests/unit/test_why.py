@@ -547,6 +547,16 @@ class TestSituations:
         assert ask("02:30", overdue, **off).code == Code.WAITING
         assert ask("02:30", schedule(created_at=NOW - 60), **off).code == Code.BEFORE_CREATION
 
+    def test_perfectscheds_table_does_not_tell_a_lease_from_a_wait(self):
+        leased = schedule(next_time=TODAY, next_run_time=NOW + 9)
+        answer = ask("02:30", leased, settings=COMPAT)
+        assert (answer.code, answer.details["run_at"]) == (Code.WILL_RUN, NOW + 9)
+        assert "is running, or will run at" in answer.sentence
+        delayed = schedule(next_time=TODAY, next_run_time=NOW + 9, delay=NOW + 9 - TODAY)
+        assert " will run at " in ask("02:30", delayed, settings=COMPAT).sentence
+        for row, settings in ((delayed, COMPAT), (leased, SETTINGS)):
+            assert "is running" not in ask("02:30", row, settings=settings).sentence
+
     def test_the_trigger_that_applied_then_is_used(self):
         changed = change("modify", TODAY + 60, {"cron": "0 1 * * *"}, {"cron": "30 2 * * *"})
         record = ran(TODAY - 5400)

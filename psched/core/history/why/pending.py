@@ -70,6 +70,13 @@ def answer_at_cursor(case: Case, row: Row) -> Answer:
         text = f"will be retried at {case.time(run_at)} because {because}"
         return case.answer(Code.RETRYING, State.WILL_RUN, text, run_at=run_at, **details_of(case))
     if run_at > now:
+        keeps_owners = case.facts.settings.store_kind.keeps_status
+        if not keeps_owners and case.instant <= now and run_at != case.instant + row.delay:
+            text = (
+                f"is running, or will run at {case.time(run_at)}: PerfectSched's table does not"
+                " tell a lease from a wait"
+            )
+            return case.answer(Code.WILL_RUN, State.WILL_RUN, text, run_at=run_at)
         return _will_run(case, run_at)
     if row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
         return dropped
