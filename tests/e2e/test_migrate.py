@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import time
 
 import pytest
 
@@ -64,7 +63,8 @@ def test_what_it_cannot_move_is_named_and_its_exit_status_is_1(service, make_old
 
 def test_what_may_be_running_is_moved_another_time_and_needs_no_correction(service, make_old):
     old = make_old(service)
-    old.insert(schedule("busy", at=int(time.time()) + 200, next_time=int(time.time()) - 60))
+    [[now]] = [row.values() for row in old("SELECT CAST(strftime('%s') AS INTEGER)")]
+    old.insert(schedule("busy", at=now + 200, next_time=now - 60))
     done = service.invoke("migrate", "schedules")
     assert done.exit_code == 1
     assert "running, left for the next time: 1\nrefused, left where they are: 0\n" in done.stdout

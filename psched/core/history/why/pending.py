@@ -70,13 +70,6 @@ def answer_at_cursor(case: Case, row: Row) -> Answer:
         text = f"will be retried at {case.time(run_at)} because {because}"
         return case.answer(Code.RETRYING, State.WILL_RUN, text, run_at=run_at, **details_of(case))
     if run_at > now:
-        keeps_owners = case.facts.settings.store_kind.keeps_status
-        if not keeps_owners and case.instant <= now and run_at != case.instant + row.delay:
-            text = (
-                f"is running, or will run at {case.time(run_at)}: PerfectSched's table does not"
-                " tell a lease from a wait"
-            )
-            return case.answer(Code.WILL_RUN, State.WILL_RUN, text, run_at=run_at)
         return _will_run(case, run_at)
     if row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
         return dropped
@@ -208,7 +201,22 @@ def _will_run(case: Case, run_at: int) -> Answer:
     later = run_at - case.instant
     delayed = f", {format_duration(later)} after its scheduled time" if later > 0 else ""
     text = f"will run at {case.time(run_at)}{delayed}" if later else "will run then"
+    if _may_be_leased(case, later):
+        lease = "PerfectSched's table does not tell a lease from a wait"
+        text = f"is running, or will run at {case.time(run_at)}: {lease}"
     return case.answer(Code.WILL_RUN, State.WILL_RUN, text, run_at=run_at)
+
+
+def _may_be_leased(case: Case, later: int) -> bool:
+    """Whether what looks like a wait can be a lease, because the table has no column for owners.
+
+    Args:
+        case: the question.
+        later: seconds from the scheduled time to the end of the wait or of the lease.
+    """
+    facts = case.facts
+    has_begun = case.instant <= facts.now and facts.row is not None and later != facts.row.delay
+    return has_begun and not facts.settings.store_kind.keeps_status
 
 
 def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None = None) -> Answer:
