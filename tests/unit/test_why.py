@@ -612,6 +612,31 @@ class TestSituations:
         unknown = ask("02:30", row, workers=workers, ran_between=lambda _a, _b: None)
         assert unknown.code == Code.WAITING
 
+    def test_a_worker_that_has_let_a_lease_end_is_dead_and_not_busy(self):
+        since = NOW - 5
+        row = schedule(
+            cron=None, next_time=NOW - 60, next_run_time=since, owner="n1.7", claimed_at=NOW - 20
+        )
+        workers = [alive(TODAY, nonce="n1"), alive(TODAY, nonce="n2", types='["mail"]')]
+        answer = ask(None, row, workers=workers, leased=lambda: [row])
+        assert answer.code == Code.NO_WORKER_TAKES_TYPE, answer.sentence
+        alone = ask(None, row, workers=workers[:1], leased=lambda: [row])
+        assert alone.code == Code.NO_WORKER, alone.sentence
+
+    def test_an_occurrence_whose_lease_has_ended_is_not_still_running(self):
+        row = schedule(
+            cron="* * * * *",
+            next_time=NOW - 180,
+            next_run_time=NOW - 5,
+            owner="n1.7",
+            claimed_at=NOW - 170,
+        )
+        answer = ask(None, row, workers=[alive(TODAY)], leased=lambda: [row])
+        assert answer.code == Code.NO_WORKER
+        assert "still running" not in answer.sentence
+        assert "waits for an earlier one: the occurrence of " in answer.sentence
+        assert "but the lease ended at " in answer.sentence
+
     def test_a_worker_that_was_just_killed_is_not_promised(self):
         def asked(age, **fields):
             row = schedule(cron=None, next_time=NOW - age, next_run_time=NOW - age)

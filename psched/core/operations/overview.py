@@ -156,12 +156,15 @@ def made_of(
     """Make an overview of rows that were read at nearly the same time.
 
     A row whose lease the worker of an extra run holds beside its own is neither shown nor counted
-    as running, because the row of the extra run is.
+    as running, because the row of the extra run is. Nor is it late if that lease has ended, unless
+    the row was late before.
     """
-    late = [row for row in due if row.next_run_time is None or row.next_run_time <= floor(now)]
-    lost = {row.key for row in late}
+    ended = [row for row in due if row.next_run_time is None or row.next_run_time <= floor(now)]
+    lost = {row.key for row in ended}
+    late = [row for row in ended if not _waits_after_extra_run(row, now)]
     runs = [row for row in leased if returned(row) is None]
     running = [row for row in runs if row.key not in lost and (row.next_run_time or 0) > now]
+    over = len(leased) - len(running)
     running.sort(key=lambda row: (row.claimed_at or now, row.key))
     return Overview(
         now=now,
@@ -169,8 +172,18 @@ def made_of(
         late=late[:limit],
         following=following[:limit],
         paused=paused[:limit],
-        counts={**counts, RUNNING: counts[RUNNING] - (len(leased) - len(runs))},
+        counts={
+            **counts,
+            RUNNING: counts[RUNNING] - over,
+            DUE: counts[DUE] - (len(ended) - len(late)),
+        },
     )
+
+
+def _waits_after_extra_run(row: Row, now: float) -> bool:
+    """Whether only the lease of an extra run has ended, and the row itself is not due."""
+    before = returned(row)
+    return before is not None and (before[0] is None or before[0] > now)
 
 
 def _is_following(row: Row, now: float) -> bool:

@@ -67,7 +67,7 @@ def find_cause(
     if facts.no_history is not None or until <= since:
         return None
     workers = facts.workers_since(int(since) - _BEFORE)
-    alive = {each.nonce: _alive(each, facts.now) for each in workers}
+    alive = _lives(workers, facts)
     takers = [each for each in workers if _takes(each, type_)]
     anybody = union(alive.values())
     window = [(since, until)]
@@ -102,10 +102,12 @@ def newest_record(facts: Facts, type_: str) -> int | None:
     Returns:
         The newest of these times, in Unix seconds; None if there is no such worker.
     """
+    workers = facts.workers_since(int(facts.now) - TOLERANCE)
+    alive = _lives(workers, facts)
     seen = (
         each.seen
-        for each in facts.workers_since(int(facts.now) - TOLERANCE)
-        if _alive(each, facts.now)[1] > facts.now and each.busy < each.slots and _takes(each, type_)
+        for each in workers
+        if alive[each.nonce][1] > facts.now and each.busy < each.slots and _takes(each, type_)
     )
     return max(seen, default=None)
 
@@ -135,6 +137,21 @@ def _explains(
 def _main(parts: Sequence[Interval], *, waits: bool) -> Interval:
     """The last part if the wait goes on, else the longest one."""
     return parts[-1] if waits else max(parts, key=lambda part: part[1] - part[0])
+
+
+def _lives(workers: Sequence[WorkerRecord], facts: Facts) -> dict[str, Interval]:
+    """When each worker was alive, by its nonce.
+
+    A worker that has let a lease end without a word was alive until then: it extends its leases, or
+    gives them back.
+    """
+    lives = {each.nonce: _alive(each, facts.now) for each in workers}
+    for row in facts.leased():
+        end, nonce = row.next_run_time, nonce_of(row.owner or "")
+        if end is not None and end <= facts.now and nonce in lives:
+            start, until = lives[nonce]
+            lives[nonce] = start, max(start, min(until, end))
+    return lives
 
 
 def _alive(worker: WorkerRecord, now: float) -> Interval:
@@ -236,4 +253,5 @@ def _occupied(
         if row.owner is not None and returned(row) is None:
             # The time of the claim is missing if a worker of an older version has claimed the row.
             since = now - BEAT_INTERVAL if row.claimed_at is None else row.claimed_at
-            yield nonce_of(row.owner), (since, now + 1)
+            until = now if row.next_run_time is None else min(row.next_run_time, now)
+            yield nonce_of(row.owner), (since, until + 1)

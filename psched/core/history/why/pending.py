@@ -1,6 +1,7 @@
 """Answers from the row of a schedule: what is running, waiting, or will run."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from psched.base.errors import InvalidError
@@ -84,7 +85,7 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
     if row.owner is None and row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
         return dropped
     cursor, since = case.time(row.next_time or 0), case.run_from
-    if row.owner is not None:
+    if row.owner is not None and (row.next_run_time or inf) > case.facts.now:
         first = f"the occurrence of {cursor} is still running"
     elif row.next_run_time is not None and row.next_run_time > case.facts.now:
         again = "runs again" if row.attempt > 0 else "runs"
