@@ -101,6 +101,15 @@ def given_back(row: Row, owner: str | None = None) -> Row:
     return changed(row, owner=owner, next_run_time=next_run_time, attempt=attempt)
 
 
+def as_it_waits(row: Row, now: float) -> Row:
+    """A row as it is known to be now: given back if the worker of an extra run has let it go.
+
+    No worker has claimed the row since that lease has ended. The row need not be due.
+    """
+    has_ended = row.next_run_time is not None and row.next_run_time <= now
+    return given_back(row) if has_ended else row
+
+
 def while_borrowed(row: Row) -> int | None:
     """The ``attempt`` of a free row while an extra run's worker holds its lease.
 

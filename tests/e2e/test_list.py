@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from psched.cli.text_table import FIRST_ROWS
+from psched.core.attempts import borrowed
 from support.waiting import wait_until
 
 
@@ -35,6 +36,21 @@ def test_without_schedules_it_says_how_to_add_one(listed):
     assert line.startswith("no schedules; add one: psched add KEY TYPE 'CRON' [DATA]")
     assert listed("--status", "failed") == ["no schedule matches"]
     assert listed("--json") == []
+
+
+def test_a_schedule_is_not_due_because_an_extra_run_has_lost_its_lease(service, listed):
+    at = 1893456000
+    service.add("held", every=5400, next_time=at)
+    service.add("late", every=5400, next_time=1000)
+    with service.sql() as database:
+        note = "update psched set owner = 'w.1', fence = 1, next_run_time = 9, attempt = ?"
+        database.execute(f"{note} where id = 'held'", (borrowed(at, 0),))
+        database.execute(f"{note} where id = 'late'", (borrowed(1000, 0),))
+    shown = {line.split()[0]: line for line in listed("--utc")[1:-1]}
+    assert re.match(r"held +waiting +every 1h30m +2030-01-01 00:00", shown["held"])
+    assert re.match(r"late +due ", shown["late"])
+    assert keys(listed("--due")) == ["late"]
+    assert re.search("^status: +waiting$", service.psched("show", "held").stdout, re.MULTILINE)
 
 
 def test_the_table_has_status_schedule_and_next_run_and_no_payload(service, listed):

@@ -21,7 +21,7 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert
-from psched.core.attempts import given_back
+from psched.core.attempts import as_it_waits, given_back
 from psched.core.definition import ping_setting, settings_of
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
@@ -113,14 +113,15 @@ def read_details(
         NotFoundError: there is none with this key.
     """
     schedule = schedules[key]
-    row = schedules.shown_as_paused()(schedule.metadata().row)
+    now = schedules.now()
+    row = schedules.shown_as_paused()(as_it_waits(schedule.metadata().row, now))
     attempts = _attempts(schedule)
     progress = None
     if row.owner is not None and row.next_time is not None:
         progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
     return Details(
         row=row,
-        now=schedules.now(),
+        now=now,
         alerts=open_alerts(schedules, key),
         attempts=attempts,
         last=None if attempts is None else _last(schedules, key, attempts),

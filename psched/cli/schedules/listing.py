@@ -30,6 +30,7 @@ from psched.cli.schedules.status import DUE, shown_status
 from psched.cli.text_table import print_table
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find
+from psched.core.attempts import as_it_waits
 from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, PAUSED, RUNNING, STATUSES, WAITING, Row
 from psched.core.schedule import ListOrder
@@ -198,8 +199,9 @@ def find_rows(
         "label": labels or None,
         "due": due,
     }
-    rows = (as_shown(row) for row in find(schedules, keys, conditions, order))
-    rows = (row for row in rows if not due or row.status != PAUSED)
+    found = find(schedules, keys, conditions, order)
+    rows = (as_shown(as_it_waits(row, now)) for row in found)
+    rows = (row for row in rows if not due or _is_due(row, now))
     return (row for row in rows if not shown or shown_status(row, now) in shown)
 
 
@@ -234,6 +236,11 @@ def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
     except NotSupportedError:
         return None
     return schedules.last_runs
+
+
+def _is_due(row: Row, now: float) -> bool:
+    """Whether a row that the store has found to be due is shown as due."""
+    return row.status != PAUSED and (row.next_run_time is None or row.next_run_time <= now)
 
 
 def _sorted_by(sort: str, rows: Iterable[Row], now: float, *, keeps_data: bool) -> Iterator[Row]:
