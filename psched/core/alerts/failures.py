@@ -303,6 +303,7 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
             what = f"attempt {record.attempt} has failed"
     if record.key != schedule_key(record.key):
         what = f"extra run {record.key}: {what}"
-    reason = cut(visible(redaction.text(record.reason or "")), _LONGEST_TEXT)
+    reason = redaction.text(record.reason or "").removeprefix("gave up: ")
+    reason = cut(visible(reason), _LONGEST_TEXT)
     is_new = not what.endswith(reason)  # the reason of a time limit says the same
     return f"{what}: {reason}" if is_new else what
