@@ -192,6 +192,14 @@ def test_of_a_schedule_that_is_gone_the_runs_are_still_found(site, write):
     assert "finished" in get(site, "occurrence", **link).text
 
 
+@pytest.mark.parametrize("page", ["schedule", "occurrence", "runs"])
+def test_a_key_that_no_store_has_is_told_without_harm(site, page):
+    shown = get(site, page, key="a\u202eb\0c", type="a\0b")
+    assert shown.status in {200, 404}
+    assert "\0" not in shown.body
+    assert not re.search(r">[^<]*\u202e", shown.body)
+
+
 def test_hidden_values_are_hidden_on_every_page(schedules, settings, write):
     hiding = settings.with_settings(redact=["password"])
     schedules.add("k", "t", next_time=4_000_000_000, data={"password": "secret1"})

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import jinja2
 
 from psched.base.errors import InvalidError, NotFoundError, PschedError
-from psched.base.texts import visible
+from psched.base.texts import storable, visible
 from psched.cli.running_here import table_of
 from psched.cli.top.reading import Reader
 from psched.cli.web.pages import PAGES, Asked, Page
@@ -139,9 +139,10 @@ class Site:
     def _made(self, make: Callable[[Asked], Page], query: str) -> Page:
         """The page that is asked for, or one that says why there is none."""
         try:
-            fields = dict(parse_qsl(query, max_num_fields=_MOST_FIELDS))
+            pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS)
         except ValueError:
             return _refusal(HTTPStatus.BAD_REQUEST, "There are too many fields in the query.")
+        fields = {name: storable(value) for name, value in pairs}
         asked = Asked(
             self._schedules, self._settings, self._reader, self._redaction, fields, self._utc
         )
