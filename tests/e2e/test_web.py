@@ -122,6 +122,20 @@ def test_while_the_store_is_away_the_pages_say_so(make_service, open_database, s
         assert web.process.status is None
 
 
+def test_a_client_that_sends_many_requests_and_reads_no_answer_holds_up_nobody(service, start_web):
+    service.init()
+    web = start_web(service)
+    request = b"GET /runs HTTP/1.1\r\nHost: localhost\r\n"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(str(web.path))
+        connection.sendall(request + b"\r\n" + request + b"Connection: close\r\n\r\n")
+        with connection.makefile("rb") as answers:
+            answer = answers.read()
+    assert answer.count(b"HTTP/1.1 200 OK") == 1  # the others wait for nothing
+    assert b"\r\nConnection: close\r\n" in answer
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, -15)])
 def test_a_signal_ends_it(service, start_web, number, status):
     service.init()

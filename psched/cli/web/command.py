@@ -25,9 +25,6 @@ from psched.monitor.server import listen
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 """The host names of requests from this host."""
 
-_MOST_BODY = 65_536
-"""The most bytes of the body of a request; no page needs one."""
-
 
 def _place(_context: click.Context, _option: click.Parameter, value: str) -> Place:
     wrong = click.BadParameter(
@@ -98,9 +95,9 @@ def web(location: ConfigLocation, *, place: Place, hosts: Collection[str], utc: 
 
 def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc: bool) -> None:
     """Serve the pages until a signal ends this process."""
-    import waitress  # noqa: PLC0415  # few commands need these packages
-
+    # Few commands need these packages.
     from psched.cli.top.reading import Reader  # noqa: PLC0415
+    from psched.cli.web.server import serve  # noqa: PLC0415
     from psched.cli.web.site import Site  # noqa: PLC0415
 
     schedules = open_schedules(settings)
@@ -114,13 +111,9 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc
         why = error.strerror or error
         raise click.ClickException(f"cannot listen on {where}: {why}") from None
     try:
-        # One thread, because it has one connection to the store.
-        server = waitress.create_server(
-            site, sockets=[listener], threads=1, ident="psched", max_request_body_size=_MOST_BODY
-        )
         click.echo(f"psched web: {where}")
         sys.stdout.flush()
-        server.run()
+        serve(site, listener)
     finally:
         listener.close()
         if place.socket is not None:
