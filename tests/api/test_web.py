@@ -8,7 +8,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from psched.base.clock import SystemClock
+from psched.cli.history.live_output import LiveHere
 from psched.cli.top.reading import Reader
+from psched.cli.web import pages
 from psched.cli.web.site import Site
 from support.run_records import not_run, run_record
 
@@ -200,14 +202,31 @@ def test_a_key_that_no_store_has_is_told_without_harm(site, page):
     assert not re.search(r">[^<]*\u202e", shown.body)
 
 
+def test_a_master_that_hangs_up_while_it_is_asked_does_not_take_the_page_with_it(
+    schedules, site, monkeypatch
+):
+    def messages():
+        yield {"dropped": 0, "waiting": 10, "data": b"begun"}
+        raise ConnectionResetError("the master has hung up")
+
+    schedules.add("k", "t", next_time=1_000_000_000)
+    [row] = schedules._store.claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0).rows
+    first = {"scheduled_time": row.next_time, "owner": row.owner, "attempt": 1, "collected": 1}
+    live = LiveHere("k", first, messages())
+    monkeypatch.setattr(pages, "find_live", lambda *_: (live, 0, []))
+    page = get(site, "occurrence", key="k")
+    assert page.status == 200
+    assert "running; psched logs -f k shows what it prints" in page.text
+
+
 def test_hidden_values_are_hidden_on_every_page(schedules, settings, write):
     hiding = settings.with_settings(redact=["password"])
     schedules.add("k", "t", next_time=4_000_000_000, data={"password": "secret1"})
     write(run_record(outcome="failed", reason="password=secret1", error="password: secret1"))
     site = site_of(schedules, hiding)
     [link] = get(site, "runs").links("occurrence")
-    pages = [get(site), get(site, "schedules"), get(site, "schedule", key="k"), get(site, "runs")]
-    for page in *pages, get(site, "occurrence", **link):
+    shown = [get(site), get(site, "schedules"), get(site, "schedule", key="k"), get(site, "runs")]
+    for page in *shown, get(site, "occurrence", **link):
         assert page.status == 200
         assert "secret1" not in page.body
 

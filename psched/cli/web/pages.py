@@ -312,11 +312,12 @@ def _live(asked: Asked, key: str, time: int) -> Printed | None:
     if row.owner is None or row.next_time != time:
         return None
     live, _, _ = find_live(asked.settings, key)
-    if live is None or not live.is_collected or live.attempt.owner != row.owner:
-        return Printed(f"running; psched logs -f {visible(key)} shows what it prints", "", None)
-    output = live.so_far()
-    about = about_output(output, None, utc=asked.utc, is_running=True)
-    return Printed(about, "", _text(asked, output.text))
+    if live is not None and live.is_collected and live.attempt.owner == row.owner:
+        with suppress(OSError):  # its master has hung up
+            output = live.so_far()
+            about = about_output(output, None, utc=asked.utc, is_running=True)
+            return Printed(about, "", _text(asked, output.text))
+    return Printed(f"running; psched logs -f {visible(key)} shows what it prints", "", None)
 
 
 def _printed(asked: Asked, key: str, time: int, runs: Iterable[Run]) -> Iterator[Printed]:
