@@ -171,6 +171,24 @@ def test_a_place_where_it_cannot_listen_is_refused(service, start_web):
     assert taken.stderr.startswith(f"Error: cannot listen on http://127.0.0.1:{port}/: ")
 
 
+def test_requests_to_the_address_that_it_tells_are_answered(service, request):
+    service.init()
+    log = service.folder / "web.log"
+    log.write_text("")
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        place = "{}:{}".format(*free.getsockname())
+    command = [*service.psched_command, "web", "--listen", place]
+    process = OwnedProcess(command, output=log, cwd=service.folder, env=service.env)
+    request.addfinalizer(process.close)
+    wait_until(lambda: f"psched web: http://{place}/" in log.read_text(), what="its start")
+    connection = http.client.HTTPConnection(place, timeout=PATIENCE)
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    assert response.status == 200
+
+
 @pytest.mark.parametrize("package", ["jinja2", "waitress"])
 def test_without_a_package_it_says_what_to_install(service, package):
     hides = f"import sys; sys.modules['{package}'] = None; "

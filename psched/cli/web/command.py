@@ -67,7 +67,7 @@ def _place(_context: click.Context, _option: click.Parameter, value: str) -> Pla
     metavar="NAME",
     multiple=True,
     help="Host name that requests may be addressed to, as by a web server that passes them on; may"
-    " be repeated. localhost, 127.0.0.1 and [::1] always are.",
+    " be repeated. localhost, 127.0.0.1, [::1] and that of --listen always are.",
 )
 @click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
 @options.database
@@ -89,7 +89,7 @@ def web(location: ConfigLocation, *, place: Place, hosts: Collection[str], utc: 
         if find_spec(package) is None:
             raise ConfigError(f"web: needs the package {package}: pip install psched[web]")
     settings = settings_to_read(location)
-    allowed = None if place.socket is not None else {*_LOCAL, *hosts}
+    allowed = None if place.socket is not None else {*_LOCAL, _address(place)[0], *hosts}
     _serve(place, settings, allowed, utc=utc)
 
 
@@ -121,5 +121,6 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc
 
 
 def _address(place: Place) -> tuple[str, int]:
+    """The host and the port of a place, as in a URL."""
     host, port = place.tcp or ("", 0)
     return (f"[{host}]" if ":" in host else host), port
