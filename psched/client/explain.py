@@ -134,7 +134,8 @@ class _Reader:
         return self.send(lambda: [*self.history.audits(selection)])
 
     def workers_since(self, since: int) -> Sequence[WorkerRecord]:
-        return self.send(lambda: self.history.workers(since))
+        # A row that another client has written can have a time that no column can store.
+        return self.send(lambda: self.history.workers(max(0, since)))
 
     def ran_between(self, start: float, end: float) -> Sequence[RunRecord] | None:
         def read() -> Sequence[RunRecord] | None:

@@ -132,5 +132,8 @@ def describe_dropped(definition: Definition, cursor: int, oldest: int | None) ->
 
 
 def iso(instant: int) -> str:
-    """An instant in UTC as ISO 8601 text."""
-    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """An instant in UTC as ISO 8601 text; in Unix seconds if no date has it."""
+    try:
+        return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(instant)

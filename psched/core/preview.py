@@ -137,7 +137,9 @@ def upcoming_occurrences(
     oldest, about = cursor, "runs now" if row.owner is not None else None
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
         # We apply the catch-up policy as a worker will apply it when it claims the row.
-        oldest = oldest_kept(trigger, cursor, definition, max(now, row.next_run_time))
+        # A client other than psched can have written a time that no date has.
+        due = min(row.next_run_time, LATEST_TIME)
+        oldest = oldest_kept(trigger, cursor, definition, max(now, due))
         about = None if oldest == cursor else describe_dropped(definition, cursor, oldest)
     if oldest is None:
         return []

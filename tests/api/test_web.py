@@ -184,6 +184,18 @@ def test_a_wrong_value_is_told_by_its_name(site, page, query, told):
     assert told in shown.text
 
 
+@pytest.mark.parametrize("time", [2**63 - 1, 0, -(2**63)])
+@pytest.mark.parametrize("column", ["next_time", "next_run_time", "created_at", "claimed_at"])
+def test_a_time_that_no_date_has_prevents_no_page(schedules, site, sql, column, time):
+    schedules.add("k", "t", cron="0 3 * * *", next_time=1_900_000_000)
+    sql(f"UPDATE {{table}} SET {column} = {time}")  # noqa: S608  # ours
+    for page in "", "schedules", "runs":
+        assert get(site, page).status == 200
+    for query in {"key": "k"}, {"key": "k", "time": "1900000000"}:
+        assert get(site, "occurrence", **query).status == 200
+    assert get(site, "schedule", key="k").status == 200
+
+
 def test_of_a_schedule_that_is_gone_the_runs_are_still_found(site, write):
     record = run_record("gone")
     write(record)

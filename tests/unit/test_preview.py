@@ -260,6 +260,12 @@ def test_a_run_that_is_overdue_is_due_for_some_time(columns, now, text):
     assert overdue(first, row, now) == text
 
 
+def test_a_lease_that_no_date_ends_is_no_search_without_end():
+    row = Row(key="k", cron="0 0 * * *", next_time=NOON, next_run_time=2**63 - 1)
+    first, *_ = upcoming_occurrences(row, parse_row(row, SETTINGS), 2, NOON)
+    assert first.time <= LATEST_TIME
+
+
 def test_a_time_that_a_clock_change_skips_is_never_due():
     row = Row(
         key="k", cron="30 2 * * *", timezone="Europe/Paris", options='{"dst_policy": "wallclock"}',

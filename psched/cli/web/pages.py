@@ -35,6 +35,7 @@ from psched.cli.top.sections import number_text, sections_of, summary, with_paus
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.config import Config
+from psched.core.columns import LATEST_TIME
 from psched.core.definition import output_setting
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -284,7 +285,7 @@ def _occurrence(asked: Asked) -> Page:
     runs: Sequence[Run] = ()
     printed: Sequence[Printed] = ()
     live = None
-    if answer.time is not None:
+    if answer.time is not None and 0 <= answer.time <= LATEST_TIME:
         with suppress(NotSupportedError):
             runs = [*asked.schedules.runs(key, time=answer.time, limit=_ATTEMPTS)]
         live = _live(asked, key, answer.time)
