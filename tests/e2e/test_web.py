@@ -163,7 +163,7 @@ def test_a_place_where_it_cannot_listen_is_refused(service, start_web):
     for place in "8080", "localhost", "localhost:x", "example.org:80", "unix:web.sock", "[::1]:0":
         refused = service.psched("web", "--listen", place)
         assert refused.returncode == 2
-        assert "is neither an address of this host" in refused.stderr.replace("\n", " ")
+        assert "is neither a loopback address" in refused.stderr.replace("\n", " ")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         taken = service.psched("web", "--listen", f"127.0.0.1:{port}")

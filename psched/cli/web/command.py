@@ -28,7 +28,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 def _place(_context: click.Context, _option: click.Parameter, value: str) -> Place:
     wrong = click.BadParameter(
-        f"{value!r} is neither an address of this host, such as 127.0.0.1:8080, nor unix:/PATH."
+        f"{value!r} is neither a loopback address, such as 127.0.0.1:8080, nor unix:/PATH."
     )
     kind, _, path = value.partition(":")
     if kind == "unix":
@@ -59,7 +59,7 @@ def _place(_context: click.Context, _option: click.Parameter, value: str) -> Pla
     default="127.0.0.1:8080",
     show_default=True,
     callback=_place,
-    help="Address of this host; or unix:/PATH, a socket for this user and their group.",
+    help="Loopback address; or unix:/PATH, a socket for this user and their group.",
 )
 @click.option(
     "--allowed-host",
