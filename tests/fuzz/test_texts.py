@@ -195,8 +195,8 @@ def test_a_fault_in_reading_a_crontab_is_found(monkeypatch):
 
 # --- command lines -------------------------------------------------------------------------
 
-NEVER_ENDING = {"run"}
-"""Commands that become a master."""
+NEVER_ENDING = {"run", "web"}
+"""Commands that serve until a signal ends them."""
 
 EXITS = {0, 1, 2, 3}
 

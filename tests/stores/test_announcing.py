@@ -169,7 +169,7 @@ def test_other_databases_announce_nothing_and_refuse_to_listen(open_store, begin
 def test_the_rights_in_the_documentation_suffice_and_a_push_needs_none_of_them(database):
     document = (Path(__file__).parents[2] / "docs/redis.md").read_text()
     [needed] = re.findall(r"\nACL SETUSER psched on >SECRET (.*)\n", document)
-    [more] = re.findall(r"needs these rights, besides those above: `(.*)`", document)
+    [more] = re.findall(r"needs these rights, besides those above: `([^`]*)`", document)
     make_store(database.url).init()
     url = database.url.replace("://", "://announcer:s3cret@")
 

@@ -13,6 +13,7 @@ from psched.cli.alerts.shown import OF_OPEN, sentence
 from psched.cli.alerts.shown import table_row as alert_row
 from psched.cli.history.asked_output import not_kept_by
 from psched.cli.history.command import COLOURS as OUTCOME_COLOURS
+from psched.cli.history.live_elsewhere import SOON
 from psched.cli.history.live_output import find_live
 from psched.cli.history.output_text import about_output
 from psched.cli.history.run_text import View, columns_for, result, table_row
@@ -53,6 +54,9 @@ _MOST_ROWS = 5000
 
 _ATTEMPTS = 100
 """The most records of an occurrence that are shown."""
+
+_NOT_YET = "No output yet."
+"""The output of an attempt is stored a moment after its record."""
 
 _OUTPUTS = 20
 """The most attempts of an occurrence whose output is shown."""
@@ -290,6 +294,9 @@ def _occurrence(asked: Asked) -> Page:
             runs = [*asked.schedules.runs(key, time=answer.time, limit=_ATTEMPTS)]
         live = _live(asked, key, answer.time)
         printed = [*_printed(asked, key, answer.time, runs)]
+    no_output = None
+    if live is None and not any(map(_has_output, printed)):
+        no_output = _no_output(asked, key, runs)
     values = {
         "title": visible(key),
         "key": key,
@@ -299,9 +306,10 @@ def _occurrence(asked: Asked) -> Page:
         "attempts": _runs_table(runs, key, asked.view()),
         "live": live,
         "printed": printed,
-        "no_output": None if live or any(map(_has_output, printed)) else _no_output(asked, key),
+        "no_output": no_output,
     }
-    return Page("occurrence.html", values, refresh=0 if live is None else _REFRESH)
+    goes_on = live is not None or no_output == _NOT_YET
+    return Page("occurrence.html", values, refresh=_REFRESH if goes_on else 0)
 
 
 def _live(asked: Asked, key: str, time: int) -> Printed | None:
@@ -343,13 +351,21 @@ def _has_output(printed: Printed) -> bool:
     return printed.output is not None
 
 
-def _no_output(asked: Asked, key: str) -> str:
-    """Why no output of a schedule is shown."""
+def _no_output(asked: Asked, key: str, runs: Sequence[Run]) -> str:
+    """Why no output of an occurrence is shown.
+
+    Args:
+        asked: what the page is made from.
+        key: the key of the schedule.
+        runs: the records of the occurrence, the newest first.
+    """
     setting = asked.settings.output
     with suppress(NotFoundError):
         setting = output_setting(asked.schedules.read(key).row, asked.settings)
     if setting not in KEPT:
         return f"No output: {not_kept_by(setting)}."
+    if runs and asked.schedules.now() - runs[0].ended <= SOON:
+        return _NOT_YET
     return "No output: none was printed, or it is not kept any more."
 
 
