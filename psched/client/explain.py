@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 
 from psched.base.errors import InvalidError
 from psched.base.retry import Send
@@ -96,7 +96,7 @@ def explain_from_store(
             backfilled=reader.backfilled,
             oldest=reader.oldest,
             ran_between=reader.ran_between,
-            leased=reader.leased,
+            leased=cache(reader.leased),
         )
     shown = facts.zone(zone)
     asked = None if time is None else parse_asked(time, shown, now)

@@ -108,6 +108,7 @@ def test_the_pages_lead_from_a_schedule_to_its_runs_and_to_why_it_did_not_run(
     skipped = get(site, "occurrence", **other)
     assert skipped.status == 200
     assert "skipped" in skipped.text
+    assert "No output" not in skipped.text
 
 
 def test_any_key_is_shown_as_it_is_and_its_links_lead_to_it(schedules, site, write):

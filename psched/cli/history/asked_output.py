@@ -41,6 +41,10 @@ _NEWEST = 10
 """Among so many of the newest records is that of an attempt that was followed until now."""
 
 
+PRINTED_NOTHING = "it has printed nothing"
+"""Why there is no output of an attempt, if no setting and no fault is the reason."""
+
+
 class AskedOutput:
     """Finds the output that the user asks for.
 
@@ -189,7 +193,7 @@ class AskedOutput:
             problems = "; ".join(self._problems)
             where = f"{self._named(row)} is running, but its output cannot be read here: {problems}"
         if (setting := output_setting(row, self._settings)) not in KEPT:
-            text = f"{where}; {not_kept_by(setting)}"
+            text = f"{where}; {_by_setting(setting)}"
             if setting == "service":
                 text += "; psched logs shows it on the host that runs the task"
             raise NotFoundError(text)
@@ -271,7 +275,7 @@ class AskedOutput:
         if row is None:
             return f"no schedule has the key {self._key!r}, and no output of one is kept"
         if (setting := output_setting(row, self._settings)) not in KEPT:
-            return f"{self._key}: {not_kept_by(setting)}"
+            return f"{self._key}: {_by_setting(setting)}"
         if self._settings.history != "all":
             return f"{self._key}: no output is kept"
         # Only a lease raises the fence: of a worker of an older version, or long ago.
@@ -279,24 +283,34 @@ class AskedOutput:
         return f"{self._key}: {why}; {prospect(row, self._schedules.now())}"
 
     def _not_kept(self, row: Row | None, run: Run | None) -> str:
-        """Why there is no output of an attempt."""
-        setting = self._settings.output
-        if row is not None:
-            setting = output_setting(row, self._settings)
-        elif run is not None:
-            setting = self._settings.types.get(run.type, {}).get("output", setting)
-        if setting not in KEPT:
-            return not_kept_by(setting)
-        if run is not None and run.outcome == Outcome.LOST and run.reason != SERVER_DIED:
-            return _lost(run, setting)
-        keep = self._settings.output_keep
-        if run is not None and keep and self._schedules.now() - run.ended > keep:
-            return f"its output was deleted, because output_keep is {format_span(int(keep))}"
-        return "it has printed nothing"
+        return why_not_kept(row, run, self._settings, self._schedules.now())
 
 
-def not_kept_by(setting: str) -> str:
-    """Why there is no output if the setting ``output`` has this value, which is none of `KEPT`."""
+def why_not_kept(row: Row | None, run: Run | None, settings: Config, now: float) -> str:
+    """Why there is no output of an attempt.
+
+    Args:
+        row: the row of its schedule; None if it was deleted.
+        run: the record of the attempt; None if it has none yet.
+        settings: the settings of this command.
+        now: the time of the store's clock, in Unix seconds.
+    """
+    setting = settings.output
+    if row is not None:
+        setting = output_setting(row, settings)
+    elif run is not None:
+        setting = settings.types.get(run.type, {}).get("output", setting)
+    if setting not in KEPT:
+        return _by_setting(setting)
+    if run is not None and run.outcome == Outcome.LOST and run.reason != SERVER_DIED:
+        return _lost(run, setting)
+    keep = settings.output_keep
+    if run is not None and keep and now - run.ended > keep:
+        return f"its output was deleted, because output_keep is {format_span(int(keep))}"
+    return PRINTED_NOTHING
+
+
+def _by_setting(setting: str) -> str:
     return f"its output is not kept, because the setting output is {setting}"
 
 

@@ -25,7 +25,7 @@ def heading(output: Output, run: Run | None, *, utc: bool, is_running: bool = Fa
 
 
 def about_output(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
-    """Of which attempt an output is, how this has ended, and what is missing.
+    """Say which attempt has printed an output, how it has ended, and what is missing.
 
     Args:
         output: the output.

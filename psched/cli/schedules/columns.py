@@ -12,7 +12,7 @@ from psched.base.texts import cut
 from psched.cli.history.run_text import last_in_short
 from psched.cli.output import one_line
 from psched.cli.schedules.status import DUE, shown_reason, shown_status
-from psched.cli.text_table import Colours, TableRow
+from psched.cli.text_table import Colours
 from psched.cli.time_format import format_span, format_time, short_time
 from psched.core.columns import annotation, decode
 from psched.core.history.redaction import Redaction
@@ -193,6 +193,15 @@ CELLS: Mapping[str, Cell] = {
 COLOURS = Colours("STATUS", _COLOURS)
 
 
+def columns_with(find_last: FindLast | None) -> Sequence[str]:
+    """The columns that are shown unless the user chooses others.
+
+    Args:
+        find_last: finds the last runs; None if there is no run history.
+    """
+    return [column for column in COLUMNS if column != LAST or find_last is not None]
+
+
 def table_rows(
     rows: Iterable[Row],
     columns: Sequence[str],
@@ -201,8 +210,8 @@ def table_rows(
     utc: bool,
     redaction: Redaction,
     find_last: FindLast | None,
-) -> Iterator[TableRow]:
-    """Yield the rows of the table while they are read.
+) -> Iterator[tuple[Row, Sequence[str]]]:
+    """Yield each row with its cells in the table, while the rows are read.
 
     Args:
         rows: the rows of the schedules.
@@ -214,7 +223,7 @@ def table_rows(
     """
     for row, last in with_last_runs(rows, find_last):
         shown = Shown(row, now, utc, redaction, last)
-        yield TableRow([CELLS[column](shown) for column in columns])
+        yield row, [CELLS[column](shown) for column in columns]
 
 
 def with_last_runs(

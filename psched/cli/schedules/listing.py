@@ -21,13 +21,14 @@ from psched.cli.schedules.columns import (
     COLUMNS,
     LAST,
     FindLast,
+    columns_with,
     table_rows,
     with_last_runs,
 )
 from psched.cli.schedules.legacy_table import print_legacy_table
 from psched.cli.schedules.row_object import row_object
 from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.text_table import print_table
+from psched.cli.text_table import TableRow, print_table
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find
 from psched.core.attempts import as_it_waits
@@ -224,9 +225,9 @@ def _print_table(
         find_last = schedules.last_runs if LAST in columns else None
     else:
         find_last = last_runs_of(schedules)
-        columns = [column for column in COLUMNS if column != LAST or find_last is not None]
+        columns = columns_with(find_last)
     shown = table_rows(rows, columns, now, utc=utc, redaction=redaction, find_last=find_last)
-    return print_table(columns, shown, COLOURS)
+    return print_table(columns, (TableRow(cells) for _, cells in shown), COLOURS)
 
 
 def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:

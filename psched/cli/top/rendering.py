@@ -18,8 +18,7 @@ from psched.cli.top.sections import (
     WARNING,
     Place,
     Section,
-    about,
-    number_text,
+    about_master,
     sections_of,
     summary,
     with_pause,
@@ -126,7 +125,7 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
     yield Line(summary(snapshot))
     masters = sorted(snapshot.masters, key=lambda each: each.seen is not None)
     for master in masters[:_MOST_MASTERS]:
-        yield Line(about(master))
+        yield Line(about_master(master))
     if more := masters[_MOST_MASTERS:]:
         free, slots = sum(each.free for each in more), sum(each.slots for each in more)
         yield Line(f"{len(more)} more hosts, {free} of {slots} slots free")
@@ -148,10 +147,7 @@ def _body(sections: Sequence[Section], room: int | None, view: View) -> Iterator
         at = next((i for i, entry in enumerate(section.entries) if entry.place == view.selected), 0)
         begin = max(0, at - most + 1)
         shown = section.entries[begin : begin + most]
-        number = number_text(section.total, section.counted)
-        if len(shown) < section.total:
-            number = f"{len(shown)} of {number}"
-        table = [[f"{section.name} {number}", *section.headings], *(e.cells for e in shown)]
+        table = [[section.title(len(shown)), *section.headings], *(e.cells for e in shown)]
         widths = widths_of(table, view.width - len(GAP))
         yield Line(f"  {_joined(table[0], widths)}", HEADING)
         for entry in shown:

@@ -62,6 +62,11 @@ class Section(NamedTuple):
     counted: int = MOST_COUNTED
     """At this number the count has ended, so that there may be more."""
 
+    def title(self, shown: int) -> str:
+        """The name of the section, and how many rows it has, if so many of them are shown."""
+        number = number_text(self.total, self.counted)
+        return f"{self.name} {number if shown >= self.total else f'{shown} of {number}'}"
+
 
 def summary(snapshot: Snapshot) -> str:
     """How many tasks run, are late, have failed or are paused, and how many more can start."""
@@ -82,7 +87,7 @@ def number_text(count: int, counted: int = MOST_COUNTED) -> str:
     return f"{count} or more" if count >= counted else str(count)
 
 
-def about(master: Master) -> str:
+def about_master(master: Master) -> str:
     """A master of this host, or another host, in one line."""
     parts = [f"{master.free} of {master.slots} slots free"]
     if master.clock is not None:

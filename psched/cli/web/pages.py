@@ -11,14 +11,14 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.texts import visible
 from psched.cli.alerts.shown import OF_OPEN, sentence
 from psched.cli.alerts.shown import table_row as alert_row
-from psched.cli.history.asked_output import not_kept_by
+from psched.cli.history.asked_output import PRINTED_NOTHING, why_not_kept
 from psched.cli.history.command import COLOURS as OUTCOME_COLOURS
 from psched.cli.history.live_elsewhere import SOON
 from psched.cli.history.live_output import find_live
 from psched.cli.history.output_text import about_output
 from psched.cli.history.run_text import View, columns_for, result, table_row
-from psched.cli.schedules.columns import CELLS, COLUMNS, LAST, Shown, with_last_runs
 from psched.cli.schedules.columns import COLOURS as STATUS_COLOURS
+from psched.cli.schedules.columns import columns_with, table_rows
 from psched.cli.schedules.details import (
     durations_line,
     extra_run_lines,
@@ -31,17 +31,15 @@ from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
 from psched.cli.text_table import Colours
 from psched.cli.time_format import format_time, read_since
 from psched.cli.top.reading import Reader
-from psched.cli.top.sections import about as about_master
-from psched.cli.top.sections import number_text, sections_of, summary, with_pause
+from psched.cli.top.sections import about_master, sections_of, summary, with_pause
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.config import Config
 from psched.core.columns import LATEST_TIME
-from psched.core.definition import output_setting
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
+from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
-from psched.core.output.records import KEPT
 
 _REFRESH = 5
 """Seconds after which a browser reads a page of what happens now again."""
@@ -60,6 +58,9 @@ _NOT_YET = "No output yet."
 
 _OUTPUTS = 20
 """The most attempts of an occurrence whose output is shown."""
+
+
+_NO_COLOURS = Colours("", {})
 
 
 class Asked(NamedTuple):
@@ -92,8 +93,10 @@ class Asked(NamedTuple):
             InvalidError: the query has another value.
         """
         text = self.query.get("limit", str(_ROWS))
-        if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= _MOST_ROWS:
-            return int(text[:9])
+        # The first digits suffice, and int() refuses thousands of them.
+        number = int(text[:9]) if text.isascii() and text.isdecimal() else 0
+        if 0 < number <= _MOST_ROWS:
+            return number
         raise InvalidError("limit", f"{text!r} is no number from 1 to {_MOST_ROWS}")
 
 
@@ -160,8 +163,6 @@ def _now(asked: Asked) -> Page:
     now = snapshot.now or 0.0
     tables = []
     for section in sections_of(snapshot, utc=asked.utc):
-        shown, number = len(section.entries), number_text(section.total, section.counted)
-        count = number if shown >= section.total else f"{shown} of {number}"
         rows = [
             [
                 Cell(entry.cells[0], _schedule_link(entry.task.key), entry.style),
@@ -169,9 +170,8 @@ def _now(asked: Asked) -> Page:
             ]
             for entry in section.entries
         ]
-        tables.append(
-            (f"{section.name.capitalize()} {count}", Table(["KEY", *section.headings], rows))
-        )
+        title = section.title(len(section.entries)).capitalize()
+        tables.append((title, Table(["KEY", *section.headings], rows)))
     alerts = None
     if not snapshot.away:
         with suppress(NotSupportedError):
@@ -193,14 +193,9 @@ def _alerts(asked: Asked, now: float) -> Table | None:
     """The open alerts; None if there are none."""
     rows = []
     for alert in islice(asked.schedules.alerts(), _ROWS):
-        cells = [
-            Cell(text)
-            for text in alert_row(alert, OF_OPEN, now, asked.redaction, utc=asked.utc).cells
-        ]
-        if alert.key:
-            place = OF_OPEN.index("KEY")
-            cells[place] = Cell(cells[place].text, _schedule_link(alert.key))
-        rows.append(cells)
+        texts = alert_row(alert, OF_OPEN, now, asked.redaction, utc=asked.utc).cells
+        links = {"KEY": _schedule_link(alert.key)} if alert.key else {}
+        rows.append(_cells(OF_OPEN, texts, links))
     return Table(OF_OPEN, rows) if rows else None
 
 
@@ -220,12 +215,19 @@ def _schedules(asked: Asked) -> Page:
         now=now,
     )
     find_last = last_runs_of(asked.schedules)
-    columns = [name for name in COLUMNS if name != LAST or find_last is not None]
-    made = []
-    for row, last in with_last_runs(islice(rows, limit), find_last):
-        shown = Shown(row, now, asked.utc, asked.redaction, last)
-        cells = [CELLS[column](shown) for column in columns]
-        made.append(_cells(columns, cells, {"KEY": _schedule_link(row.key)}, STATUS_COLOURS))
+    columns = columns_with(find_last)
+    shown = table_rows(
+        islice(rows, limit),
+        columns,
+        now,
+        utc=asked.utc,
+        redaction=asked.redaction,
+        find_last=find_last,
+    )
+    made = [
+        _cells(columns, cells, {"KEY": _schedule_link(row.key)}, STATUS_COLOURS)
+        for row, cells in shown
+    ]
     more = next(rows, None) is not None
     values = {
         "title": "Schedules and tasks",
@@ -288,22 +290,26 @@ def _occurrence(asked: Asked) -> Page:
     answer = asked.schedules.why(key, time, "UTC" if asked.utc else None)
     runs: Sequence[Run] = ()
     printed: Sequence[Printed] = ()
-    live = None
+    row, live, no_output, view = None, None, None, asked.view()
+    with suppress(NotFoundError):
+        row = asked.schedules.read(key).row
     if answer.time is not None and 0 <= answer.time <= LATEST_TIME:
         with suppress(NotSupportedError):
             runs = [*asked.schedules.runs(key, time=answer.time, limit=_ATTEMPTS)]
-        live = _live(asked, key, answer.time)
+        live = _live(asked, row, answer.time)
         printed = [*_printed(asked, key, answer.time, runs)]
-    no_output = None
-    if live is None and not any(map(_has_output, printed)):
-        no_output = _no_output(asked, key, runs)
+    attempt = next((run for run in runs if run.outcome is not None), None)
+    if attempt and live is None and all(each.output is None for each in printed):
+        is_soon = view.now - attempt.ended <= SOON
+        why = why_not_kept(row, attempt, asked.settings, view.now)
+        no_output = _NOT_YET if is_soon and why == PRINTED_NOTHING else f"No output: {why}."
     values = {
         "title": visible(key),
         "key": key,
         "schedule": _schedule_link(schedule_key(key)),
         "time": time or "",
         "why": visible(asked.redaction.text(answer.sentence)),
-        "attempts": _runs_table(runs, key, asked.view()),
+        "attempts": _runs_table(runs, key, view),
         "live": live,
         "printed": printed,
         "no_output": no_output,
@@ -312,21 +318,17 @@ def _occurrence(asked: Asked) -> Page:
     return Page("occurrence.html", values, refresh=_REFRESH if goes_on else 0)
 
 
-def _live(asked: Asked, key: str, time: int) -> Printed | None:
+def _live(asked: Asked, row: Row | None, time: int) -> Printed | None:
     """What the running attempt of an occurrence has printed so far; None if it does not run."""
-    try:
-        row = asked.schedules.read(key).row
-    except NotFoundError:
+    if row is None or row.owner is None or row.next_time != time:
         return None
-    if row.owner is None or row.next_time != time:
-        return None
-    live, _, _ = find_live(asked.settings, key)
+    live, _, _ = find_live(asked.settings, row.key)
     if live is not None and live.is_collected and live.attempt.owner == row.owner:
         with suppress(OSError):  # its master has hung up
             output = live.so_far()
             about = about_output(output, None, utc=asked.utc, is_running=True)
             return Printed(about, "", _text(asked, output.text))
-    return Printed(f"running; psched logs -f {visible(key)} shows what it prints", "", None)
+    return Printed(f"running; psched logs -f {visible(row.key)} shows what it prints", "", None)
 
 
 def _printed(asked: Asked, key: str, time: int, runs: Iterable[Run]) -> Iterator[Printed]:
@@ -345,28 +347,6 @@ def _printed(asked: Asked, key: str, time: int, runs: Iterable[Run]) -> Iterator
         yield Printed(about, _text(asked, run.error or ""), shown)
     for output in outputs.values():  # the setting history omits their records
         yield Printed(about_output(output, None, utc=asked.utc), "", _text(asked, output.text))
-
-
-def _has_output(printed: Printed) -> bool:
-    return printed.output is not None
-
-
-def _no_output(asked: Asked, key: str, runs: Sequence[Run]) -> str:
-    """Why no output of an occurrence is shown.
-
-    Args:
-        asked: what the page is made from.
-        key: the key of the schedule.
-        runs: the records of the occurrence, the newest first.
-    """
-    setting = asked.settings.output
-    with suppress(NotFoundError):
-        setting = output_setting(asked.schedules.read(key).row, asked.settings)
-    if setting not in KEPT:
-        return f"No output: {not_kept_by(setting)}."
-    if runs and asked.schedules.now() - runs[0].ended <= SOON:
-        return _NOT_YET
-    return "No output: none was printed, or it is not kept any more."
 
 
 def _text(asked: Asked, text: str) -> str:
@@ -393,14 +373,13 @@ def _runs_table(runs: Sequence[Run], key: str | None, view: View) -> Table:
 
 
 def _cells(
-    columns: Sequence[str], texts: Sequence[str], links: Mapping[str, str], colours: Colours
+    columns: Sequence[str],
+    texts: Sequence[str],
+    links: Mapping[str, str],
+    colours: Colours = _NO_COLOURS,
 ) -> Sequence[Cell]:
     return [
-        Cell(
-            text,
-            links.get(name, ""),
-            (colours.of.get(text) or "") if name == colours.column else "",
-        )
+        Cell(text, links.get(name, ""), colours.of.get(text, "") if name == colours.column else "")
         for name, text in zip(columns, texts, strict=True)
     ]
 
