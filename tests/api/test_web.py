@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -11,6 +12,7 @@ from psched.base.clock import SystemClock
 from psched.cli.history.live_output import LiveHere
 from psched.cli.top.reading import Reader
 from psched.cli.web import pages
+from psched.cli.web import site as site_module
 from psched.cli.web.site import Site
 from support.run_records import not_run, run_record
 
@@ -260,6 +262,18 @@ def test_hidden_values_are_hidden_on_every_page(schedules, settings, write):
 def test_only_requests_to_allowed_hosts_are_answered(schedules, settings, host, status):
     site = site_of(schedules, settings, ("localhost", "psched.example"))
     assert get(site, host=host).status == status
+
+
+def test_an_upgrade_changes_no_page_of_a_process_that_runs(
+    schedules, settings, monkeypatch, tmp_path
+):
+    installed = tmp_path / "templates"
+    shutil.copytree(site_module._FILES, installed)
+    monkeypatch.setattr(site_module, "_FILES", installed)
+    site = site_of(schedules, settings)
+    shutil.rmtree(installed)
+    assert get(site).status == 200
+    assert get(site, "schedules").status == 200
 
 
 def test_nothing_but_reading_is_possible(schedules, site):

@@ -78,7 +78,10 @@ class Site:
         self._utc = utc
         self._redaction = Redaction(settings.redact)
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_FILES),
+            # Read once: after an upgrade, the files are those of another version, or are gone.
+            loader=jinja2.DictLoader(
+                {path.name: path.read_text("utf-8") for path in _FILES.glob("*.html")}
+            ),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
