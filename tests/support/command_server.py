@@ -1,4 +1,4 @@
-"""Runs the command ``psched`` without importing psched and its packages each time.
+"""Runs psched's programs without importing psched and its packages each time.
 
     python -P command_server.py DESCRIPTOR
 
@@ -14,15 +14,35 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
+import setproctitle
+
+from psched import cli
 from psched.process import kernel
+
+# The commands must not find there what tests share.
+sys.path.insert(0, str(Path(__file__).parent))
+import process_owner  # noqa: E402  # found there only
+
+del sys.path[0]
+
+MAINS = {
+    "psched": ("psched", cli.main),
+    "psched.cli.daemon.master": ("psched-master", cli.master_main),
+}
+"""What runs in place of ``python -m MODULE``: the name of the program, and its function."""
 
 PRELOADED = (
     "psched.cli.commands",
+    "psched.cli.daemon.master",
+    "psched.service.run",
     "psched.stores.sql.store",
     "sqlalchemy.dialects.sqlite",
     "sqlalchemy.dialects.mysql.pymysql",
@@ -30,7 +50,7 @@ PRELOADED = (
 )
 
 
-def serve(listening: socket.socket) -> None:
+def serve(listening: socket.socket) -> dict[str, Any]:
     """Fork a process for each command. The function returns in these processes only."""
     server = os.getpid()
     while True:
@@ -45,8 +65,20 @@ def serve(listening: socket.socket) -> None:
             break
         connection.close()
     listening.close()
-    kernel.die_with_parent(server)
-    request, outputs, _, _ = socket.recv_fds(connection, 2**20, 2)
+    text, descriptors, _, _ = socket.recv_fds(connection, 2**20, 3)
+    request: dict[str, Any] = json.loads(text)
+    leave_zombies = request.pop("leave_zombies", None)
+    if leave_zombies is None:
+        kernel.die_with_parent(server)
+        run_to_its_end(connection, descriptors)
+    else:
+        connection.close()
+        run_owned(descriptors, leave_zombies=leave_zombies)
+    return request
+
+
+def run_to_its_end(connection: socket.socket, outputs: list[int]) -> None:
+    """Fork the command, and report its exit status. Returns in the command's process."""
     waiting = os.getpid()
     if command := os.fork():
         # Who reads the output must see its end.
@@ -57,30 +89,47 @@ def serve(listening: socket.socket) -> None:
         os._exit(0)
     kernel.die_with_parent(waiting)
     connection.close()
-    for number, output in enumerate(outputs, 1):
-        os.dup2(output, number)
+    take(os.open(os.devnull, os.O_RDONLY), *outputs)
+
+
+def run_owned(descriptors: list[int], *, leave_zombies: bool) -> None:
+    """Fork the command, and own it. Returns in the command's process."""
+    *own, output = descriptors
+    os.setsid()
+    take(*own)
+    process_owner.become_owner()
+    if command := os.fork():
         os.close(output)
-    become(**json.loads(request))
+        with suppress(ProcessLookupError):  # it may have done so itself, and ended
+            os.setpgid(command, command)
+        process_owner.own(command, leaves_zombies=leave_zombies)
+        os._exit(0)
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    take(os.open(os.devnull, os.O_RDONLY), output, os.dup(output))
 
 
-def become(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
-    """Set what ``python -m psched`` finds when it starts, with nothing on standard input."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+def take(*descriptors: int) -> None:
+    """Make these the standard input, output and error."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def become(module: str, arguments: list[str], cwd: str, env: dict[str, str]) -> None:
+    """Set what ``python -m MODULE`` finds when it starts, and run it."""
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
     os.chdir(cwd)
-    sys.argv = ["psched", *arguments]
     sys.path.insert(0, cwd)
+    name, main = MAINS[module]
+    sys.argv = [name, *arguments]
+    main()
 
 
 if __name__ == "__main__":
-    for name in PRELOADED:
-        importlib.import_module(name)
-    serve(socket.socket(fileno=int(sys.argv[1])))
-
-    from psched.cli import main
-
-    main()
+    for preloaded in PRELOADED:
+        importlib.import_module(preloaded)
+    setproctitle.getproctitle()  # finds its place, which it cannot after `become`
+    become(**serve(socket.socket(fileno=int(sys.argv[1]))))

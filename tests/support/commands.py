@@ -1,4 +1,4 @@
-"""Commands of ``psched`` that tests run in processes of their own, see `support.command_server`."""
+"""Commands of psched that tests run in processes of their own, see `support.command_server`."""
 
 import atexit
 import contextlib
@@ -20,44 +20,90 @@ SERVER = Path(__file__).with_name("command_server.py")
 INTERPRETER = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 """The variables by which the server's interpreter is started."""
 
+PROGRAMS = "psched", "psched.cli.daemon.master"
+"""The modules that are run: ``python -m`` one of them."""
+
 _OF_INTERPRETERS = ("PYTHON", "LC_", "LANG", "LD_")
 
 
-def can_be_forked(environment: Mapping[str, str]) -> bool:
-    """Whether an interpreter that starts with this environment is like that of the server."""
-    given = {name: text for name, text in environment.items() if name.startswith(_OF_INTERPRETERS)}
-    return given == INTERPRETER
+def can_be_forked(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether it is a program of ours, by an interpreter that starts like that of the server."""
+    given = {name: text for name, text in env.items() if name.startswith(_OF_INTERPRETERS)}
+    interpreter, *program = command[:3]
+    return (
+        [interpreter, *program[:1]] == [sys.executable, "-m"]
+        and program[1:] != []
+        and program[1] in PROGRAMS
+        and given == INTERPRETER
+    )
 
 
-def run_psched(
-    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+def run_forked(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``psched`` and wait for its end.
-
-    Args:
-        arguments: without the name of the program.
-        cwd: the folder to run it in.
-        env: its environment; `can_be_forked` is true for it.
+    """Run a command that can be forked, with nothing on its input, and wait for its end.
 
     Raises:
         TimeoutError: it did not end.
     """
-    request = json.dumps({"arguments": [*arguments], "cwd": str(cwd), "env": {**env}})
     with contextlib.ExitStack() as opened:
 
         def output() -> IO[bytes]:
             return opened.enter_context(tempfile.TemporaryFile())
 
         outputs = output(), output()
-        connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        connection.settimeout(HANG_TIMEOUT)
-        connection.connect(_server())
-        socket.send_fds(connection, [request.encode()], [each.fileno() for each in outputs])
+        connection = opened.enter_context(_connection())
+        _send(connection, command, cwd, env, [each.fileno() for each in outputs])
         status = int(connection.recv(100))
         for each in outputs:
             each.seek(0)
         out, err = (each.read().decode() for each in outputs)
-    return subprocess.CompletedProcess(["psched", *arguments], status, out, err)
+    return subprocess.CompletedProcess(command, status, out, err)
+
+
+def fork_owned(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    descriptors: tuple[int, int],
+    output: Path,
+    leave_zombies: bool,
+) -> None:
+    """Start a command that can be forked below an owner, see `support.process_owner`.
+
+    Args:
+        command: the program and its arguments.
+        cwd: the folder to run it in.
+        env: its environment.
+        descriptors: the owner's standard input and output.
+        output: the file to which the command's output is appended.
+        leave_zombies: whether orphans that have exited are left unreaped.
+    """
+    with output.open("ab") as file, _connection() as connection:
+        given = [*descriptors, file.fileno()]
+        _send(connection, command, cwd, env, given, leave_zombies=leave_zombies)
+        connection.recv(1)  # the end: the owner has its descriptors
+
+
+def _connection() -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(HANG_TIMEOUT)
+    connection.connect(_server())
+    return connection
+
+
+def _send(
+    connection: socket.socket,
+    command: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    descriptors: Sequence[int],
+    **owner: bool,
+) -> None:
+    _, _, module, *arguments = command
+    request = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": {**env}, **owner}
+    socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
 
 
 @cache

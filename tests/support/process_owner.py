@@ -2,13 +2,13 @@
 
     python -I -S process_owner.py [--leave-zombies] OUTPUT COMMAND...
 
-It is a program of its own and a subreaper: every orphan below it becomes its child, also a daemon
+It is a process of its own and a subreaper: every orphan below it becomes its child, also a daemon
 in a session of its own, so that nothing can get away. When its standard input ends, because the
 test is over or was killed, it kills all of them.
 
-It writes two lines to its standard output: the command's pid and, when the command has exited, its
-exit status (negative: the number of the signal that killed it). The command's output is appended
-to a file.
+It writes three lines to its standard output: its own pid, the command's pid and, when the command
+has exited, its exit status (negative: the number of the signal that killed it). The command's
+output is appended to a file.
 
 With --leave-zombies it reaps the command and no orphan, as a process 1 of a container that is no
 init.
@@ -25,13 +25,23 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """Start the command, and kill what is left of it when the test is over."""
+    """Start the command, and own it."""
     leaves_zombies = sys.argv[1] == "--leave-zombies"
     output, *command = sys.argv[1 + leaves_zombies :]
+    become_owner()
+    own(_start(command, output), leaves_zombies=leaves_zombies)
+
+
+def become_owner() -> None:
+    """Make this process the parent of all orphans below it, before it starts the command."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Its end must not be reported before its pid.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    pid = _start(command, output)
+
+
+def own(pid: int, *, leaves_zombies: bool) -> None:
+    """Report on the command, and kill what is left of it when the test is over."""
+    _report(os.getpid())
     _report(pid)
     reaped = pid if leaves_zombies else -1
     signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(pid, reaped))

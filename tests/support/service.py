@@ -25,7 +25,7 @@ from click.testing import CliRunner, Result
 import psched
 from psched.app import make_store, read_config
 from psched.cli.commands import psched as psched_command
-from support.commands import can_be_forked, run_psched
+from support.commands import can_be_forked, run_forked
 from support.owned_process import OwnedProcess
 from support.processes import children, kill, title
 from support.run_log import RunLog
@@ -39,6 +39,7 @@ SETTINGS: Mapping[str, Any] = {
     "poll_interval": 0.2,
     "retry_wait": 1,
     "cgroup": "off",
+    "monitor": False,
     "load_path": ".",
     "dispatch": "recorder:Dispatch",
 }
@@ -58,19 +59,13 @@ class Master(OwnedProcess):
         log: the path of its log.
         folder: the folder it was started in.
         env: its environment.
-        leave_zombies: whether its orphans are left unreaped.
+        options: how it is started, see `OwnedProcess`.
     """
 
     def __init__(
-        self,
-        command: list[str],
-        *,
-        log: Path,
-        folder: Path,
-        env: Mapping[str, str],
-        leave_zombies: bool = False,
+        self, command: list[str], *, log: Path, folder: Path, env: Mapping[str, str], **options: bool
     ) -> None:
-        super().__init__(command, output=log, cwd=folder, env=env, leave_zombies=leave_zombies)
+        super().__init__(command, output=log, cwd=folder, env=env, **options)
         self.log = log
 
     @property
@@ -301,9 +296,6 @@ class Service:
 
     def psched(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run the command ``psched`` in the folder, and wait for its end."""
-        if can_be_forked(self.env):
-            words = ["-c", self.config.name, *map(str, arguments)]
-            return run_psched(words, cwd=self.folder, env=self.env)
         return self.run(*self.psched_command, *arguments)
 
     def invoke(self, *arguments: str) -> Result:
@@ -312,9 +304,12 @@ class Service:
         return CliRunner().invoke(psched_command, command, prog_name="psched")
 
     def run(self, *command: object) -> subprocess.CompletedProcess[str]:
-        """Run any program in the folder, and wait for its end."""
+        """Run any program in the folder, and wait for its end; psched's own are forked."""
+        words = [str(word) for word in command]
+        if can_be_forked(words, self.env):
+            return run_forked(words, cwd=self.folder, env=self.env)
         return subprocess.run(
-            [str(word) for word in command],
+            words,
             cwd=self.folder,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -333,7 +328,7 @@ class Service:
         *command: object,
         log: str | None = None,
         generation: int = 1,
-        leave_zombies: bool = False,
+        **options: bool,
     ) -> Master:
         """Start a master.
 
@@ -341,7 +336,7 @@ class Service:
             command: the command line; default: ``psched-master`` with our psched.yml.
             log: the file for its output; default: a new one.
             generation: wait until this generation serves; 0: do not wait.
-            leave_zombies: whether its orphans are left unreaped when they end.
+            options: how it is started, see `OwnedProcess`.
         """
         words = command or (*self.master_command, "-c", self.config.name)
         master = Master(
@@ -349,7 +344,7 @@ class Service:
             log=self.folder / (log or f"master{len(self._masters)}.log"),
             folder=self.folder,
             env=self.env,
-            leave_zombies=leave_zombies,
+            **options,
         )
         self._masters.append(master)
         if generation:

@@ -1,6 +1,7 @@
 """support.commands: a command that is forked is like one that an interpreter starts with."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 import support
-from support.commands import INTERPRETER, can_be_forked, run_psched
+from support.commands import INTERPRETER, can_be_forked, run_forked
+from support.processes import title
+from support.service import services
+
+PSCHED = [sys.executable, "-m", "psched"]
 
 
-def started(arguments, *, cwd, env):
-    command = [sys.executable, "-m", "psched", *arguments]
+def started(command, *, cwd, env):
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
@@ -35,13 +39,13 @@ def env(tmp_path):
 )
 def test_it_does_and_says_the_same(tmp_path, env, arguments, status):
     results = []
-    for number, run in enumerate((started, run_psched)):
+    for number, run in enumerate((started, run_forked)):
         folder = tmp_path / str(number) / "service"
         folder.mkdir(parents=True)
         (folder / "psched.yml").write_text("url: sqlite:///psched.db\n")
         if arguments[-1] == "none":
-            started(["-c", "psched.yml", "init"], cwd=folder, env=env)
-        done = run(arguments, cwd=folder, env=env)
+            started([*PSCHED, "-c", "psched.yml", "init"], cwd=folder, env=env)
+        done = run([*PSCHED, *arguments], cwd=folder, env=env)
         texts = (text.replace(str(folder), "FOLDER") for text in (done.stdout, done.stderr))
         results.append([done.returncode, *texts])
     assert results[0] == results[1]
@@ -52,7 +56,7 @@ def test_two_run_at_the_same_time(tmp_path, env):
     done = []
     threads = [
         threading.Thread(
-            target=lambda: done.append(run_psched(["--version"], cwd=tmp_path, env=env))
+            target=lambda: done.append(run_forked([*PSCHED, "--version"], cwd=tmp_path, env=env))
         )
         for _ in range(2)
     ]
@@ -75,16 +79,16 @@ def test_two_run_at_the_same_time(tmp_path, env):
     ],
 )
 def test_what_an_interpreter_reads_at_its_start_prevents_it(env, change, possible):
-    assert can_be_forked(env | change) is possible
+    assert can_be_forked(PSCHED, env | change) is possible
 
 
 FIRST_IN_THREADS = """
 import sys, threading
 from pathlib import Path
-from support.commands import INTERPRETER, run_psched
+from support.commands import INTERPRETER, run_forked
 
 def run():
-    done = run_psched(["--version"], cwd=Path.cwd(), env={**INTERPRETER, "PATH": "/bin"})
+    done = run_forked([sys.executable, "-m", "psched", "--version"], cwd=Path.cwd(), env={**INTERPRETER, "PATH": "/bin"})
     print(done.stdout, end="")
 
 threads = [threading.Thread(target=run) for _ in range(2)]
@@ -104,3 +108,31 @@ def test_threads_can_start_the_server_and_it_outlives_them(tmp_path):
     )
     assert done.stderr == ""
     assert done.stdout.count("version") == 3
+
+
+def as_seen(pid):
+    """What the kernel tells of a process that is the same however it was started."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    names = "SigBlk", "SigIgn", "NoNewPrivs", "Threads"
+    files = [Path(f"/proc/{pid}/fd/{number}").readlink().name for number in (0, 1, 2)]
+    return [
+        *(re.search(rf"^{name}(.*)$", status, re.MULTILINE).group(1)[-7:] for name in names),  # no signal above 28
+        files,
+        os.getpgid(pid) == pid,
+    ]
+
+
+def test_a_master_that_is_forked_is_like_one_that_is_started(tmp_path):
+    with services(tmp_path) as make:
+        seen = []
+        for forked in (False, True):
+            service = make(f"sqlite:///{tmp_path}/{forked}.db", monitor=True)
+            service.init()
+            master = service.start(forked=forked, log="log")
+            master.wait_for_monitor()
+            assert os.getsid(master.pid) == master.session
+            titles = sorted(re.sub(r"\d+", "N", title(pid)) for pid in master.descendants)
+            seen.append([titles, as_seen(master.pid)])
+            assert master.stop() == 0
+            assert "Traceback" not in master.text
+    assert seen[0] == seen[1]
