@@ -20,18 +20,23 @@ from support.servers import (
     Watched,
 )
 from support.session_folders import session_folder
+from support.tables import INITIALISED_BY, create_database, fill_sqlite
 from support.waiting import HANG_TIMEOUT, SLOWNESS, measure_slowness
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
-pytest_plugins = ["support.cpu_times", "support.verifying"]
+pytest_plugins = ["support.cpu_times", "support.selection", "support.verifying"]
 
 if SLOWNESS not in os.environ:  # once for all processes of a run
     measure_slowness()
 
 pytest.register_assert_rewrite("psched.testing")
 
-# Under nohup(1), HUP is ignored, and every process that the tests start would inherit that.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Under nohup(1), HUP is ignored; in the background of a shell, INT and QUIT are. Every process that
+# the tests start would inherit that.
+for number in signal.SIGHUP, signal.SIGQUIT:
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 # A property test uses the same examples on every machine and every day, so that a failure belongs
 # to the change that it appears with. It has no deadline, because machines differ in speed.
@@ -179,15 +184,24 @@ def start_postgresql(servers):
 
 @pytest.fixture
 def open_database(request, tmp_path):
-    """A function that makes a fresh, empty database of a kind; a context manager."""
+    """A function that makes a fresh database of a kind; a context manager.
+
+    It is empty, or it has the tables, if the test has a fixture that creates them.
+    """
+    has_tables = not INITIALISED_BY.isdisjoint(request.fixturenames)
 
     @contextlib.contextmanager
     def open_database(kind):
         if kind == "sqlite":
+            if has_tables:
+                fill_sqlite(tmp_path / "psched.db")
             yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
             return
         server = request.getfixturevalue(f"{kind}_server")
-        name = server.create_database()
+        if kind == "redis" or not has_tables:
+            name = server.create_database()
+        else:
+            name = create_database(server)
         yield Database(kind=kind, url=server.url(name), server=server)
         if not server.running:  # a test may kill it, and need not mend it
             server.start()
@@ -198,7 +212,7 @@ def open_database(request, tmp_path):
 
 @pytest.fixture(params=[pytest.param(kind, marks=MARKS[kind]) for kind in DATABASES])
 def database(request, open_database):
-    """A fresh, empty database of each kind."""
+    """A fresh database of each kind, see ``open_database``."""
     with open_database(request.param) as database:
         yield database
 

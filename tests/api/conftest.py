@@ -12,7 +12,14 @@ from support.stores import Sql, make_store
 
 SERVERS = ("mariadb", "postgresql", "redis")
 
-KINDS = ["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVERS)]
+# The contract has shown that the stores do the same.
+KINDS = [
+    "sqlite",
+    *(
+        pytest.param(kind, marks=[getattr(pytest.mark, kind), pytest.mark.extended])
+        for kind in SERVERS
+    ),
+]
 
 
 def pytest_generate_tests(metafunc):
@@ -24,7 +31,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def database(request, open_database):
-    """A fresh, empty database of each kind."""
+    """A fresh database of each kind, see ``open_database``."""
     with open_database(request.param) as database:
         yield database
 

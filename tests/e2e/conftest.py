@@ -6,6 +6,7 @@ from support.following import Following
 from support.proxy import Proxy
 from support.service import services
 from support.stores import store_factory
+from support.tables import fill_sqlite
 
 
 @pytest.fixture
@@ -18,9 +19,8 @@ def make_service(tmp_path):
 @pytest.fixture
 def service(make_service, tmp_path):
     """A service on SQLite, its table made."""
-    made = make_service(f"sqlite:///{tmp_path}/psched.db")
-    made.init()
-    return made
+    fill_sqlite(tmp_path / "psched.db")
+    return make_service(f"sqlite:///{tmp_path}/psched.db")
 
 
 @pytest.fixture

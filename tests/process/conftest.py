@@ -3,6 +3,7 @@
 import pytest
 
 from support.service import services
+from support.tables import fill_sqlite
 
 SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "graceful_kill_limit": 2}
 
@@ -23,6 +24,7 @@ def make_service(tmp_path):
 @pytest.fixture
 def service(make_service, tmp_path):
     """A service on SQLite."""
+    fill_sqlite(tmp_path / "psched.db")
     return make_service(f"sqlite:///{tmp_path}/psched.db")
 
 

@@ -304,9 +304,12 @@ class SqlServer(Server):
 
     def create_database(self) -> str:
         """Create an empty database and return its name."""
-        name = f"psched_{next(self._numbers)}"
+        name = self._new_name()
         self.query(f"CREATE DATABASE {name}")
         return name
+
+    def _new_name(self) -> str:
+        return f"psched_{next(self._numbers)}"
 
 
 @dataclass(frozen=True)

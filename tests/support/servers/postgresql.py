@@ -85,6 +85,12 @@ class PostgreSQL(SqlServer):
         if proof:
             self.query(f"GRANT {proof} TO {name}")
 
+    def create_database(self, *, template: str = "template1") -> str:
+        """Create a database with what is in another one; return its name."""
+        name = self._new_name()
+        self.query(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
     def drop_database(self, name: str) -> None:
         """Drop a database; fail if a test has left a transaction open on it."""
         # A killed client may not be gone yet; clients that are merely connected are disconnected.

@@ -1,0 +1,54 @@
+"""Which tests run: what a landing needs, or with ``--extended`` all.
+
+A test that a landing does not need has the mark ``extended``, or one of the marks that imply it:
+``quiet``, and ``stores``, whose tests a landing does run if the stores have changed since
+``bin/test --all`` has passed. Whoever names a file gets all its tests.
+"""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OF_STORES = "psched/stores", "psched/contrib/perfectsched", "tests/stores"
+
+RECORD = ROOT / ".ci/last-full-run"
+"""What `bin/test --all` has noted when it passed last; the last word is `stores_checksum`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option."""
+    parser.addoption("--extended", action="store_true", help="run the tests of bin/test --all, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a landing does not need."""
+    if config.getoption("extended"):
+        return
+    named = {Path(word.partition("::")[0]).resolve() for word in config.args}
+    left_out = ["extended", "quiet"]
+    if RECORD.is_file() and RECORD.read_text().split()[-1:] == [stores_checksum()]:
+        left_out.append("stores")
+    selected, deselected = [], []
+    for item in items:
+        is_left_out = any(item.get_closest_marker(name) for name in left_out)
+        (deselected if is_left_out and item.path not in named else selected).append(item)
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = selected
+
+
+def stores_checksum() -> str:
+    """A checksum of the stores' code and of their tests."""
+    digest = hashlib.sha256()
+    for folder in OF_STORES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in {".py", ".lua"}:
+                digest.update(f"{path.relative_to(ROOT)}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    print(stores_checksum())  # noqa: T201  # for bin/test
