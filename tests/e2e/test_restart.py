@@ -9,7 +9,7 @@ import pytest
 
 import psched
 from support.run_log import completed
-from support.waiting import stays, wait_for_end, wait_until
+from support.waiting import wait_for_end, wait_until
 
 JOBS = """
     from recorder import Recorder, Dispatch as Before
@@ -227,7 +227,10 @@ def test_no_more_than_two_generations_leave_at_the_same_time(service):
     service.runs.wait("long 3")
     master.send(signal.SIGHUP)
     master.wait_for_log("restart asked for", count=3)
-    stays(lambda: len(master.workers()) == 3, seconds=0.5, what="three workers")
+    # The master answers after the step that would begin it.
+    service.wait_until_asleep()
+    assert len(master.workers()) == 3
+    assert "(gen 4)" not in master.text
     service.open_gate("gate")
     master.wait_for_generation(4)
 
