@@ -330,7 +330,6 @@ class Work:
         """Wait until so many occurrences have been completed."""
         wait_until(
             lambda: len({run.occurrence for run in self.runs if run.completed}) >= number,
-            timeout=60,
             what=f"{number} completed occurrences",
         )
 

@@ -246,7 +246,7 @@ def test_a_monitor_that_is_killed_while_a_task_runs_is_replaced_and_the_end_is_t
 
 
 def test_a_monitor_that_hangs_delays_no_task(pinged):
-    pinged.configure(child_heartbeat_limit=3, database_timeout=0.4)
+    pinged.configure(child_heartbeat_limit=6, database_timeout=1)
     master = pinged.start()
     hung = master.wait_for_monitor()
     kill(hung, signal.SIGSTOP)

@@ -281,7 +281,7 @@ def test_no_more_than_two_workers_are_in_one_place_however_often_they_are_replac
 
 
 def test_a_task_whose_process_does_not_begin_is_killed_and_tried_again(service):
-    service.configure(start_timeout=5, dispatch="jobs:Dispatch")
+    service.configure(start_timeout=10, dispatch="jobs:Dispatch")
     service.write(
         "jobs.py",
         """
