@@ -310,7 +310,9 @@ def test_a_task_that_kills_its_worker_or_fork_server_twice_waits_for_its_third_t
 
     # The first death may have been anybody's fault: there is a second try at once.
     service.runs.wait("poison", lambda runs: len(runs) == 2)
-    waits = service.wait_for_row("poison", lambda seen: seen.row.attempt == 2 and not seen.row.owner)
+    waits = service.wait_for_row(
+        "poison", lambda seen: seen.row.attempt == 2 and not seen.row.owner
+    )
     assert waits.row.next_run_time > CLOCK.wall() + 300
     with service.sql() as database:
         database.execute("update psched set next_run_time = 1 where id = 'poison'")

@@ -6,7 +6,6 @@ from support.processes import descendants, kill, title
 from support.run_log import completed
 from support.waiting import wait_until
 
-
 LOADING = """
 import time
 from pathlib import Path
