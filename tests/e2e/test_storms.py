@@ -103,7 +103,8 @@ def test_a_term_is_obeyed_after_thousands_of_other_signals(service):
 
     master.wait_for_log("stopping")
     assert master.wait() == 0
-    assert "started, pid" not in master.text.partition("stopping")[2]
+    # The monitor may be: it follows the generation, and ends after the workers.
+    assert not re.search(r"worker \d.* started", master.text.partition("stopping")[2])
     assert master.descendants == []
 
 
