@@ -374,8 +374,9 @@ def go_through(
         """The lines of what is not as it should be."""
         lines = re.findall(r".* (?:WARNING|ERROR|CRITICAL) .*", master.text[before:])
         # psycopg warns by itself of a pipeline that was open when the connection broke. What was
-        # due meanwhile may be late on a busy machine, which is told.
-        ignored = (besides, "error ignored terminating <psycopg.Pipeline", "no free slot: raise")
+        # due meanwhile may be late on a busy machine, which the master and the monitor tell.
+        late = "no free slot: raise", ", no_slot, "
+        ignored = (besides, "error ignored terminating <psycopg.Pipeline", *late)
         lines = [line for line in lines if not any(text in line for text in ignored)]
         return [re.sub(r"^\S+( \S+)? \[\d+\] ", "", line) for line in lines]
 
