@@ -81,7 +81,7 @@ def test_what_no_worker_takes_is_late(service):
 
 def test_a_host_that_dies_with_its_tasks_is_told_by_another_one(service, make_service):
     """The other host takes no task of this type, so nobody runs what the dead one ran."""
-    service.configure(alive_time=6, database_timeout=0.4)
+    service.configure(alive_time=6, database_timeout=1)
     host = service.start()
     service.add("job", data={"until": "never"})
     service.runs.wait("job", bool)

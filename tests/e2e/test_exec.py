@@ -214,7 +214,7 @@ def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(servic
         "stuck",
         "exec",
         data={"command": stubborn, "shell": True},
-        kill_timeout=1,
+        kill_timeout=10,
         retry_wait=600,
     )
     master = service.start()

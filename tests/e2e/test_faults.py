@@ -26,7 +26,7 @@ from support.run_log import exactly_once, in_order, never_two_at_once
 from support.servers import LOOPBACK, SqlServer
 from support.servers.base import run_tool
 from support.service import Master, Service, services
-from support.waiting import stays, wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.verified
 
@@ -35,13 +35,14 @@ HOUR = 3600
 KEYS = 12
 OCCURRENCES = 4
 
-SETTINGS = {"alive_time": 30, "database_timeout": 1.5, "concurrency": 4}
+SETTINGS = {"alive_time": 30, "database_timeout": 3, "concurrency": 4}
 
-LONGEST_RECOVERY = 6.5
+LONGEST_RECOVERY = 8
 """Seconds: the longest pause between two tries, a connection and a request that fail, and some."""
 
 WHILE = 0.6
-"""Seconds for which a fault lasts after it was noticed."""
+"""Seconds after a fault was noticed, in which the long task says that it goes on. Then the fault
+is mended."""
 
 REQUESTS = 150
 """What a worker may send in that time while the fault lasts: some tries, each with a connection."""
@@ -329,14 +330,14 @@ class Work:
         """Wait until so many occurrences have been completed."""
         wait_until(
             lambda: len({run.occurrence for run in self.runs if run.completed}) >= number,
-            timeout=60,
             what=f"{number} completed occurrences",
         )
 
-    def is_going_on(self):
-        """Whether the long task shows that it lives."""
+    def has_gone_on(self, until):
+        """Whether the long task has shown that it has lived until then; it must not have ended."""
         [run] = [run for run in self.runs if run.key == self.long]
-        return CLOCK.boottime() - run.last_sign < 2 and run.end is None
+        assert run.end is None
+        return run.last_sign > until
 
     def end_one(self):
         """Let the one end that is to end on demand: the database is told of it."""
@@ -363,14 +364,19 @@ def go_through(
         master: runs it.
         heard: how much the database has been sent so far.
         besides: what is told besides the outage, in lines with this text.
+
+    Returns:
+        The seconds from its mend until the work went on.
     """
     before = len(master.text)
 
     def said():
         """The lines of what is not as it should be."""
         lines = re.findall(r".* (?:WARNING|ERROR|CRITICAL) .*", master.text[before:])
-        # psycopg warns by itself of a pipeline that was open when the connection broke.
-        ignored = (besides, "error ignored terminating <psycopg.Pipeline")
+        # psycopg warns by itself of a pipeline that was open when the connection broke. What was
+        # due meanwhile may be late on a busy machine, which the master and the monitor tell.
+        late = "no free slot: raise", ", no_slot, "
+        ignored = (besides, "error ignored terminating <psycopg.Pipeline", *late)
         lines = [line for line in lines if not any(text in line for text in ignored)]
         return [re.sub(r"^\S+( \S+)? \[\d+\] ", "", line) for line in lines]
 
@@ -378,7 +384,7 @@ def go_through(
     with happens:
         work.end_one()
         wait_until(said, what="the line that says that it has begun")
-        first = heard()
+        first, until = heard(), CLOCK.boottime() + WHILE
         sent = 0
 
         def goes_on():
@@ -388,9 +394,9 @@ def go_through(
             count = heard() - first
             if len(said()) == 1:
                 sent = count
-            return work.is_going_on()
+            return work.has_gone_on(until)
 
-        stays(goes_on, seconds=WHILE, what="the long task goes on")
+        wait_until(goes_on, what="what shows that the long task goes on")
     mended = CLOCK.monotonic()
     wait_until(lambda: len(said()) > 1, what="the line that says that it has ended")
     took = CLOCK.monotonic() - mended
@@ -400,8 +406,8 @@ def go_through(
     assert begun.endswith("running tasks go on while their leases last")
     assert re.search("the store answers again, after [0-9.]+ s$", ended)
     assert others == []
-    assert took < LONGEST_RECOVERY
     assert sent < REQUESTS
+    return took
 
 
 @contextlib.contextmanager
@@ -450,13 +456,14 @@ def prepare(server, account=()):
     return re.sub("//.*@", "//u:p@", server.url("work"))
 
 
-def see_through(plant, name):
-    """See a plant through what is known by a name."""
-    work = Work(plant.service, name)
+def see_through(plant, name, again=""):
+    """See a plant through what is known by a name; how long it took to recover, in seconds."""
+    work = Work(plant.service, name + again)
     happens = FAULTS[plant.server.kind][name](plant)
     before = len(plant.master.text)
-    go_through(happens, work, plant.master, lambda: plant.proxy.heard)
+    took = go_through(happens, work, plant.master, lambda: plant.proxy.heard)
     assert REASONS.get(name, "") in plant.master.text[before:]
+    return took
 
 
 @pytest.mark.mariadb
@@ -475,6 +482,20 @@ def test_nothing_is_lost_or_doubled_on_postgresql_when(postgresql_plant, name):
 @pytest.mark.parametrize("name", FAULTS["redis"])
 def test_nothing_is_lost_or_doubled_on_redis_when(redis_plant, name):
     see_through(redis_plant, name)
+
+
+@pytest.mark.quiet  # it measures how long it takes until the work goes on
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=getattr(pytest.mark, kind))
+        for kind, names in FAULTS.items()
+        for name in names
+    ],
+)
+def test_the_work_goes_on_soon_when(request, kind, name):
+    plant = request.getfixturevalue(f"{kind}_plant")
+    assert see_through(plant, name, " again") < LONGEST_RECOVERY
 
 
 # --- another server takes over --------------------------------------------------------

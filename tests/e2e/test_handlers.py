@@ -349,7 +349,7 @@ def test_a_handler_can_add_schedules_and_change_its_own_data(each_service):
 
 def test_a_schedule_has_limits_of_its_own(service):
     service.configure(kill_interval=1, graceful_kill_limit=30)
-    service.add("limited", data={"until": "gate"}, kill_timeout=1, retry_wait=60)
+    service.add("limited", data={"until": "gate"}, kill_timeout=5, retry_wait=60)
     service.add("unlimited", data={"until": "gate"})
     service.configure(processors=2)
     master = service.start()

@@ -10,7 +10,7 @@ import pytest
 
 from psched.cli.text_table import FIRST_ROWS
 from psched.core.attempts import borrowed
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def on_a_terminal(service, *options, **env):
             cwd=service.folder,
             env={**service.env, "TERM": "xterm", **env},
             stdout=theirs,
-            timeout=60,
+            timeout=HANG_TIMEOUT,
             check=True,
         )
         assert done.returncode == 0

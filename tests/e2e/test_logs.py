@@ -11,7 +11,7 @@ import pytest
 
 from support.following import PRINTS, gated
 from support.processes import children, kill, title
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_a_reader_that_stands_still_is_cut_off_and_delays_nobody(service, follow
     with os.fdopen(read, "rb") as pipe:
         seen = len(pipe.read())
     assert seen < 2_000_000
-    said = still.communicate(timeout=30)[1]
+    said = still.communicate(timeout=HANG_TIMEOUT)[1]
     assert "bytes before this are left out" in said or "too slowly" in said
     assert master.stop() == 0
     assert "Traceback" not in master.text

@@ -11,7 +11,7 @@ import pytest
 
 from support.following import PRINTS, gated
 from support.processes import children, kill, title
-from support.waiting import stays, wait_until
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,9 +40,10 @@ def start(service, key="s1", **data):
     return master
 
 
-def output_rows(service):
+def output_rows(service, key="s1"):
     with service.sql() as database:
-        return database.execute("select is_live, asked, output from psched_output").fetchall()
+        query = "select is_live, asked, output from psched_output where key = ?"
+        return database.execute(query, (key,)).fetchall()
 
 
 END = r"attempt 1: finished after .*\n"
@@ -242,25 +243,35 @@ def test_output_that_is_not_kept_is_named(service, setting):
 
 
 def test_when_nobody_asks_nothing_is_written(service, following):
-    service.add("s2", "prints", data={"gates": [["z", ""]]})
     start(service, commands=["echo first"], **gated("a", "b"))
-    stays(lambda: output_rows(service) == [], seconds=5, what="no row of a running task")
+    # The worker asks who is read for all of its tasks at once: what one reader is shown tells that
+    # it has asked for the others, too.
+    service.add("s2", "prints", data={"commands": ["echo second"], **gated("x", "y", "z")})
+    other = following(service, "-f", "s2", out="other")
+    other.wait_for("second\n")
+    assert output_rows(service) == []
     reader = following(service, "-f", "s1")
     reader.wait_for("first\n")
     reader.send(signal.SIGKILL)
     reader.wait()
     with service.sql() as database:
-        [(before,)] = database.execute("update psched_output set asked = 1 returning output")
+        query = "update psched_output set asked = 1 where key = 's1' returning output"
+        [(before,)] = database.execute(query)
     service.open_gate("a")
-    stays(
-        lambda: [each[2] for each in output_rows(service)] == [before],
-        seconds=5,
-        what="the output that was written before",
-    )
+    for gate in "x", "y":
+        service.open_gate(gate)
+        other.wait_for(f"{gate} is open\n")
+    assert [each[2] for each in output_rows(service)] == [before]
+    service.open_gate("z")
+    assert other.wait() == 0
     service.open_gate("b")
     service.wait_for_finish("s1")
     wait_until(lambda: [each[0] for each in output_rows(service)] == [0], what="the whole output")
     assert service.psched("logs", "s1").stdout == "first\na is open\nb is open\n"
+
+
+MARKS = "FROM psched WHERE status IN ('deleting'"
+"""In the question whether running tasks are to be stopped, which a worker asks at each poll."""
 
 
 @pytest.fixture
@@ -286,7 +297,10 @@ def test_without_a_running_task_whose_output_is_kept_no_statement_is_sent(each_s
     service.configure(poll_interval=0.2)
     service.start()
     service.wait_for_row("s1", lambda seen: seen.status == "running")
-    stays(lambda: "asked >" not in statements(), seconds=7, what="no question who reads output")
+    # At least 0.2 s pass from one to the next, so that who reads is asked in between, or never.
+    polls = statements().count(MARKS)
+    wait_until(lambda: statements().count(MARKS) > polls + 35, what="many polls")
+    assert "asked >" not in statements()
     service.open_gate("a")
     service.wait_for_finish("s1")
     service.add("s2", "prints", data=gated("b"))

@@ -39,7 +39,7 @@ def test_a_killed_monitor_is_replaced_and_nothing_else_changes(service):
 
 
 def test_a_monitor_that_hangs_is_killed_and_replaced(service):
-    service.configure(child_heartbeat_limit=3, database_timeout=0.4)
+    service.configure(child_heartbeat_limit=6, database_timeout=1)
     master = service.start()
     workers, hung = master.workers(), master.wait_for_monitor()
 

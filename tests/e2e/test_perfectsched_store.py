@@ -110,7 +110,7 @@ class Mixed:
         def there():
             return len({run.occurrence for run in self.done if run.completed}) >= number
 
-        wait_until(there, timeout=60, what=f"{number} completed occurrences")
+        wait_until(there, what=f"{number} completed occurrences")
 
     def _now(self):
         with self.service.schedules() as schedules:
@@ -184,10 +184,10 @@ def test_while_triggers_are_modified_no_occurrence_is_lost(mix):
         modify_all()
         return counted <= {run.occurrence for run in mixed.done if run.completed}
 
-    wait_until(changed_under_a_task, timeout=60, what="a change while a task runs")
+    wait_until(changed_under_a_task, what="a change while a task runs")
     # Only now, because a worker of PerfectSched's may be so fast that it runs nearly all.
     mixed.start_peer()
-    wait_until(all_done, timeout=60, what="every fifth minute")
+    wait_until(all_done, what="every fifth minute")
     assert master.stop() == 0
     mixed.close()
     runs = mixed.done

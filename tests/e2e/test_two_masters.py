@@ -46,7 +46,6 @@ class Backlog:
         """Wait until so many occurrences have been completed."""
         wait_until(
             lambda: len({run.occurrence for run in self.done if run.completed}) >= number,
-            timeout=60,
             what=f"{number} completed occurrences",
         )
 

@@ -22,7 +22,7 @@ def ticking(service):
     service.add("task")
     master = service.start()
     service.wait_for_finish("task")
-    service.runs.wait("tick", completed(7), timeout=40)
+    service.runs.wait("tick", completed(7))
     assert master.stop() == 0
     with service.sql() as database:
         # It was not added just now, so that nothing is explained by its addition.
@@ -163,7 +163,7 @@ def test_a_service_through_which_everything_happens_is_clean(each_service):
     master = service.start()
     service.runs.wait("long")
     kill(master.workers()[0])
-    service.runs.wait("tick", completed(3), timeout=40)
+    service.runs.wait("tick", completed(3))
     with service.schedules() as schedules:
         schedules["tick"].modify(cron="@every 2")
         wait_until(lambda: service.row("fails").status == "failed", what="the end of the task")

@@ -6,16 +6,13 @@ import pytest
 import sqlalchemy
 
 from psched.base.clock import SystemClock
-from psched.testing.store_contract.operations.announcing import announce
+from psched.testing.store_contract.operations.announcing import announce, listening
 from support.processes import kill
+from support.rare_polls import poll_rarely
 from support.stores import Sql, store_factory
-from support.waiting import stays, wait_until
+from support.waiting import wait_until
 
 CLOCK = SystemClock()
-
-POLL = 60
-SOON = POLL / 2
-"""Seconds within which a task starts if a worker was woken; without that, it starts later."""
 
 KINDS = [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "redis")]
 
@@ -25,8 +22,9 @@ postgresql = pytest.mark.parametrize("database", KINDS[:1], indirect=True)
 
 @pytest.fixture
 def there(each_service):
-    """A service whose workers hardly poll; this process does not find its master."""
-    each_service.configure(poll_interval=POLL, wake="notify")
+    """A service whose workers never poll again; this process does not find its master."""
+    poll_rarely(each_service)
+    each_service.configure(wake="notify")
     return each_service
 
 
@@ -42,17 +40,15 @@ def started(service, *command):
 
 
 def woken(service, key):
-    """Push a task, and see that it is started at once."""
-    since = CLOCK.boottime()
+    """Push a task, and wait for its start: no poll finds it."""
     with service.schedules() as schedules:
         schedules.push(key, "recorder")
-    wait_for_start(service, key, since)
+    wait_for_start(service, key)
 
 
-def wait_for_start(service, key, since):
-    """Wait until a task was started, and see that no poll has found it."""
-    [run] = service.runs.wait(key)
-    assert run.started - since < SOON
+def wait_for_start(service, key):
+    """Wait until a task was started, for the only time."""
+    assert len(service.runs.wait(key)) == 1
 
 
 @announcing
@@ -71,9 +67,11 @@ def test_a_push_in_the_callers_transaction_is_picked_up_when_it_commits(there):
     with there.schedules() as schedules:
         with engine.begin() as mine:
             schedules.push("mine", "recorder", connection=mine)
-            stays(lambda: not there.runs.runs("mine"), seconds=1, what="an uncommitted task")
-            since = CLOCK.boottime()
-        wait_for_start(there, "mine", since)
+            # A worker looks meanwhile, and so it would if it were told too early.
+            woken(there, "other")
+            there.wait_for_finish("other")
+            there.wait_until_asleep()
+        wait_for_start(there, "mine")
     engine.dispose()
 
 
@@ -83,14 +81,16 @@ def test_a_push_for_later_in_the_callers_transaction_announces_nothing(there):
     engine = sqlalchemy.create_engine(there.url)
     with there.schedules() as schedules:
         Sql(there.url)("INSERT INTO {table} (id, type) VALUES ('plain', 'recorder')")
-        with engine.begin() as mine:
-            far = int(CLOCK.wall()) + 1_000_000
-            schedules.push("far", "recorder", run_at=far, connection=mine)
-        stays(lambda: not there.runs.runs("plain"), seconds=2, what="a row that nobody announces")
-        # A client of another language can announce what it has inserted.
-        since = CLOCK.boottime()
-        Sql(there.url)("NOTIFY psched_wake_psched")
-        wait_for_start(there, "plain", since)
+        with store_factory(there.url) as open_store, listening(open_store()) as listener:
+            with engine.begin() as mine:
+                far = int(CLOCK.wall()) + 1_000_000
+                schedules.push("far", "recorder", run_at=far, connection=mine)
+            # A client of another language can announce what it has inserted.
+            Sql(there.url)("NOTIFY psched_wake_psched")
+            wait_for_start(there, "plain")
+            # Announcements are heard in the order of the commits: this one was the first.
+            listener.wait()
+            assert listener.heard_nothing()
     engine.dispose()
 
 
@@ -146,9 +146,14 @@ def test_without_a_monitor_pushes_are_announced_to_others_and_not_heard(there):
     there.start()
     there.wait_for_finish("first")
     there.wait_until_asleep()
-    with there.schedules() as schedules:
-        schedules.push("k", "recorder")
-    stays(lambda: not there.runs.runs("k"), seconds=2, what="a task that waits for a poll")
+    with store_factory(there.url) as open_store, listening(open_store()) as listener:
+        with there.schedules() as schedules:
+            schedules.push("k", "recorder")
+        listener.wait()
+    # A worker may answer in the step in which it looks for due rows, and a second time only later.
+    there.wait_until_asleep()
+    there.wait_until_asleep()
+    assert there.row("k").row.fence == 0
 
 
 @postgresql
