@@ -20,13 +20,10 @@ from support.servers import (
     Watched,
 )
 from support.session_folders import session_folder
-from support.waiting import HANG_TIMEOUT, SLOWNESS, measure_slowness
+from support.waiting import HANG_TIMEOUT
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
 pytest_plugins = ["support.cpu_times", "support.verifying"]
-
-if SLOWNESS not in os.environ:  # once for all processes of a run
-    measure_slowness()
 
 pytest.register_assert_rewrite("psched.testing")
 
