@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import weakref
@@ -14,7 +15,7 @@ from psched.handlers.exec import Exec
 from psched.runner.stop_flags import Reason
 from support.bench import Bench
 from support.isolated import isolated, say, started_isolated
-from support.waiting import PATIENCE, stays, wait_until
+from support.waiting import PATIENCE, wait_until
 
 
 def midst(*_arguments):
@@ -23,6 +24,12 @@ def midst(*_arguments):
         return  # once is enough
     Path("entered").touch()
     wait_until(Path("sent").exists, what="TERM")
+
+
+def term_again():
+    """Have TERM arrive where the handler cleans up: it is not to be interrupted twice."""
+    for _ in range(5):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def if_asked():
@@ -109,8 +116,7 @@ def goes_there(task):
         wait_until(Path("never").exists, what="nothing")
     except RuntimeError as error:
         say("raised", type(error).__name__, error)
-        # Long enough for another one: it is not to be interrupted twice.
-        stays(lambda: True, seconds=0.3, what="time")
+        term_again()
         raise
     finally:
         say("cleaned up")
@@ -190,7 +196,7 @@ def ignores_other_things(_task):
         wait_until(Path("never").exists, what="nothing")
     except RuntimeError:
         Fails()
-        stays(lambda: True, seconds=0.3, what="time")
+        term_again()
         say("was not disturbed")
         raise
 

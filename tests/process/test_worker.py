@@ -34,7 +34,7 @@ def wait_for_crowd(service, key):
 
 def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_service):
     service = each_service
-    service.configure(kill_timeout=0.5, kill_interval=0.2, graceful_kill_limit=1)
+    service.configure(kill_timeout=3, kill_interval=0.2, graceful_kill_limit=3)
     data = {"until": "gate", "stubborn": True, "processes": CROWD}
     service.add("stuck", data=data)
     master = service.start()
@@ -43,7 +43,8 @@ def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_servic
     service.wait_for_finish("stuck")
 
     assert first.end is None
-    assert first.last_sign - first.started > 1.4  # half a second, and one on the ladder
+    # Three seconds, and three on the ladder; the run was said to start somewhat later.
+    assert first.last_sign - first.started > 4
     runs = service.runs.runs("stuck")
     never_two_at_once(runs)
     assert [run.attempt for run in runs] == [*range(1, len(runs) + 1)]
@@ -54,7 +55,7 @@ def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_servic
 
 
 def test_a_task_that_listens_is_stopped_at_its_time_limit_without_being_killed(service):
-    service.configure(kill_timeout=0.3, retry_wait=1000, graceful_kill_limit=1000)
+    service.configure(kill_timeout=5, retry_wait=1000, graceful_kill_limit=1000)
     service.add("slow", data={"until": "never"})
     service.start()
     [run] = service.runs.wait("slow", lambda runs: runs and runs[-1].end)
@@ -254,7 +255,7 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
     master = service.start(*limited_to(2, command))
     [worker] = master.workers()
     master.wait_for_log("worker 0 cannot fork: .*temporarily unavailable")
-    wait_until_slept(worker, 30)
+    wait_until_slept(worker, 5)
     assert master.workers() == [worker]
     assert master.text.count("cannot fork: ") == 1
     assert service.row("one").row.fence == 0
@@ -269,7 +270,7 @@ def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):
     master = service.start(prlimit, "--nofile=14", "--", *command)
     [worker] = master.workers()
     master.wait_for_log("worker 0 cannot fork: ")
-    wait_until_slept(worker, 40)
+    wait_until_slept(worker, 12)
     assert master.workers() == [worker]
     assert "Traceback" not in master.text
     assert master.text.count("ERROR") <= 6
@@ -286,7 +287,7 @@ def test_a_master_that_cannot_fork_says_so_once_and_has_all_its_workers_when_it_
     # The master, one worker, its fork server, its collector and its runner; and three others.
     master = service.start(*limited_to(8, command), generation=0)
     master.wait_for_log("master cannot fork: .*temporarily unavailable")
-    wait_until_slept(master.pid, 10)
+    wait_until_slept(master.pid, 6)
     assert master.text.count("master cannot fork: ") == 1
     for pid in children(master.pid):
         if title(pid) == "sleep 1000":
