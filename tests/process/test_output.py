@@ -17,7 +17,7 @@ import psched.output.collector
 from support.bench import CLOCK, Bench
 from support.isolated import isolated
 from support.process_trees import DAEMONS
-from support.processes import children, kill, title
+from support.processes import kill
 from support.waiting import PATIENCE, has_ended, wait_until
 
 

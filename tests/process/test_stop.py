@@ -15,6 +15,7 @@ from psched.handlers.exec import Exec
 from psched.runner.stop_flags import Reason
 from support.bench import Bench
 from support.isolated import isolated, say, started_isolated
+from support.processes import kill
 from support.waiting import PATIENCE, wait_until
 
 
@@ -29,7 +30,7 @@ def midst(*_arguments):
 def term_again():
     """Have TERM arrive where the handler cleans up: it is not to be interrupted twice."""
     for _ in range(5):
-        os.kill(os.getpid(), signal.SIGTERM)
+        kill(os.getpid(), signal.SIGTERM)
 
 
 def if_asked():
