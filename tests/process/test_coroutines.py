@@ -104,7 +104,7 @@ def test_it_is_cancelled_once_and_may_clean_up(reason, outcome):
 
 
 def test_one_that_goes_on_is_killed_at_the_limit():
-    with started_isolated(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+    with started_isolated(stopped, "clings", "DELETED", 5, 0.1) as process:
         assert process.result()[0] == "Release()"
         assert process.text.splitlines().count("CancelledError") == 1
 

@@ -415,7 +415,7 @@ def test_a_task_is_interrupted_once_and_may_clean_up(reason, outcome):
 
 
 def test_a_task_that_clings_is_killed_at_the_limit():
-    with started_isolated(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+    with started_isolated(stopped, "clings", "DELETED", 5, 0.1) as process:
         assert process.result() == "Release()"
         assert process.text.count("ProcessStopError deleted") == 1
 
