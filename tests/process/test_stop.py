@@ -118,6 +118,7 @@ def goes_there(task):
     except RuntimeError as error:
         say("raised", type(error).__name__, error)
         term_again()
+        say("was not disturbed")
         raise
     finally:
         say("cleaned up")
@@ -143,6 +144,7 @@ def test_a_task_is_stopped_though_term_comes_where_exceptions_are_ignored(place)
     with started_isolated(stopped_there, place) as process:
         assert process.result() == "Release()"
         assert process.text.count("raised ProcessStopError shutdown") == 1
+        assert process.text.count("was not disturbed") == 1
         assert process.text.count("cleaned up") == 1
         # What Python prints of an exception that it ignores; this one is not lost.
         assert "Exception ignored" not in process.text

@@ -5,7 +5,6 @@ import logging
 from dataclasses import replace as changed
 
 import pytest
-import sqlalchemy
 
 from psched.base.clock import SystemClock
 from psched.base.errors import (
@@ -17,6 +16,7 @@ from psched.base.errors import (
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
+from psched.stores.sql import raw_execute
 from support.proxy import Fault
 from support.stores import LONG, Sql, store_factory
 
@@ -216,26 +216,27 @@ def test_the_end_of_the_loss_names_also_the_records_that_were_not_even_tried(
 
 
 @contextlib.contextmanager
-def statements():
-    """The list of all statements that are sent within this context."""
-    sent = []
+def statements(monkeypatch):
+    """The list of all statements that a store sends within this context."""
+    sent, execute = [], raw_execute._execute
 
-    def note(_connection, _cursor, statement, *_):
+    def note(connection, statement, *arguments, **more):
         sent.append(statement)
+        return execute(connection, statement, *arguments, **more)
 
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(raw_execute, "_execute", note)
         yield sent
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
 
 
 @each_server
-def test_a_table_that_somebody_has_locked_holds_up_one_settlement(store, lease, database, logged):
+def test_a_table_that_somebody_has_locked_holds_up_one_settlement(
+    store, lease, database, logged, monkeypatch
+):
     first, second = lease("a", "b"), lease("c")
     with locked(database):
         assert settles(store, first)
-        with statements() as sent:
+        with statements(monkeypatch) as sent:
             assert settles(store, second)
         # The second settlement does not wait for the lock.
         assert sent
