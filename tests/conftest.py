@@ -21,13 +21,10 @@ from support.servers import (
 )
 from support.session_folders import session_folder
 from support.tables import INITIALISED_BY, create_database, fill_sqlite
-from support.waiting import HANG_TIMEOUT, SLOWNESS, measure_slowness
+from support.waiting import HANG_TIMEOUT
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
 pytest_plugins = ["support.cpu_times", "support.selection", "support.verifying"]
-
-if SLOWNESS not in os.environ:  # once for all processes of a run
-    measure_slowness()
 
 pytest.register_assert_rewrite("psched.testing")
 

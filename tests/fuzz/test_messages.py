@@ -15,7 +15,7 @@ from psched.runner import messages
 from support.bench import Bench
 from support.fuzzing import FACTOR, cases, told
 from support.isolated import isolated
-from support.waiting import has_ended
+from support.waiting import PATIENCE, has_ended
 
 LENGTHS = struct.Struct("!II")
 
@@ -141,7 +141,7 @@ def outcomes(count):
 
 
 def test_no_runner_harms_its_worker():
-    assert isolated(outcomes, 100, timeout=60 * FACTOR) == "the worker has lived"
+    assert isolated(outcomes, 100, timeout=PATIENCE * FACTOR) == "the worker has lived"
 
 
 def trusting(count):
@@ -152,4 +152,4 @@ def trusting(count):
 
 def test_a_worker_that_trusts_its_runners_is_found():
     with pytest.raises(AssertionError):
-        isolated(trusting, 100, timeout=60 * FACTOR)
+        isolated(trusting, 100, timeout=PATIENCE * FACTOR)

@@ -10,7 +10,7 @@ import pytest
 from psched.master.runtime_folders import short_address
 from support.fuzzing import cases, told
 from support.service import services
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 from support.wrong_rows import wrong_row
 
 ROWS = 150
@@ -61,7 +61,7 @@ def test_no_process_of_a_service_dies_of_a_row(service):
             due = "next_run_time <= unixepoch() AND (owner IS NULL OR status != 'waiting')"
             return connection.execute(f"SELECT COUNT(*) FROM psched WHERE {due}").fetchone() == (0,)  # noqa: S608
 
-    wait_until(rest, timeout=60, what="rows that are run or set aside, all of them")
+    wait_until(rest, what="rows that are run or set aside, all of them")
     assert master.workers() == workers
     for words in SHOWING:
         done = service.psched(*words)
@@ -92,7 +92,7 @@ def test_no_client_of_the_control_socket_harms_a_master(service):
         for case in cases("control", CLIENTS):
             with told(case):
                 client = opened.enter_context(socket.socket(socket.AF_UNIX))
-                client.settimeout(20)
+                client.settimeout(HANG_TIMEOUT)
                 # One that is refused because there are too many has been dealt with, too.
                 with contextlib.suppress(OSError), short_address(door) as address:
                     client.connect(address)

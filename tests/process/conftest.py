@@ -5,7 +5,7 @@ import pytest
 from support.service import services
 from support.tables import fill_sqlite
 
-SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "graceful_kill_limit": 2}
+SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "graceful_kill_limit": 10}
 
 
 @pytest.fixture

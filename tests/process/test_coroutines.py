@@ -64,7 +64,7 @@ def outcomes(tasks):
 
 @pytest.mark.parametrize("tasks", [1, 1000])
 def test_an_asynchronous_handler_does_all_that_a_plain_one_does(tasks):
-    found, written = isolated(outcomes, tasks, timeout=60)
+    found, written = isolated(outcomes, tasks)
     assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
     assert written == [*DATA.values()]
 
@@ -104,7 +104,7 @@ def test_it_is_cancelled_once_and_may_clean_up(reason, outcome):
 
 
 def test_one_that_goes_on_is_killed_at_the_limit():
-    with started_isolated(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+    with started_isolated(stopped, "clings", "DELETED", 5, 0.1) as process:
         assert process.result()[0] == "Release()"
         assert process.text.splitlines().count("CancelledError") == 1
 
@@ -146,21 +146,35 @@ def test_a_cancellation_in_the_middle_of_a_question_loses_no_answer():
 
 
 def shown_before_and_after(times):
+    """What a process shows before and after other tasks, for so many uses of the same process.
+
+    A process in which a thread ends late is not used again: the kernel can list a thread for a
+    moment after it was joined.
+    """
     bench = Bench(HANDLERS, kill_interval=1000, max_tasks_per_child=1000)
-    bench.run("shows_itself")
-    for _ in range(times):
+
+    def shown():
+        bench.run("shows_itself")
+        return json.loads(bench.ledger.data[-1])
+
+    found = []
+    before = shown()
+    while len(found) < times:
         bench.run("returns")
         task = bench.start("cleans_up", gate="never")
         bench.until(lambda task=task: title(task.runner.pid).endswith("attempt 1"))
         bench.tasks.stop(task, Reason.TIMEOUT)
         bench.finish(task)
-        bench.run("shows_itself")
-    return bench.ledger.data[0], bench.ledger.data[-1]
+        after = shown()
+        if after["pid"] == before["pid"]:
+            found.append([before["open"], after["open"]])
+        before = after
+    return found
 
 
 def test_it_leaves_nothing_open_in_a_process_that_is_used_again():
-    first, last = isolated(shown_before_and_after, 3, timeout=60)
-    assert first == last
+    for before, after in isolated(shown_before_and_after, 3):
+        assert before == after
 
 
 def shown_after_one_that_restores_term():
@@ -176,7 +190,7 @@ def test_a_process_that_does_not_receive_term_any_more_is_not_used_again():
 
 
 def test_a_cancellation_harms_no_other_task_of_the_loop():
-    assert isolated(cancelled_many_times, 1500, timeout=60) == [None]
+    assert isolated(cancelled_many_times, 1500) == [None]
 
 
 LOADS = """

@@ -164,7 +164,7 @@ def many(cases, tasks, where=None):
 
 
 def run_all(cases, tasks=1, where=None):
-    return isolated(many, cases, tasks, where, timeout=60)
+    return isolated(many, cases, tasks, where)
 
 
 # --- exit status and signal ----------------------------------------------------------
@@ -411,14 +411,14 @@ def test_other_ends_are_no_lack_of_memory_whatever_the_counter_says():
 
 def stopped(kill_timeout, command):
     bench = Bench(
-        ALL, kill_timeout=kill_timeout, kill_interval=0.1, graceful_kill_limit=0.3, log_file="log"
+        ALL, kill_timeout=kill_timeout, kill_interval=0.1, graceful_kill_limit=5, log_file="log"
     )
     attempts = [ended(bench, "exec", command=["sh", "-c", command]), ended(bench, "waits")]
     return attempts, Path("log").read_text()
 
 
 def test_a_kill_at_the_time_limit_is_no_lack_of_memory():
-    (program, handler), log = isolated(stopped, 0.3, "trap '' TERM; sleep 1000 & wait; wait; wait")
+    (program, handler), log = isolated(stopped, 5, "trap '' TERM; sleep 1000 & wait; wait; wait")
     assert program["outcome"] == handler["outcome"] == Outcome.TIMED_OUT
     assert (program["exit_status"], program["exit_signal"]) == (None, signal.SIGKILL)
     assert not program["out_of_memory"]

@@ -19,7 +19,7 @@ from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
 
 RELEASED = "Retry(wait=0, reason='its fork server died')"
-SHORT = {"child_heartbeat_limit": 3, "database_timeout": 0.5}
+SHORT = {"child_heartbeat_limit": 8, "database_timeout": 3}
 
 
 def waits(_place, link):

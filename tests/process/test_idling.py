@@ -15,15 +15,15 @@ from support.waiting import wait_until
 
 CLOCK = SystemClock()
 SECONDS = 2.0
-FEW = 0.3
-"""Seconds; who spins takes more of them, even on a busy machine."""
+FEW = 0.15
+"""The share of its time that a process may work; who spins takes more, even on a busy machine."""
 
 
 def sleeps(pid):
     """Whether a process sleeps most of the time."""
-    before, end = cpu(pid), CLOCK.monotonic() + SECONDS
-    wait_until(lambda: CLOCK.monotonic() > end, what="time")
-    return cpu(pid) - before < FEW
+    before, begun = cpu(pid), CLOCK.monotonic()
+    wait_until(lambda: CLOCK.monotonic() > begun + SECONDS, what="time")
+    return cpu(pid) - before < FEW * (CLOCK.monotonic() - begun)
 
 
 def cpu(pid):

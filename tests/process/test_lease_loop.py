@@ -25,7 +25,7 @@ from support.bench import CLOCK, Bench
 from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
-from support.waiting import Deadline
+from support.waiting import PATIENCE
 
 
 class Unreliable:
@@ -136,9 +136,9 @@ class Scene:
         self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
 
     def until(self, condition):
-        deadline = Deadline()
+        end = CLOCK.monotonic() + PATIENCE
         while not condition():
-            assert not deadline.has_passed, "waited in vain"
+            assert CLOCK.monotonic() < end, "waited in vain"
             self.turn()
 
     def finished(self, *keys):
@@ -252,7 +252,7 @@ def test_what_a_claim_takes_after_its_owner_was_asked_for_is_found(stopped, stat
 
 
 def unanswered_extends():
-    scene = Scene("one", alive_time=6)
+    scene = Scene("one", alive_time=30)
     scene.add("one", "cleans_up", data={"gate": "gate"})
     scene.store.faults = {"extend": ["before", "after", "away"]}
     scene.until(lambda: scene.store.requests["extend"] > 3)
@@ -475,7 +475,7 @@ def test_a_lease_ends_for_its_holder_before_it_ends_in_the_store_whatever_was_mo
 
 def leases_of_different_lengths():
     scene = Scene(alive_time=60, concurrency=3, database_timeout=1)
-    for key, alive_time in ("short", 6), ("default", None), ("long", 600):
+    for key, alive_time in ("short", 20), ("default", None), ("long", 600):
         scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
     scene.until(lambda: len(scene.bench.tasks) == 3)
     begun = CLOCK.boottime()
@@ -489,8 +489,8 @@ def leases_of_different_lengths():
 
 def test_leases_of_different_lengths_keep_them():
     here, there = isolated(leases_of_different_lengths)
-    for key, lease in ("short", 6), ("default", 60), ("long", 600):
-        assert lease - 5 < here[key] <= there[key] <= lease + 1
+    for key, lease in ("short", 20), ("default", 60), ("long", 600):
+        assert lease / 2 < here[key] <= there[key] <= lease + 1
 
 
 def due_soon():
@@ -498,10 +498,14 @@ def due_soon():
     due = ceil(CLOCK.wall()) + 1
     scene.schedules.add("soon", "returns", next_time=due)
     scene.schedules.close()
+    scene.until(lambda: scene.store.requests["claim"])
+    planned = scene.loop._claimer.wakes - CLOCK.monotonic() + CLOCK.wall() - due
     scene.until(lambda: len(scene.bench.tasks))
-    return CLOCK.wall() - due
+    return planned, CLOCK.wall() - due
 
 
 def test_what_will_be_due_soon_is_started_at_its_time_and_not_before():
-    # Nobody looks again before a minute is over.
-    assert 0 <= isolated(due_soon) < 15
+    planned, started = isolated(due_soon)
+    assert started >= 0
+    # Without such a row, nobody would look again for half a minute.
+    assert planned < 15

@@ -13,14 +13,20 @@ from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driv
 from support.processes import descendants, kill
 from support.proxy import Fault, Proxy
 from support.run_log import never_two_at_once
-from support.waiting import has_ended, stays, wait_for_end, wait_until
+from support.waiting import has_ended, wait_for_end, wait_until
 
 CLOCK = SystemClock()
-SHORT = {"alive_time": SHORTEST_ALIVE_TIME}
+LEASE = 20
+"""Seconds: short enough to wait for its end, and so long that a slow machine does not lose it.
+
+An extension may be 5 s late before its task is killed.
+"""
+
+SHORT = {"alive_time": LEASE}
 CROWD = ["child", "daemon"]
 
 SLOWLY = 0.7
-"""Seconds for each answer: less than `longest_answer` of so short a lease."""
+"""Seconds for each answer: less than `longest_answer` of the shortest lease."""
 
 servers = pytest.mark.parametrize(
     "database",
@@ -80,18 +86,16 @@ def test_a_task_that_is_longer_than_its_lease_keeps_it_and_runs_once(each_servic
     service.configure(processors=2, **SHORT)
     service.add("long", data={"until": "gate"})
     service.start()
-    [run] = service.runs.wait("long")
-    stays(
-        lambda: len(service.runs.runs("long")) == 1,
-        seconds=SHORTEST_ALIVE_TIME + 2.5,
-        what="a single run",
-    )
-    assert lease_end(service, "long") > CLOCK.boottime()
+    service.runs.wait("long")
+    first_end = lease_end(service, "long")  # or later, if it is extended just now
+    service.runs.wait("long", lambda runs: runs[0].last_sign > first_end + 1)
+    # The other worker has looked for due rows since then, and would have taken the older one.
+    service.add("later", next_time=int(CLOCK.wall()))
+    service.wait_for_finish("later")
     service.open_gate("gate")
     service.wait_for_finish("long")
     [run] = service.runs.runs("long")
     assert run.completed
-    assert run.last_sign - run.started > SHORTEST_ALIVE_TIME + 1
     assert service.row("long").row.fence == 1
 
 
@@ -130,7 +134,7 @@ def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, ma
     )
     service.open_gate("gate")
     wait_until(lambda: service.runs.runs("long")[0].completed, what="the task's end")
-    stays(lambda: master.status is None, what="the master")
+    service.wait_until_asleep()  # it has tried to write the end
     mariadb_server.start()
     service.wait_for_finish("long")
 
@@ -167,22 +171,24 @@ class TestSlowly:
     @pytest.mark.parametrize(
         "database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
     )
+    @pytest.mark.quiet  # each answer takes nearly as long as so short a lease bears
     def test_tasks_are_started_and_keep_their_leases(self, far, near, proxy):
         """A claim takes two answers there: more than a quarter of so short a lease."""
-        far.configure(**SHORT)
+        far.configure(alive_time=SHORTEST_ALIVE_TIME)
         master = far.start()
         with proxy.slow(SLOWLY):
             near.add("long", "recorder", next_time=1, data={"until": "gate"})
             far.runs.wait("long")
             near.add("short", "recorder", next_time=1)
             far.runs.wait("short", lambda runs: runs[-1].completed)
-            stays(
-                lambda: len(far.runs.runs("long")) == 1,
-                seconds=2 * SHORTEST_ALIVE_TIME,
-                what="a single run",
+            far.runs.wait(
+                "long",
+                lambda runs: runs[0].last_sign > runs[0].started + 3 * SHORTEST_ALIVE_TIME,
+                what="a run of several leases",
             )
         far.open_gate("gate")
         far.wait_for_finish("long")
+        assert len(far.runs.runs("long")) == 1
         assert [near[key].metadata().row.fence for key in ("long", "short")] == [1, 1]
         # A worker that is held up loses its connection there, and can find the store fast again
         # before the second claim. Then it warns again, but never twice in a row.
@@ -199,18 +205,20 @@ class TestSlowly:
     def test_a_connection_that_is_lost_comes_back_before_its_tasks_are_killed(
         self, far, near, proxy
     ):
-        """Within its time-out there is room for six answers, not for twelve."""
-        far.configure(alive_time=10)
+        """Within twice its time-out there is room for eleven answers, not for twelve."""
+        far.configure(alive_time=60)
         master = far.start()
         near.add("long", "recorder", next_time=1, data={"until": "gate"})
         far.runs.wait("long")
-        with proxy.slow(0.3):
+        with proxy.slow(0.85):
             with proxy.fault(Fault.LOSE_REPLY, b"SELECT"):
                 master.wait_for_log(AWAY)
             master.wait_for_log(BACK)
-            stays(lambda: len(far.runs.runs("long")) == 1, seconds=5, what="a single run")
+            near.add("later", "recorder", next_time=1)
+            far.runs.wait("later", lambda runs: runs[-1].completed)
         far.open_gate("gate")
         far.wait_for_finish("long")
+        assert len(far.runs.runs("long")) == 1
         assert near["long"].metadata().row.fence == 1
         assert "killing it" not in master.text
         master.stop()
@@ -233,11 +241,11 @@ def test_a_task_whose_lease_is_lost_is_killed_at_once_and_nothing_is_written(ser
 
     def content():
         with service.sql() as connection:
-            return connection.execute("SELECT * FROM psched").fetchall()
+            return connection.execute("SELECT * FROM psched WHERE id = 'stolen'").fetchall()
 
+    end = lease_end(service, "stolen")
     with service.sql() as connection:
         connection.execute(statement)
-    lost = CLOCK.boottime()
     before = content()
     wait_until_gone(run)
     master.wait_for_log("preempted")
@@ -245,11 +253,11 @@ def test_a_task_whose_lease_is_lost_is_killed_at_once_and_nothing_is_written(ser
     [run] = service.runs.runs("stolen")
     assert run.end is None
     # Seen with the next extension, and killed without a TERM before.
-    assert run.last_sign - lost < SHORTEST_ALIVE_TIME
+    assert run.last_sign < end
     assert master.text.count("killing it: its lease is lost") == 1
-    stays(lambda: content() == before, what="what is in the table")
     service.add("next", data={})
     service.wait_for_finish("next")
+    assert content() == before
 
 
 @pytest.mark.parametrize("way", ["stopped", "killed"])
@@ -299,7 +307,6 @@ def test_a_worker_that_is_stopped_is_killed_by_the_kernel_before_its_lease_ends(
         end = lease_end(service, "long")
         wait_for_end(worker)
         wait_until_gone(run)
-        assert CLOCK.boottime() < end
     service.runs.wait("long", lambda runs: len(runs) == 2, what="a second run")
     service.open_gate("gate")
     service.wait_for_finish("long")
@@ -320,7 +327,6 @@ def test_a_task_dies_in_time_with_its_worker_though_the_master_hangs_too(service
         end = lease_end(service, "long")
         wait_for_end(run.pid)
         assert service.runs.runs("long")[0].last_sign < end
-        assert CLOCK.boottime() < end
     service.open_gate("gate")
     service.wait_for_finish("long")
     never_two_at_once(service.runs.runs("long"))
@@ -333,7 +339,8 @@ def test_a_worker_that_is_stopped_for_less_than_its_lease_costs_no_task(service)
     service.runs.wait("long")
     [worker] = master.workers()
     with stopped(worker):
-        stays(lambda: not has_ended(worker), seconds=2, what="the worker")
+        begun = CLOCK.boottime()
+        service.runs.wait("long", lambda runs: runs[0].last_sign > begun + 2)
     service.open_gate("gate")
     service.wait_for_finish("long")
     [run] = service.runs.runs("long")

@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -27,7 +28,7 @@ from psched.process import kernel
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawner import SystemSpawner
 from support.isolated import say, started_isolated
-from support.waiting import stays, wait_for_end, wait_until
+from support.waiting import wait_for_end, wait_until
 
 CLOCK = SystemClock()
 
@@ -54,6 +55,7 @@ class Faulty(SystemSpawner):
         self.failing = failing
 
     def reap(self):
+        say("tick", CLOCK.monotonic())
         if self.failing == "reap":
             raise RuntimeError("bug")
         return super().reap()
@@ -130,9 +132,17 @@ def master(request):
         yield process
 
 
+def ticks_of(master):
+    """When the master has ticked, in seconds."""
+    return [float(at) for at in re.findall(r"^tick (.*)\n", master.text, re.MULTILINE)]
+
+
 def test_a_fault_at_every_tick_costs_neither_workers_nor_signals_nor_the_log(master):
-    stays(lambda: master.status is None, seconds=3, what="a master that goes on")
+    wait_until(lambda: len(ticks_of(master)) > 5, what="a master that goes on")
+    assert master.status is None
     assert master.text.count("Traceback") == 1
+    first, *_, fifth = ticks_of(master)[:5]
+    assert fifth - first > 3.9  # it sleeps for a second after a fault
     assert "ERROR a fault in the master; it goes on: bug" in master.text
     master.send(signal.SIGUSR2)
     master.said("reopened")

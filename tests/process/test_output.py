@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import psched.output.collection
+import psched.output.collector
 from support.bench import CLOCK, Bench
 from support.isolated import isolated
 from support.process_trees import DAEMONS
-from support.processes import children, kill, title
-from support.waiting import PATIENCE, has_ended, scaled, wait_until
+from support.processes import kill
+from support.waiting import PATIENCE, has_ended, wait_until
 
 
 def sh(task):
@@ -93,6 +95,18 @@ def make(**settings):
     service = os.open("service", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(service, 1)
     return Bench(HANDLERS, log_file="log", **{"output": "both", **settings})
+
+
+def have_nobody_give_up():
+    """From now on, who waits for what does not come hangs, and is not merely late."""
+    for module, name in (
+        (psched.output.collection, "_PATIENCE"),
+        (psched.output.collection, "_LONGEST_PATIENCE"),
+        (psched.output.collection, "_LAST_WORDS"),
+        (psched.output.collector, "_LAST_WORDS"),
+    ):
+        assert hasattr(module, name)
+        setattr(module, name, 1000.0)
 
 
 def told(task):
@@ -191,16 +205,12 @@ def test_the_last_bytes_are_kept_and_the_others_counted():
 
 
 def with_daemons():
-    bench = make()
-    began = CLOCK.monotonic()
-    _, text, _ = run(bench, "sh", script=f"{DAEMONS}; echo started")
-    return text, CLOCK.monotonic() - began
+    # They would live for longer than the test's patience.
+    return run(make(), "sh", script=f"{DAEMONS}; echo started")[1]
 
 
 def test_daemons_that_hold_the_pipe_die_with_the_task():
-    text, seconds = isolated(with_daemons)
-    assert text == "started\n"
-    assert seconds < scaled(20)
+    assert isolated(with_daemons) == "started\n"
 
 
 PLACES = ("both", "raw", "none", "history", "service")
@@ -371,19 +381,18 @@ def test_output_for_which_a_dead_collector_was_asked_is_not_that_of_the_next_tas
 
 def stands_still_while_runners_come_and_go():
     bench = make()
+    patience = psched.output.collection._PATIENCE
+    have_nobody_give_up()
     kill(bench.collector, signal.SIGSTOP)
-    slowest = 0.0
     for number in range(700):
-        began = CLOCK.monotonic()
         run(bench, "silent", f"k{number}")
-        slowest = max(slowest, CLOCK.monotonic() - began)
-    return slowest, run(bench, "write", text="works")
+    psched.output.collection._PATIENCE = patience
+    return run(bench, "write", text="works")
 
 
 def test_a_stopped_collector_does_not_stop_its_worker():
     # 700 processes, one after the other, take long on a slow machine.
-    slowest, again = isolated(stands_still_while_runners_come_and_go, timeout=6 * PATIENCE)
-    assert slowest < scaled(1)
+    again = isolated(stands_still_while_runners_come_and_go, timeout=6 * PATIENCE)
     assert again[:2] == ["Finish()", "works"]
 
 
@@ -401,22 +410,21 @@ def test_a_stopped_collector_does_not_stop_a_task_that_prints():
 
 
 def dies_whenever_it_starts():
+    began = CLOCK.monotonic()
     bench = make()
     task = bench.start("flood", lines=50_000)
-    killed = 0
-    until = CLOCK.monotonic() + 3
-    while CLOCK.monotonic() < until:
-        for pid in children(os.getpid()):
-            if title(pid) == "psched collector":
-                kill(pid)
-                killed += 1
+    killed = set()
+    while len(killed) < 4:
+        for pid in bench.collectors:
+            kill(pid)
+            killed.add(pid)
         bench.turn(0.01)
-    return killed, bench.finish(task), task.output.dropped
+    return CLOCK.monotonic() - began, bench.finish(task), task.output.dropped
 
 
 def test_a_collector_that_always_dies_is_not_restarted_all_the_time():
-    killed, outcome, dropped = isolated(dies_whenever_it_starts)
-    assert 1 <= killed <= 5
+    seconds, outcome, dropped = isolated(dies_whenever_it_starts)
+    assert seconds > 2.9  # there is a second at least between two of the four starts
     assert [outcome, dropped] == ["Finish()", None]
 
 
@@ -448,17 +456,15 @@ def test_the_collector_is_no_leftover_of_a_task():
 
 
 def ended_with_its_worker():
+    have_nobody_give_up()
     bench = make()
-    collector = bench.collector
-    began = CLOCK.monotonic()
+    pid = bench.collector
     bench.close()
-    return has_ended(collector), CLOCK.monotonic() - began
+    return has_ended(pid)
 
 
 def test_the_collector_ends_with_its_worker():
-    gone, seconds = isolated(ended_with_its_worker)
-    assert gone
-    assert seconds < scaled(1)
+    assert isolated(ended_with_its_worker)
 
 
 def left_descriptors():
@@ -521,14 +527,13 @@ def reader_stands_still():
     reader, writer = os.pipe()
     os.dup2(writer, 1)
     os.close(writer)
+    have_nobody_give_up()
     bench = Bench(HANDLERS, log_file="log", output="both", concurrency=2)
-    collector = bench.collector
+    pid = bench.collector
     flooding = bench.start("flood", lines=100_000)
-    slowest, count = 0.0, 0
+    count = 0
     while not flooding.over:
-        began = CLOCK.monotonic()
         run(bench, "write", f"k{count}", text=f"{count}")
-        slowest = max(slowest, CLOCK.monotonic() - began)
         count += 1
     dropped = bench.finish(flooding) and flooding.output.dropped
     others_see_no_change = os.get_blocking(1)
@@ -547,10 +552,9 @@ def reader_stands_still():
     bench.close()
     read_all()
     lines = read.decode().splitlines()
-    same = bench.output is not None and has_ended(collector)
+    same = bench.output is not None and has_ended(pid)
     return {
         "count": count,
-        "slowest": slowest,
         "dropped": dropped,
         "blocking": others_see_no_change,
         "notes": sum("lines of output are left out here" in line for line in lines) > 0,
@@ -563,7 +567,6 @@ def reader_stands_still():
 def test_a_reader_that_stands_still_stops_nobody():
     found = isolated(reader_stands_still)
     assert found.pop("count") >= 2
-    assert found.pop("slowest") < scaled(1)
     assert found == {
         "dropped": 100_000 * 100 - 65536,
         "blocking": True,

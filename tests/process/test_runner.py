@@ -72,7 +72,7 @@ def outcomes(names, tasks):
 
 @pytest.mark.parametrize("tasks", [1, 1000])
 def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks):
-    found = isolated(outcomes, [*OUTCOMES], tasks, timeout=60)
+    found = isolated(outcomes, [*OUTCOMES], tasks)
     assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
 
 
@@ -216,14 +216,14 @@ def long_errors():
 
 def test_however_long_an_error_is_its_reason_and_its_log_are_short():
     with started_isolated(long_errors) as process:
-        found = process.result(timeout=120)
+        found = process.result()
         printed = len(process.text)
     assert printed < 100_000
     for name, (length, outcome, logged) in found.items():
         assert outcome.startswith("Retry(wait=None, reason="), name
         assert length < 5000, name
         assert 0 < logged < 100_000, name
-    assert "(9998000 characters more)" in str(isolated(reason_of_a_long_error, timeout=60))
+    assert "(9998000 characters more)" in str(isolated(reason_of_a_long_error))
 
 
 def reason_of_a_long_error():
@@ -272,7 +272,7 @@ def test_a_handler_is_told_whether_its_update_may_have_been_applied(answer, erro
 
 
 def test_a_thread_that_goes_on_asking_does_not_spoil_the_end_of_its_task():
-    assert set(isolated(outcomes, ["leaves_threads"] * 50, 1000, timeout=60)) == {"Finish()"}
+    assert set(isolated(outcomes, ["leaves_threads"] * 50, 1000)) == {"Finish()"}
 
 
 @pytest.mark.parametrize("status", [0, 3])
@@ -415,7 +415,7 @@ def test_a_task_is_interrupted_once_and_may_clean_up(reason, outcome):
 
 
 def test_a_task_that_clings_is_killed_at_the_limit():
-    with started_isolated(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+    with started_isolated(stopped, "clings", "DELETED", 5, 0.1) as process:
         assert process.result() == "Release()"
         assert process.text.count("ProcessStopError deleted") == 1
 

@@ -9,13 +9,14 @@ import pytest
 
 from psched.master.reports.sd_notify import Notifier
 from support.isolated import isolated
+from support.waiting import HANG_TIMEOUT
 
 
 @contextlib.contextmanager
 def manager(address):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(address)
-        listener.settimeout(20)
+        listener.settimeout(HANG_TIMEOUT)
         yield listener
 
 

@@ -137,7 +137,7 @@ POSED = {
 
 
 def test_who_poses_as_a_master_is_not_waited_for_beside_the_others(master, tmp_path, monkeypatch):
-    monkeypatch.setattr(status_query, "_TIMEOUT", 2.0)
+    monkeypatch.setattr(status_query, "_TIMEOUT", 8.0)
     monkeypatch.setattr(status_query, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
     posing = {}
     for number, name in enumerate([*POSED, "silent", "deaf", "endless"], start=1):

@@ -17,7 +17,6 @@ from psched.base.errors import StoreUnavailableError
 from psched.config import from_mapping
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.process import tree
-from psched.triggers.custom import DEADLINE
 from psched.worker import trigger_helpers
 from psched.worker.composition import make_lease_loop
 from support.bench import CLOCK, Bench
@@ -25,7 +24,7 @@ from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
 from support.stores import Sql
-from support.waiting import Deadline
+from support.waiting import PATIENCE
 
 TRIGGERS = """
     import ctypes, os, subprocess, sys, threading, time
@@ -174,14 +173,14 @@ class Scene:
         self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
 
     def until(self, condition):
-        deadline = Deadline(60)
+        end = CLOCK.monotonic() + PATIENCE
         while not condition():
-            assert not deadline.has_passed, "waited in vain"
+            assert CLOCK.monotonic() < end, "waited in vain"
             self.turn()
 
 
 def beside_a_wild_one(how):
-    trigger_helpers.DEADLINE = 0.5
+    trigger_helpers.DEADLINE = 5.0  # the others are to answer in time
     scene = Scene()
     server = scene.bench.server
     scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()) - 60)
@@ -230,30 +229,27 @@ def test_what_a_trigger_leaves_behind_is_killed_and_its_answer_counts(how):
 
 
 def beside_ten_that_hang(how):
-    scene = Scene(catchup="latest", alive_time=6)
+    trigger_helpers.DEADLINE = 1000.0  # whoever waits for it waits for longer than the test
+    scene = Scene(catchup="latest", alive_time=20)
     for number in range(10):
         scene.add(f"wild {number}", "Wild", {"how": how, "number": number})
     scene.until(lambda: sum(row.fence > 0 for row in scene.store.rows()) == 10)
-    begin = CLOCK.monotonic()
     for key in ("first", "second"):
         scene.add(key)
         scene.add(f"{key} of its own", "Hourly")
         scene.until(lambda key=key: scene.has_run(key) and scene.has_run(f"{key} of its own"))
-    took = CLOCK.monotonic() - begin
-    return [row.status for row in scene.store.rows() if row.key.startswith("wild")], took
+    return [row.status for row in scene.store.rows() if row.key.startswith("wild")]
 
 
 def test_no_other_schedule_waits_for_ten_triggers_that_hang():
-    states, took = isolated(beside_ten_that_hang, "hangs")
     # All of them are still being asked, or are to be asked again.
-    assert states == [WAITING] * 10
-    assert took < DEADLINE
+    assert isolated(beside_ten_that_hang, "hangs") == [WAITING] * 10
 
 
 def beside_one_whose_task_is_over(how):
-    trigger_helpers.DEADLINE = 1.0
+    trigger_helpers.DEADLINE = 5.0
     # What is on time is run without a question to its trigger.
-    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
+    scene = Scene(alive_time=20, catchup="skip", catchup_grace=3600)
     scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()))
     scene.until(lambda: any(task.empty for task in scene.bench.tasks))
     scene.add("plain")
@@ -295,7 +291,7 @@ def test_the_next_time_follows_the_task_that_another_host_has_run():
 
 def asked_while_the_store_is_away():
     trigger_helpers.DEADLINE = 1.0
-    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
+    scene = Scene(alive_time=20, catchup="skip", catchup_grace=3600)
     scene.add("wild", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
     scene.until(lambda: any(not task.empty for task in scene.bench.tasks))
     scene.loop.pause()
@@ -318,7 +314,7 @@ def test_a_store_is_not_back_because_there_is_nothing_to_ask_it_yet():
 
 def told_to_go():
     trigger_helpers.DEADLINE = 2.0
-    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600, concurrency=2)
+    scene = Scene(alive_time=20, catchup="skip", catchup_grace=3600, concurrency=2)
     scene.add("over", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
     scene.until(lambda: scene.loop.asks)
     scene.add("due", "Wild", {"how": "hangs", "number": 1})
@@ -336,7 +332,7 @@ def test_a_worker_that_leaves_gives_back_what_is_asked_and_settles_what_has_run(
 
 
 def a_slow_one_with_a_short_lease():
-    scene = Scene(alive_time=6, catchup="latest")
+    scene = Scene(alive_time=20, catchup="latest")
     scene.add("slow", "Slow")
     scene.until(lambda: scene.has_run("slow"))
     return scene.row("slow").fence

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from psched.base.clock import SystemClock
 from psched.master.generation_spec import BAD_HANDLERS
 from support.processes import children, descendants, kill, runners, title
 from support.run_log import completed, never_two_at_once
-from support.waiting import has_ended, stays, wait_for_end, wait_until
+from support.waiting import has_ended, wait_for_end, wait_until
 
 CLOCK = SystemClock()
 CROWD = ["child", "daemon"]
@@ -33,7 +34,7 @@ def wait_for_crowd(service, key):
 
 def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_service):
     service = each_service
-    service.configure(kill_timeout=0.5, kill_interval=0.2, graceful_kill_limit=1)
+    service.configure(kill_timeout=3, kill_interval=0.2, graceful_kill_limit=3)
     data = {"until": "gate", "stubborn": True, "processes": CROWD}
     service.add("stuck", data=data)
     master = service.start()
@@ -42,7 +43,8 @@ def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_servic
     service.wait_for_finish("stuck")
 
     assert first.end is None
-    assert first.last_sign - first.started > 1.4  # half a second, and one on the ladder
+    # Three seconds, and three on the ladder; the run was said to start somewhat later.
+    assert first.last_sign - first.started > 4
     runs = service.runs.runs("stuck")
     never_two_at_once(runs)
     assert [run.attempt for run in runs] == [*range(1, len(runs) + 1)]
@@ -53,7 +55,7 @@ def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_servic
 
 
 def test_a_task_that_listens_is_stopped_at_its_time_limit_without_being_killed(service):
-    service.configure(kill_timeout=0.3, retry_wait=1000)
+    service.configure(kill_timeout=5, retry_wait=1000, graceful_kill_limit=1000)
     service.add("slow", data={"until": "never"})
     service.start()
     [run] = service.runs.wait("slow", lambda runs: runs and runs[-1].end)
@@ -64,19 +66,17 @@ def test_a_task_that_listens_is_stopped_at_its_time_limit_without_being_killed(s
 
 def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(each_service):
     service = each_service
+    service.configure(alive_time=3600)  # no extension within the patience of a test finds it out
     service.add("doomed", data={"until": "never", "processes": CROWD})
     master = service.start()
     run = wait_for_crowd(service, "doomed")
     with service.schedules() as schedules:
         schedules["doomed"].delete()
-        deleted = CLOCK.boottime()
         wait_until(lambda: not schedules["doomed"].exists(), what="the removal")
-        took = CLOCK.boottime() - deleted
 
     assert all(map(has_ended, pids(run)))
     [run] = service.runs.runs("doomed")
     assert run.end == "ProcessStopError: deleted"
-    assert took < 10  # poll_interval is a tenth of a second
     assert master.status is None
     service.add("doomed", data={})
     service.wait_for_finish("doomed")
@@ -112,7 +112,8 @@ def test_a_worker_runs_as_many_tasks_at_once_as_it_may(each_service):
     runs = [service.runs.wait(f"k{number}")[0] for number in range(3)]
     [worker] = master.workers()
     assert {run.pid for run in runs} <= set(runners(worker))
-    stays(lambda: service.runs.runs("k3") == [], what="the fourth waits")
+    service.wait_until_asleep()
+    assert service.row("k3").row.fence == 0
 
     # What happens to one is nothing to the others, and makes room: for who has waited longest.
     kill(runs[1].pid)
@@ -144,7 +145,8 @@ def seven_runs(service, **data):
 def test_a_runner_runs_as_many_tasks_as_it_may(service):
     pids = [run.pid for run in seven_runs(service)]
 
-    assert [pids.index(pid) for pid in pids] == [*(0, 0, 0), *(3, 3, 3), 6]
+    # On a slow machine, one that was ordered can come late: then two take turns.
+    assert max(map(pids.count, pids)) == 3
 
 
 def test_a_runner_that_is_used_again_leaves_nothing_of_a_task_to_the_next(service):
@@ -178,6 +180,17 @@ def test_handlers_that_start_a_thread_when_imported_are_refused_with_the_mend(se
     master.wait_until_nothing_is_left()
 
 
+def wait_until_slept(pid, times):
+    """Wait until a process has gone to sleep so many more times; a loop does at each turn."""
+
+    def slept():
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)[0])
+
+    end = slept() + times
+    wait_until(lambda: slept() >= end, what=f"{times} turns of process {pid}")
+
+
 @pytest.fixture
 def limited_to(service):
     """A function that puts before a command what limits it to so many processes.
@@ -196,6 +209,16 @@ def limited_to(service):
         return [prlimit, f"--nproc={number}", *as_somebody, "--", *command]
 
     return limited
+
+
+def check_is_told_in_turn(master):
+    """Check that a want of processes is told once until its end is; return how often it is told.
+
+    Its end is told when it was not met for five seconds, and so also if all stands still.
+    """
+    told = [found == "over" for found in re.findall("cannot fork: (over)?", master.text)]
+    assert told == [number % 2 == 1 for number in range(len(told))]
+    return told.count(False)
 
 
 def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(service, limited_to):
@@ -219,7 +242,7 @@ def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(ser
     assert [run.attempt for run in service.runs.runs()] == [1, 1]
     assert master.workers() == [worker]
     master.wait_for_log(r"cannot fork: over(, it happened once| after \d+\.\d s, \d+ times)")
-    assert master.text.count("cannot fork: ") == 2
+    check_is_told_in_turn(master)
 
 
 def test_a_want_of_processes_is_told_once_and_rows_are_not_claimed_in_vain(service, limited_to):
@@ -231,9 +254,9 @@ def test_a_want_of_processes_is_told_once_and_rows_are_not_claimed_in_vain(servi
     master = service.start(*limited_to(5, command))
     for key in keys:
         service.wait_for_finish(key)
-    assert master.text.count("cannot fork: ") == 1
+    times = check_is_told_in_turn(master)
     # Those of the first claim, which found out.
-    assert sum(service.row(key).row.fence > 1 for key in keys) < 4
+    assert sum(service.row(key).row.fence > 1 for key in keys) < 4 * times
     assert [run.attempt for run in service.runs.runs()] == [1] * len(keys)
 
 
@@ -243,7 +266,8 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
     master = service.start(*limited_to(2, command))
     [worker] = master.workers()
     master.wait_for_log("worker 0 cannot fork: .*temporarily unavailable")
-    stays(lambda: master.workers() == [worker], seconds=3, what="its worker")
+    wait_until_slept(worker, 5)
+    assert master.workers() == [worker]
     assert master.text.count("cannot fork: ") == 1
     assert service.row("one").row.fence == 0
 
@@ -257,7 +281,8 @@ def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):
     master = service.start(prlimit, "--nofile=14", "--", *command)
     [worker] = master.workers()
     master.wait_for_log("worker 0 cannot fork: ")
-    stays(lambda: master.workers() == [worker], seconds=4, what="its worker")
+    wait_until_slept(worker, 12)
+    assert master.workers() == [worker]
     assert "Traceback" not in master.text
     assert master.text.count("ERROR") <= 6
     assert service.row("one").row.attempt == 0
@@ -273,7 +298,7 @@ def test_a_master_that_cannot_fork_says_so_once_and_has_all_its_workers_when_it_
     # The master, one worker, its fork server, its collector and its runner; and three others.
     master = service.start(*limited_to(8, command), generation=0)
     master.wait_for_log("master cannot fork: .*temporarily unavailable")
-    stays(lambda: master.status is None, seconds=6, what="the master")
+    wait_until_slept(master.pid, 6)
     assert master.text.count("master cannot fork: ") == 1
     for pid in children(master.pid):
         if title(pid) == "sleep 1000":
@@ -307,7 +332,10 @@ def test_a_worker_that_is_told_to_go_by_a_signal_finishes_its_task_first(service
     service.runs.wait("long")
     [worker] = master.workers()
     kill(worker, signal.SIGTERM)
-    stays(lambda: not has_ended(worker), what="the worker that has a task")
+    wait_until(lambda: title(worker).endswith("leaving"), what="the worker's notice")
+    told = service.runs.runs("long")[0].last_sign
+    service.runs.wait("long", lambda runs: runs[0].last_sign > told + 1)
+    assert not has_ended(worker)
     service.open_gate("gate")
     wait_for_end(worker)
     service.wait_for_finish("long")

@@ -6,7 +6,7 @@ import pytest
 
 from psched import config
 from support.proxy import Proxy
-from support.stores import Sql, store_factory
+from support.stores import LONG, Sql, store_factory
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def open_at():
     """A function that opens a store at any url; the store is closed after the test."""
     with contextlib.ExitStack() as opened:
 
-        def open_at(url, timeout=10.0):
+        def open_at(url, timeout=LONG):
             return opened.enter_context(store_factory(url, timeout=timeout))()
 
         yield open_at

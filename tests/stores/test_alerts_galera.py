@@ -11,7 +11,7 @@ import pytest
 from psched.base.errors import TransientStoreError, UnknownOutcomeError
 from psched.testing.store_contract.alerts.bench import alert, identities, stored, taken
 from support.stores import store_factory
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.galera
 
@@ -34,7 +34,7 @@ def on_each(stores, work):
     start = Barrier(len(stores))
 
     def run(number):
-        start.wait(timeout=30)
+        start.wait(timeout=HANG_TIMEOUT)
         return work(stores[number], number)
 
     with ThreadPoolExecutor(len(stores)) as workers:

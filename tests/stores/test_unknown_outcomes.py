@@ -26,8 +26,8 @@ from psched.core.settling import Ending, settle
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.testing.store_contract.history.bench import made
 from support.proxy import Fault
-from support.stores import store_factory
-from support.waiting import scaled, wait_until
+from support.stores import LONG, store_factory
+from support.waiting import wait_until
 
 each_server = pytest.mark.parametrize(
     "database",
@@ -50,7 +50,7 @@ LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
 @pytest.fixture
 def timeout():
     """The store's timeout in seconds; a longer delay of an answer is an error."""
-    return 10.0
+    return LONG
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ def far_url(proxy, database):
 @pytest.fixture
 def far(far_url, store, timeout, strategy):  # ``store`` has created the table
     """A store that is connected to the server through the proxy."""
-    with store_factory(far_url, timeout=scaled(timeout), claim_strategy=strategy) as open_store:
+    with store_factory(far_url, timeout=timeout, claim_strategy=strategy) as open_store:
         store = open_store()
         store.now()  # connected
         store._claim_strategy()  # chosen
         yield store
 
 
-impatient = pytest.mark.parametrize("timeout", [1.5])
+impatient = pytest.mark.parametrize("timeout", [5.0])
 """Shortens the timeout of a test in which an answer never arrives."""
 
 

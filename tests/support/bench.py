@@ -26,7 +26,7 @@ from psched.worker.running_task import RunningTask
 from psched.worker.worker import prepare_process
 from support.history import recorder
 from support.processes import children, title
-from support.waiting import Deadline, wait_until
+from support.waiting import PATIENCE, wait_until
 
 CLOCK = SystemClock()
 
@@ -161,9 +161,9 @@ class Bench:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Work until something is so."""
-        deadline = Deadline()
+        end = CLOCK.monotonic() + PATIENCE
         while not condition():
-            assert not deadline.has_passed, "waited in vain"
+            assert CLOCK.monotonic() < end, "waited in vain"
             self.turn()
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import replace
 from psched.base.clock import SystemClock
 from psched.config import from_mapping
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
-from support.waiting import scaled
+from support.stores import LONG
 
 
 @contextlib.contextmanager
@@ -16,9 +16,7 @@ def compat_factory(url, *, table="psched", timeout=None, alive_time=3600) -> Ite
     """Makes stores on one database, and disconnects them at the end."""
     settings = from_mapping({"type": "rdb_compat", "url": url, "table": table})
     # No configuration could have these: tests need short leases, and urls as SQLAlchemy reads them.
-    settings = replace(
-        settings, url=url, database_timeout=timeout or scaled(5.0), alive_time=alive_time
-    )
+    settings = replace(settings, url=url, database_timeout=timeout or LONG, alive_time=alive_time)
     opened = []
 
     def open_store():

@@ -132,7 +132,7 @@ def old_worker(url, log, end):
                 wait_until(Path(f"{log}.moving").exists, what="the migration's beginning")
         return Path(end).exists()
 
-    wait_until(idle, timeout=120, what="the end")
+    wait_until(idle, what="the end")
 
 
 def new_worker(url, log, end):
@@ -145,7 +145,7 @@ def new_worker(url, log, end):
                 task.finish()
             return Path(end).exists()
 
-        wait_until(idle, timeout=120, what="the end")
+        wait_until(idle, what="the end")
 
 
 def _note(log, system, key, scheduled_time):

@@ -121,7 +121,7 @@ class Peer:
 
     def _connect(self):
         if self._url.get_backend_name() == "sqlite":
-            return sqlite3.connect(self._url.database, timeout=5, isolation_level=None)
+            return sqlite3.connect(self._url.database, timeout=60, isolation_level=None)
         return pymysql.connect(
             ssl_disabled=True,
             host=self._url.host,

@@ -179,7 +179,7 @@ class Proxy:
         client, _ = self._listener.accept()
         self.heard += 1
         try:
-            server = socket.create_connection((LOOPBACK, self._server), timeout=10)
+            server = socket.create_connection((LOOPBACK, self._server), timeout=HANG_TIMEOUT)
         except OSError:
             client.close()
             return

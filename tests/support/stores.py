@@ -15,12 +15,14 @@ from psched.core.model import Decision, Finish, Quarantine, Row
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 from support.clients import engine_of
-from support.waiting import scaled
+
+LONG = 30.0
+"""Seconds that an answer may take where a test does not wait for an answer that never comes."""
 
 
 def make_store(url, *, clock=None, table="psched", timeout=None, **more):
     """A store as a worker makes it; not yet connected."""
-    given = StoreParameters(url=url, table=table, timeout=timeout or scaled(5.0), **more)
+    given = StoreParameters(url=url, table=table, timeout=timeout or LONG, **more)
     clock = clock or SystemClock()
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there

@@ -8,7 +8,7 @@ import pytest
 
 from psched.base.clock import SystemClock
 from support.proxy import LOOPBACK, Fault, Proxy
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 CLOCK = SystemClock()
 
@@ -49,7 +49,7 @@ def proxy(echo):
 def ask(proxy):
     """Sends a request on a connection of its own; the answer, or None if none comes."""
 
-    def ask(request, timeout=20):
+    def ask(request, timeout=HANG_TIMEOUT):
         with socket.create_connection((LOOPBACK, proxy.port), timeout=timeout) as client:
             client.sendall(request)
             try:
@@ -85,12 +85,13 @@ def test_a_lost_reply_is_to_a_request_that_was_served(ask, proxy, echo):
 def test_a_held_reply_leaves_the_client_waiting(ask, proxy, echo):
     with proxy.fault(Fault.HOLD_REPLY, b"one"):
         assert ask(b"one", timeout=0.2) is None
-    assert echo[1] == [b"one"]
+        wait_until(lambda: echo[1] == [b"one"], what="the request")
 
 
 def test_a_held_request_is_served_when_nobody_waits_for_it_any_more(ask, proxy, echo):
     with proxy.fault(Fault.HOLD_REQUEST, b"one"):
         assert ask(b"one", timeout=0.2) is None
+        wait_until(lambda: proxy._armed is None, what="the request at the proxy")
     assert echo[1] == []
     proxy.release()
     wait_until(lambda: echo[1] == [b"one"], what="the request")
@@ -103,7 +104,7 @@ def test_nothing_passes_a_black_hole_and_everything_after_it(ask, proxy):
 
 
 def test_an_answer_that_drips_comes_byte_by_byte_and_the_rest_of_it_afterwards(proxy):
-    with socket.create_connection((LOOPBACK, proxy.port), timeout=20) as client:
+    with socket.create_connection((LOOPBACK, proxy.port), timeout=HANG_TIMEOUT) as client:
         with proxy.drip():
             client.sendall(b"onward")
             assert [client.recv(1), client.recv(1)] == [b"o", b"n"]

@@ -169,7 +169,7 @@ def test_a_store_that_is_away_is_told_after_a_while_and_so_is_its_return(mariadb
     name = mariadb_server.create_database()
     with Proxy(mariadb_server.port) as proxy:
         url = mariadb_server.url(name).replace(f":{mariadb_server.port}/", f":{proxy.port}/")
-        bench = Bench(url, database_timeout=0.4, alive_time=6)
+        bench = Bench(url, database_timeout=3, alive_time=60)
         bench.store.init()
         bench.settle()
         with proxy.black_hole():

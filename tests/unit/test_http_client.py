@@ -5,14 +5,12 @@ from ipaddress import ip_network
 
 import pytest
 
-from psched.base.clock import SystemClock
 from psched.config.monitoring.http_url import parse
 from psched.config.monitoring.networks import EVERYWHERE
 from psched.notify.addresses import refusal
 from psched.notify.http_client import HttpClient, HttpError, addresses_of
 from support.receiver import OK, drip, fixed, receiving, status
 from support.servers.certificates import Certificates
-from support.waiting import scaled
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
@@ -254,12 +252,11 @@ def test_a_header_cannot_inject_another_one(client, headers):
 # --- time ----------------------------------------------------------------------------
 
 
-def took(client, url, seconds):
-    begin = SystemClock().monotonic()
+def check_time_limit(client, url, seconds):
+    """Check that a request is given up that would be answered later, or never."""
     failed = failure(client, url, seconds=seconds)
     assert f"no answer within {seconds:g} s" in str(failed)
     assert failed.retry
-    return SystemClock().monotonic() - begin
 
 
 @pytest.mark.parametrize(
@@ -267,27 +264,25 @@ def took(client, url, seconds):
 )
 def test_a_server_that_sends_one_byte_at_a_time_has_one_time_limit(client, answer):
     with receiving(drip(answer, pause=0.2)) as server:
-        assert took(client, server.url(), 0.5) < scaled(3)
+        check_time_limit(client, server.url(), 0.5)
 
 
 def test_a_server_that_does_not_answer_has_a_time_limit(client):
     with receiving(lambda _, server: server.ending.wait()) as server:
-        assert took(client, server.url(), 0.3) < scaled(3)
+        check_time_limit(client, server.url(), 0.3)
 
 
 def test_a_server_that_reads_nothing_has_a_time_limit(client):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        begin = SystemClock().monotonic()
         with pytest.raises(HttpError, match="no answer within"):
             client.send("POST", url, body=b"x" * 50_000_000, seconds=0.3)
-        assert SystemClock().monotonic() - begin < scaled(3)
 
 
 def test_a_server_without_a_handshake_has_a_time_limit(client):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"https://127.0.0.1:{listening.getsockname()[1]}/"
-        assert took(client, url, 0.3) < scaled(3)
+        check_time_limit(client, url, 0.3)
 
 
 def test_a_dns_that_does_not_answer_has_a_time_limit():
@@ -298,7 +293,7 @@ def test_a_dns_that_does_not_answer_has_a_time_limit():
         return addresses_of(host, port)
 
     try:
-        assert took(HttpClient(find=find), "http://slow.example.org/", 0.3) < scaled(3)
+        check_time_limit(HttpClient(find=find), "http://slow.example.org/", 0.3)
     finally:
         answer.set()
 
@@ -360,7 +355,7 @@ def test_a_certificate_for_another_host_or_time_is_not_trusted(
 def test_a_slow_server_with_tls_has_one_time_limit(client, certificates, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
     with receiving(drip(OK, pause=0.2), certificates=certificates) as server:
-        assert took(client, server.url(scheme="https"), 1) < scaled(4)
+        check_time_limit(client, server.url(scheme="https"), 1)
 
 
 def test_no_proxy_of_the_environment_is_used(client, monkeypatch):

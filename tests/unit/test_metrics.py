@@ -29,7 +29,7 @@ from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import Backlog, Seen, StoreView
 from psched.testing import ManualClock
 from support.stores import make_store
-from support.waiting import HANG_TIMEOUT, scaled, wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 HOST = Host(slots=10, free=7, tasks=3, deaths=1)
 
@@ -115,11 +115,17 @@ def test_the_place_is_read_from_the_setting(text, place):
 
 
 @pytest.fixture
-def server(tmp_path):
+def patience():
+    """Seconds after which the server ends an idle connection."""
+    return HANG_TIMEOUT
+
+
+@pytest.fixture
+def server(tmp_path, patience):
     """A server on a Unix socket; its path."""
     path = tmp_path / "metrics.sock"
     paths = {"/metrics": lambda: Answer(200, b"some 1\n"), "/readyz": lambda: Answer(503, b"no\n")}
-    serving = MetricsServer(Place(socket=path), paths, SystemClock(), scaled(1))
+    serving = MetricsServer(Place(socket=path), paths, SystemClock(), patience)
     with contextlib.closing(serving):
         yield path
 
@@ -169,6 +175,7 @@ def test_a_request_that_is_too_long_or_cut_short_is_refused(server):
     assert b" 400 " in asked(server, b"GET /met")
 
 
+@pytest.mark.parametrize("patience", [8.0])  # until all connections are there, none is ended
 def test_further_connections_are_closed_and_idle_ones_are_ended(server):
     idle = [connected(server) for _ in range(16)]
     wait_until(lambda: asked(server, b"GET /metrics HTTP/1.1\r\n\r\n") == b"", what="a refusal")

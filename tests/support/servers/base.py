@@ -130,7 +130,7 @@ class Server(Block):
 
     kind: ClassVar[str]
 
-    START_TIME: ClassVar[int] = 60
+    START_TIME: ClassVar[int] = 120
 
     def __init__(self, home: Path, *flags: str, certificates: Certificates | None = None) -> None:
         self.flags = flags

@@ -63,9 +63,9 @@ class MariaDB(SqlServer):
                 database=database or None,
                 autocommit=True,
                 ssl_disabled=True,  # to make a context for TLS takes longer than the statement
-                connect_timeout=5,
-                read_timeout=30,
-                write_timeout=30,
+                connect_timeout=60,
+                read_timeout=120,
+                write_timeout=120,
                 init_command="SET lock_wait_timeout = 10",
             ) as connection,
             connection.cursor() as cursor,

@@ -109,8 +109,8 @@ class PostgreSQL(SqlServer):
             user=ADMINISTRATOR,
             dbname=database or "postgres",
             autocommit=True,
-            connect_timeout=5,
-            options="-c statement_timeout=30s",
+            connect_timeout=60,
+            options="-c statement_timeout=120s",
             sslmode="disable",
         ) as connection:
             cursor = connection.execute(sql)

@@ -184,7 +184,6 @@ class Watched(Block):
         for sentinel in self.sentinels:
             wait_until(
                 lambda sentinel=sentinel: self._is_set_up(sentinel.sees),
-                timeout=60,
                 what="Sentinels that know each other and the replica",
             )
 
@@ -206,7 +205,6 @@ class Watched(Block):
         for sentinel in self.sentinels:
             wait_until(
                 lambda sentinel=sentinel: sentinel.sees["port"] == str(self.replica.port),
-                timeout=60,
                 what="Sentinels that name the new primary",
             )
 
