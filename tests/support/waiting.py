@@ -24,23 +24,6 @@ FIRST_PAUSE = 0.001
 LONGEST_PAUSE = 0.05
 
 
-def scaled(seconds: float) -> float:
-    """So many seconds. It goes with its last user."""
-    return seconds
-
-
-class Deadline:
-    """Has passed after so many seconds. It goes with its last user."""
-
-    def __init__(self, seconds: float = PATIENCE) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether it has passed by now."""
-        return time.monotonic() >= self._end
-
-
 def wait_until(condition: Callable[[], T], *, timeout: float = PATIENCE, what: str) -> T:
     """Check a condition until it is true, and return its value.
 
@@ -64,18 +47,6 @@ def wait_until(condition: Callable[[], T], *, timeout: float = PATIENCE, what: s
             raise AssertionError(f"waited {took:.1f} s in vain for {what}")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def stays(condition: Callable[[], object], *, seconds: float = 1.0, what: str) -> None:
-    """Check that a condition stays true for a while.
-
-    Raises:
-        AssertionError: it was not.
-    """
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert condition(), f"not any more: {what}"
-        time.sleep(LONGEST_PAUSE)
 
 
 def wait_for_text(path: Path, text: str, *, timeout: float = PATIENCE) -> str:
