@@ -216,7 +216,10 @@ def has_shape(found, wanted):
     return found == wanted
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "startup" else pytest.mark.extended) for name in FOUND],
+)
 def test_a_benchmark_runs_every_task_once_and_prints_its_figures(name, tmp_path):
     told = measured(name, "--short", "--databases", "sqlite", "--folder", tmp_path)
     assert told["benchmark"] == name

@@ -4,15 +4,15 @@ import pytest
 
 from support.following import Following
 from support.proxy import Proxy
-from support.service import services
+from support.service import has_monitor, services
 from support.stores import store_factory
 from support.tables import fill_sqlite
 
 
 @pytest.fixture
-def make_service(tmp_path):
+def make_service(request, tmp_path):
     """A function that makes a service on a database; closed at the test's end."""
-    with services(tmp_path) as make:
+    with services(tmp_path, monitor=has_monitor(request)) as make:
         yield make
 
 

@@ -5,9 +5,13 @@ import re
 import signal
 from contextlib import contextmanager
 
+import pytest
+
 from support.processes import children, kill
 from support.receiver import receiving
 from support.waiting import wait_for_end, wait_until
+
+pytestmark = pytest.mark.monitor
 
 
 @contextmanager

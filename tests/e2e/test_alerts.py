@@ -144,6 +144,7 @@ def test_without_the_table_the_fix_is_told(service):
         assert (told.stderr, "alert" in told.stdout) == ("", False)
 
 
+@pytest.mark.monitor
 def test_show_and_why_mention_what_is_expected_and_what_is_open(service, store):
     service.configure(expect={"silent": "2d", "longest": "90m"})
     service.add("k", "t", cron="@daily", expect={"late": "5m", "unusual": 2.5, "longest": "off"})

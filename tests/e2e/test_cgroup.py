@@ -418,6 +418,7 @@ def test_a_worker_that_is_frozen_is_killed_by_the_kernel_before_its_lease_ends(w
     assert below(group) == []
 
 
+@pytest.mark.monitor
 def test_the_monitor_has_a_leaf_of_its_own_which_goes_with_it(walking, group):
     service = walking
     service.configure(cgroup="on")

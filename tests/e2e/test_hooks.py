@@ -6,6 +6,8 @@ import pytest
 
 from support.receiver import fixed, receiving, status
 
+pytestmark = pytest.mark.monitor
+
 CANARY = "c4n4ry"
 
 

@@ -5,8 +5,12 @@ import signal
 import socket
 import sys
 
+import pytest
+
 from support.processes import kill, title
 from support.waiting import HANG_TIMEOUT, has_ended, wait_for_end, wait_until
+
+pytestmark = pytest.mark.monitor
 
 
 def status(service):

@@ -11,6 +11,8 @@ from support.ping_server import ping_server
 from support.processes import kill
 from support.waiting import has_ended, wait_until
 
+pytestmark = pytest.mark.monitor
+
 CHECK = "5bf66975-d4c7-4bf5-bcc8-b8d8a82ea278"
 OTHER = "0b1a7d6e-94f2-4d4c-9d60-7d1c11c3a111"
 

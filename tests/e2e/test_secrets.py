@@ -145,6 +145,7 @@ mv part {to}
 """
 
 
+@pytest.mark.monitor
 def test_no_task_reads_the_memory_or_the_environment_of_psched(service, without_ptrace):
     command = [*service.master_command, "-c", service.config.name]
     master = service.start(*without_ptrace, *command)

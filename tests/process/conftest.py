@@ -2,16 +2,16 @@
 
 import pytest
 
-from support.service import services
+from support.service import has_monitor, services
 from support.tables import fill_sqlite
 
 SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "graceful_kill_limit": 10}
 
 
 @pytest.fixture
-def make_service(tmp_path):
+def make_service(request, tmp_path):
     """A function that makes a service on a database, its table made; closed at the test's end."""
-    with services(tmp_path) as make:
+    with services(tmp_path, monitor=has_monitor(request)) as make:
 
         def make_ready(url, **settings):
             service = make(url, **{**SETTINGS, **settings})

@@ -6,6 +6,8 @@ from support.big_tables import Cost, fill, joined, number
 from support.run_records import run_record
 from support.stores import make_store
 
+pytestmark = pytest.mark.twins
+
 KEYS = 300
 
 RECORDS = 60_000

@@ -9,6 +9,8 @@ from psched.base.errors import StoreUnavailableError
 from psched.core.model import Row
 from psched.stores.sql.listing import FIRST_PAGE, PAGE, SIZE
 
+pytestmark = pytest.mark.twins
+
 SMALLEST = -(2**63)
 LARGEST = 2**63 - 1
 

@@ -22,6 +22,8 @@ from support.big_tables import fill, joined, number
 from support.proxy import Fault
 from support.stores import store_factory
 
+pytestmark = pytest.mark.twins
+
 MANY = 10_000
 
 LATER = 4_000_000_000

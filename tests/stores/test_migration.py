@@ -23,6 +23,8 @@ from support.old_tables import OldTable, new_worker, old_worker, runs, schedule,
 from support.stores import make_store
 from support.waiting import HANG_TIMEOUT, wait_until
 
+pytestmark = pytest.mark.twins
+
 LATER = 2_000_000_000
 LEASE = 300
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/migration.md"

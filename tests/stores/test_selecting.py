@@ -8,6 +8,8 @@ from psched.base.errors import StoreUnavailableError
 from psched.core.model import RUNNING, Row, Settlement
 from psched.core.selection import Selection, selection_of
 
+pytestmark = pytest.mark.twins
+
 LATER = 4_000_000_000
 
 CONDITIONS = {

@@ -13,6 +13,8 @@ from psched.core.policy import Run, after_claim, after_run
 from psched.core.store_protocol import ClaimUnknownError
 from support.stores import decision_of
 
+pytestmark = pytest.mark.twins
+
 LARGEST = 2**63 - 1
 SMALLEST = -(2**63)
 

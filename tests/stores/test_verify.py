@@ -30,6 +30,8 @@ from support.older_worker import OlderWorker
 from support.store_clock import store_clock
 from support.stores import Sql, make_store
 
+pytestmark = pytest.mark.twins
+
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 START = 1_806_145_200

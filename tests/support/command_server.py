@@ -29,7 +29,7 @@ from psched.process import kernel
 
 # The commands must not find there what tests share.
 sys.path.insert(0, str(Path(__file__).parent))
-import process_owner  # noqa: E402  # found there only
+import process_owner  # found there only
 
 del sys.path[0]
 

@@ -1,8 +1,12 @@
 """Which tests run: what a landing needs, or with ``--extended`` all.
 
 A test that a landing does not need has the mark ``extended``, or one of the marks that imply it:
-``quiet``, and ``stores``, whose tests a landing does run if the stores have changed since
-``bin/test --all`` has passed. Whoever names a file gets all its tests.
+
+- ``quiet``;
+- ``twins``, if it needs a server;
+- ``stores``, unless the stores have changed since ``bin/test --all`` has passed.
+
+Whoever names a file gets all its tests.
 """
 
 import hashlib
@@ -11,6 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+SERVERS = "mariadb", "postgresql", "redis", "galera"
 
 OF_STORES = "psched/stores", "psched/contrib/perfectsched", "tests/stores"
 
@@ -28,12 +34,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("extended"):
         return
     named = {Path(word.partition("::")[0]).resolve() for word in config.args}
-    left_out = ["extended", "quiet"]
+    left_out = {"extended", "quiet"}
     if RECORD.is_file() and RECORD.read_text().split()[-1:] == [stores_checksum()]:
-        left_out.append("stores")
+        left_out.add("stores")
     selected, deselected = [], []
     for item in items:
-        is_left_out = any(item.get_closest_marker(name) for name in left_out)
+        marks = {mark.name for mark in item.iter_markers()}
+        is_left_out = not marks.isdisjoint(left_out) or (
+            "twins" in marks and not marks.isdisjoint(SERVERS)
+        )
         (deselected if is_left_out and item.path not in named else selected).append(item)
     config.hook.pytest_deselected(items=deselected)
     items[:] = selected

@@ -19,6 +19,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner, Result
 
@@ -39,7 +40,6 @@ SETTINGS: Mapping[str, Any] = {
     "poll_interval": 0.2,
     "retry_wait": 1,
     "cgroup": "off",
-    "monitor": False,
     "load_path": ".",
     "dispatch": "recorder:Dispatch",
 }
@@ -63,7 +63,13 @@ class Master(OwnedProcess):
     """
 
     def __init__(
-        self, command: list[str], *, log: Path, folder: Path, env: Mapping[str, str], **options: bool
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        folder: Path,
+        env: Mapping[str, str],
+        **options: bool,
     ) -> None:
         super().__init__(command, output=log, cwd=folder, env=env, **options)
         self.log = log
@@ -149,8 +155,13 @@ class Master(OwnedProcess):
         self.wait_until_nothing_is_left()
 
 
+def has_monitor(request: pytest.FixtureRequest) -> bool:
+    """Whether the masters of a test keep a monitor, which costs as much as all else of them."""
+    return request.node.get_closest_marker("monitor") is not None
+
+
 @contextlib.contextmanager
-def services(folder: Path) -> Iterator[Callable[..., "Service"]]:
+def services(folder: Path, *, monitor: bool = False) -> Iterator[Callable[..., "Service"]]:
     """Yield a function that makes services below a folder, on a database; close them at the end."""
     with contextlib.ExitStack() as made:
         numbers = itertools.count()
@@ -158,7 +169,8 @@ def services(folder: Path) -> Iterator[Callable[..., "Service"]]:
         def make(url: str, **settings: object) -> Service:
             own = folder / f"service{next(numbers)}"
             own.mkdir()
-            return made.enter_context(contextlib.closing(Service(own, url, **settings)))
+            given = {"monitor": monitor, **settings}
+            return made.enter_context(contextlib.closing(Service(own, url, **given)))
 
         yield make
 

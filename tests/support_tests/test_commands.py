@@ -116,7 +116,9 @@ def as_seen(pid):
     names = "SigBlk", "SigIgn", "NoNewPrivs", "Threads"
     files = [Path(f"/proc/{pid}/fd/{number}").readlink().name for number in (0, 1, 2)]
     return [
-        *(re.search(rf"^{name}(.*)$", status, re.MULTILINE).group(1)[-7:] for name in names),  # no signal above 28
+        *(
+            re.search(rf"^{name}(.*)$", status, re.MULTILINE).group(1)[-7:] for name in names
+        ),  # no signal above 28
         files,
         os.getpgid(pid) == pid,
     ]

@@ -51,9 +51,7 @@ class MariaDB(SqlServer):
         """Run one statement as the administrator, on a new connection; return its rows."""
         return self.execute([sql], database=database)
 
-    def execute(
-        self, statements: Sequence[str], *, database: str = ""
-    ) -> list[tuple[object, ...]]:
+    def execute(self, statements: Sequence[str], *, database: str = "") -> list[tuple[object, ...]]:
         """Run statements as the administrator, on a new connection; return the rows of the last."""
         with (
             pymysql.connect(
