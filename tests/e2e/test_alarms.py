@@ -11,7 +11,7 @@ from support.processes import children, kill
 from support.receiver import receiving
 from support.waiting import wait_for_end, wait_until
 
-pytestmark = pytest.mark.monitor
+pytestmark = [pytest.mark.monitor, pytest.mark.twins]
 
 
 @contextmanager

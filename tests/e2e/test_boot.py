@@ -9,6 +9,8 @@ from support.proxy import Proxy
 from support.run_log import completed
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.twins
+
 
 @pytest.mark.parametrize(
     ("code", "says"),

@@ -6,6 +6,8 @@ import pytest
 
 from support.proxy import Proxy
 
+pytestmark = pytest.mark.twins
+
 DISPATCH = """
     from psched.application import Dispatch as BaseDispatch
 

@@ -7,6 +7,8 @@ import pytest
 import psched
 from support.run_log import completed
 
+pytestmark = pytest.mark.twins
+
 
 def added(service, *options):
     """The sections of the configuration to whose database ``psched add`` adds a schedule."""

@@ -467,19 +467,32 @@ def see_through(plant, name, again=""):
 
 
 @pytest.mark.mariadb
-@pytest.mark.parametrize("name", FAULTS["mariadb"])
+def each_of(kind):
+    """The faults of a kind of server. What each has, a landing sees on PostgreSQL."""
+    common = FAULTS[kind].keys() & FAULTS["postgresql"].keys()
+    later = set() if kind == "postgresql" else common - {"the_answer_to_a_settlement_is_lost"}
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=pytest.mark.extended if name in later else ())
+            for name in FAULTS[kind]
+        ],
+    )
+
+
+@each_of("mariadb")
 def test_nothing_is_lost_or_doubled_on_mariadb_when(mariadb_plant, name):
     see_through(mariadb_plant, name)
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("name", FAULTS["postgresql"])
+@each_of("postgresql")
 def test_nothing_is_lost_or_doubled_on_postgresql_when(postgresql_plant, name):
     see_through(postgresql_plant, name)
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("name", FAULTS["redis"])
+@each_of("redis")
 def test_nothing_is_lost_or_doubled_on_redis_when(redis_plant, name):
     see_through(redis_plant, name)
 

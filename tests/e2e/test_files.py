@@ -7,6 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+pytestmark = pytest.mark.twins
+
 FILE = """\
 label: reports
 schedules:

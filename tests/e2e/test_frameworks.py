@@ -21,6 +21,8 @@ from support.owned_process import OwnedProcess
 from support.service import Master
 from support.waiting import HANG_TIMEOUT, wait_until
 
+pytestmark = pytest.mark.twins
+
 PAGE = ROOT / "docs/frameworks.md"
 URL = "postgresql+psycopg://app@localhost/app"
 """The database on the page."""

@@ -14,6 +14,8 @@ from support.processes import kill
 from support.run_records import not_run, run_record
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.twins
+
 LATER = 4_000_000_000
 
 

@@ -3,11 +3,17 @@
 import re
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.twins
+
 DRIVERS = {"sqlite": "sqlite3", "mariadb": "pymysql", "postgresql": "psycopg"}
 
 COMMAND = """
 import atexit, sys
 atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+import pytest
+
 from psched.cli import main
 main()
 """
@@ -65,7 +71,7 @@ def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked
     service = each_service
     service.write("telling.py", TELLING)
     service.configure(dispatch="telling:Dispatch", concurrency=1)
-    master = service.start()
+    master = service.start(forked=False)
 
     def loaded(key, type_):
         service.add(key, type_)

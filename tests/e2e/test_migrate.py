@@ -11,6 +11,8 @@ from support.programs import with_work
 from support.run_log import exactly_once
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.twins
+
 LATER = 2_000_000_000
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.processes import kill, title
 from support.waiting import HANG_TIMEOUT, has_ended, wait_for_end, wait_until
 
-pytestmark = pytest.mark.monitor
+pytestmark = [pytest.mark.monitor, pytest.mark.twins]
 
 
 def status(service):

@@ -12,7 +12,7 @@ import support
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.verified
+pytestmark = [pytest.mark.verified, pytest.mark.twins]
 
 HOUR = 3600
 

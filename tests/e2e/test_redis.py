@@ -81,7 +81,7 @@ def test_a_task_on_redis_has_not_loaded_what_only_others_need(redis_service):
     )
     service.configure(dispatch="loaded:Dispatch")
     service.add("k", "tell")
-    master = service.start()
+    master = service.start(forked=False)
     assert "LOADED ['redis']" in master.wait_for_log("LOADED .*")
     assert all("redis" not in title(pid) for pid in master.workers())
 

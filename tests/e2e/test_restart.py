@@ -126,6 +126,7 @@ def test_what_cannot_be_started_leaves_the_old_generation_at_work(versioned):
     assert master.stop() == 0
 
 
+@pytest.mark.monitor
 def test_who_has_failed_more_often_than_is_allowed_now_has_lost_no_worker(service):
     service.configure(retry_wait=1)
     service.add("s1", data={"fail": 1000})

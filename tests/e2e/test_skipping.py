@@ -10,7 +10,7 @@ import psched
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.verified
+pytestmark = [pytest.mark.verified, pytest.mark.twins]
 
 FIRST = 4_000_003_200  # 2096-10-02T08:00Z
 TIMES = [f"2096-10-02 {hour:02}:00 +02:00" for hour in range(10, 16)]

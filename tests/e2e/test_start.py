@@ -9,6 +9,8 @@ import pytest
 
 from support.waiting import HANG_TIMEOUT, wait_until
 
+pytestmark = pytest.mark.twins
+
 PROGRAM = """
     import asyncio
     import os

@@ -9,7 +9,7 @@ import pytest
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.verified
+pytestmark = [pytest.mark.verified, pytest.mark.twins]
 
 MINUTE = 60
 

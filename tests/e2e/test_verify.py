@@ -12,6 +12,8 @@ from support.run_log import completed
 from support.verifying import keeps_its_promises
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.twins
+
 AGO = 1_000_000_000
 
 

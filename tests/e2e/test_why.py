@@ -10,6 +10,8 @@ from psched.app import make_store, read_config
 from psched.base.errors import InvalidError, NotFoundError
 from psched.core.history.records import AuditRecord, WorkerRecord
 
+pytestmark = pytest.mark.twins
+
 MINUTE = 60
 
 

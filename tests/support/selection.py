@@ -3,7 +3,7 @@
 A test that a landing does not need has the mark ``extended``, or one of the marks that imply it:
 
 - ``quiet``;
-- ``twins``, if it needs a server;
+- ``twins``, if it needs a server, and the same test runs on SQLite;
 - ``stores``, unless the stores have changed since ``bin/test --all`` has passed.
 
 Whoever names a file gets all its tests.
@@ -37,15 +37,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {"extended", "quiet"}
     if RECORD.is_file() and RECORD.read_text().split()[-1:] == [stores_checksum()]:
         left_out.add("stores")
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    on_sqlite = {_function(item) for item in items if marks[item].isdisjoint(SERVERS)}
     selected, deselected = [], []
     for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        is_left_out = not marks.isdisjoint(left_out) or (
-            "twins" in marks and not marks.isdisjoint(SERVERS)
+        is_left_out = not marks[item].isdisjoint(left_out) or (
+            "twins" in marks[item]
+            and not marks[item].isdisjoint(SERVERS)
+            and _function(item) in on_sqlite
         )
         (deselected if is_left_out and item.path not in named else selected).append(item)
     config.hook.pytest_deselected(items=deselected)
     items[:] = selected
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def stores_checksum() -> str:

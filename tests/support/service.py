@@ -266,12 +266,13 @@ class Service:
         timeout: float = PATIENCE,
     ) -> psched.ScheduleMetadata:
         """Wait until a schedule fulfils a condition; return the schedule."""
+        with self.schedules() as schedules:
 
-        def fulfilled() -> psched.ScheduleMetadata | None:
-            seen = self.row(key)
-            return seen if condition(seen) else None
+            def fulfilled() -> psched.ScheduleMetadata | None:
+                seen = schedules[key].metadata()
+                return seen if condition(seen) else None
 
-        found = wait_until(fulfilled, timeout=timeout, what=f"what was expected of {key!r}")
+            found = wait_until(fulfilled, timeout=timeout, what=f"what was expected of {key!r}")
         assert found is not None
         return found
 

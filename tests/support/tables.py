@@ -1,7 +1,7 @@
 """Databases that have psched's tables from the beginning.
 
-Most tests begin with ``init()``, which costs more than many of them. So the tables are made once for
-each server, and copied.
+Most tests begin with ``init()``, which costs more than many of them. So the tables are made once
+for each server, and copied.
 """
 
 import functools

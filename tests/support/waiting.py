@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 15.0
+PATIENCE = 120.0
 """Seconds. Far more than anything should take.
 
 A virtual machine can be held up by others of its host, and its disk by theirs.

@@ -88,7 +88,8 @@ from pathlib import Path
 from support.commands import INTERPRETER, run_forked
 
 def run():
-    done = run_forked([sys.executable, "-m", "psched", "--version"], cwd=Path.cwd(), env={**INTERPRETER, "PATH": "/bin"})
+    command = [sys.executable, "-m", "psched", "--version"]
+    done = run_forked(command, cwd=Path.cwd(), env={**INTERPRETER, "PATH": "/bin"})
     print(done.stdout, end="")
 
 threads = [threading.Thread(target=run) for _ in range(2)]
