@@ -185,7 +185,8 @@ def open_database(request, tmp_path):
 
     It is empty, or it has the tables, if the test has a fixture that creates them.
     """
-    has_tables = not INITIALISED_BY.isdisjoint(request.fixturenames)
+    empty = request.node.get_closest_marker("empty") is not None
+    has_tables = not empty and not INITIALISED_BY.isdisjoint(request.fixturenames)
 
     @contextlib.contextmanager
     def open_database(kind):

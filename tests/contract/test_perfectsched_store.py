@@ -18,6 +18,8 @@ from psched.testing.store_contract.history.bench import ending_with, recorded, r
 from support.compat import compat_factory
 from support.stores import Sql
 
+pytestmark = pytest.mark.empty
+
 
 class TestPerfectSchedStore(
     CoreContract,

@@ -109,6 +109,7 @@ def mapped_in(pid):
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if "/" in line}
 
 
+@pytest.mark.monitor
 def test_workers_and_the_monitor_have_a_database_and_a_runner_only_its_line_and_its_output(
     each_service, database
 ):

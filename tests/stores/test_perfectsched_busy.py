@@ -10,6 +10,8 @@ from psched.testing.store_contract.bench import LEASE, add, claim, ending
 from support.compat import compat_factory
 from support.proxy import Proxy
 
+pytestmark = pytest.mark.empty
+
 
 @pytest.fixture
 def store(database):

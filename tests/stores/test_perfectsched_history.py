@@ -12,6 +12,8 @@ from support.compat import compat_factory
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.stores import LONG, Sql
 
+pytestmark = pytest.mark.empty
+
 COMPANIONS = ("psched_runs", "psched_workers", "psched_audit")
 EVERY = (*COMPANIONS, "psched_output")
 

@@ -41,6 +41,8 @@ from psched.testing.store_contract.bench import (
 )
 from support.compat import compat_factory
 
+pytestmark = pytest.mark.empty
+
 HOUR = 3600
 INSERT = (
     "INSERT INTO {table} (id, timeout, next_time, cron, delay, data, timezone)"

@@ -21,6 +21,8 @@ from support.compat import compat_factory
 from support.store_clock import store_clock
 from support.stores import Sql
 
+pytestmark = pytest.mark.empty
+
 START = 1_800_000_000.25
 MINUTE = 60
 

@@ -26,6 +26,7 @@ from support.proxy import LOOPBACK, Fault
 from support.stores import LONG
 
 pytestmark = [
+    pytest.mark.empty,
     pytest.mark.mariadb,
     pytest.mark.parametrize("database", ["mariadb"], indirect=True),
 ]
