@@ -46,8 +46,7 @@ def strategy(request):
 
 @pytest.fixture
 def backend_factory(database):
-    with store_factory(database.url) as open_store:
-        open_store().init()
+    with store_factory(database.url) as open_store:  # the tables are there, see support.tables
         yield open_store
 
 
@@ -75,7 +74,6 @@ class TestSqlStore(
     @pytest.fixture
     def backend_factory(self, database, strategy):
         with store_factory(database.url, claim_strategy=strategy) as open_store:
-            open_store().init()
             yield open_store
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
