@@ -196,10 +196,8 @@ def open_database(request, tmp_path):
             yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
             return
         server = request.getfixturevalue(f"{kind}_server")
-        if kind == "redis" or not has_tables:
-            name = server.create_database()
-        else:
-            name = create_database(server)
+        copied = has_tables and kind != "redis"
+        name = create_database(server) if copied else server.create_database()
         yield Database(kind=kind, url=server.url(name), server=server)
         if not server.running:  # a test may kill it, and need not mend it
             server.start()

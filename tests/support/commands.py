@@ -29,13 +29,8 @@ _OF_INTERPRETERS = ("PYTHON", "LC_", "LANG", "LD_")
 def can_be_forked(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether it is a program of ours, by an interpreter that starts like that of the server."""
     given = {name: text for name, text in env.items() if name.startswith(_OF_INTERPRETERS)}
-    interpreter, *program = command[:3]
-    return (
-        [interpreter, *program[:1]] == [sys.executable, "-m"]
-        and program[1:] != []
-        and program[1] in PROGRAMS
-        and given == INTERPRETER
-    )
+    ours = [[sys.executable, "-m", module] for module in PROGRAMS]
+    return [*command[:3]] in ours and given == INTERPRETER
 
 
 def run_forked(
