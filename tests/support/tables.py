@@ -57,6 +57,10 @@ def _mariadb_statements(server: MariaDB) -> Sequence[str]:
     name = server.create_database()
     init(server.url(name))
     tables = [str(table) for (table,) in server.query("SHOW TABLES", database=name)]
-    found = [server.query(f"SHOW CREATE TABLE {table}", database=name) for table in tables]
-    server.drop_database(name)
-    return [str(statement) for [(_, statement)] in found]
+    created = [server.query(f"SHOW CREATE TABLE {table}", database=name) for table in tables]
+    # The versions of the tables are rows.
+    filled = [table for table in tables if server.query(f"SELECT 1 FROM {table}", database=name)]
+    return [
+        *(str(statement) for [(_, statement)] in created),
+        *(f"INSERT INTO {table} SELECT * FROM {name}.{table}" for table in filled),
+    ]
