@@ -19,7 +19,7 @@ from support.servers import (
     Redis,
     Watched,
 )
-from support.session_folders import session_folder
+from support.session_folders import session_folder, storage
 from support.tables import INITIALISED_BY, create_database, fill_sqlite
 from support.waiting import HANG_TIMEOUT
 
@@ -27,6 +27,9 @@ from support.waiting import HANG_TIMEOUT
 pytest_plugins = ["support.cpu_times", "support.selection", "support.verifying"]
 
 pytest.register_assert_rewrite("psched.testing")
+
+# A commit of SQLite's waits for the disk. On a disk, the tests with a manual clock take twice as long.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(storage()))
 
 # Under nohup(1), HUP is ignored; in the background of a shell, INT and QUIT are. Every process that
 # the tests start would inherit that.

@@ -1,4 +1,7 @@
-"""The folder of a test process for its servers' data; it is deleted at the end."""
+"""Where the files of tests are: in memory, if there is room.
+
+Each process has a folder for its servers' data; it is deleted at the end.
+"""
 
 import contextlib
 import fcntl
@@ -25,9 +28,9 @@ def session_folder() -> Iterator[Path]:
 
     The servers sync to it as they do to a disk.
     """
-    storage = _storage()
-    _sweep(storage)
-    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=storage))
+    folder = storage()
+    _sweep(folder)
+    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
     home.chmod(0o711)  # servers that refuse to run as root have a folder in it
     holder = os.open(home, os.O_RDONLY)
     try:
@@ -38,16 +41,18 @@ def session_folder() -> Iterator[Path]:
         os.close(holder)
 
 
-def _storage() -> Path:
+def storage() -> Path:
+    """The folder in memory, if there is room and programs may run there; else that on the disk."""
     with contextlib.suppress(OSError):
-        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
+        runs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+        if runs and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
             return MEMORY
     return Path(tempfile.gettempdir()).resolve()
 
 
-def _sweep(storage: Path) -> None:
+def _sweep(folder: Path) -> None:
     """Remove the folders of processes that were killed: nobody has locked them any more."""
-    for home in storage.glob(f"{PREFIX}*"):
+    for home in folder.glob(f"{PREFIX}*"):
         # Another user's folder cannot be opened, that of a process that lives cannot be locked.
         with contextlib.suppress(OSError):
             holder = os.open(home, os.O_RDONLY)
