@@ -20,15 +20,16 @@ SERVER = Path(__file__).with_name("command_server.py")
 INTERPRETER = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 """The variables by which the server's interpreter is started."""
 
-PROGRAMS = "psched", "psched.cli.daemon.master"
+PROGRAMS = "psched", "psched.cli.daemon.master", "support.isolated"
 """The modules that are run: ``python -m`` one of them."""
 
-_OF_INTERPRETERS = ("PYTHON", "LC_", "LANG", "LD_")
+READ_AT_ITS_START = ("PYTHON", "LC_", "LANG", "LD_")
+"""The beginnings of the names of variables that an interpreter reads at its start."""
 
 
 def can_be_forked(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether it is a program of ours, by an interpreter that starts like that of the server."""
-    given = {name: text for name, text in env.items() if name.startswith(_OF_INTERPRETERS)}
+    given = {name: text for name, text in env.items() if name.startswith(READ_AT_ITS_START)}
     ours = [[sys.executable, "-m", module] for module in PROGRAMS]
     return [*command[:3]] in ours and given == INTERPRETER
 

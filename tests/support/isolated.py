@@ -1,4 +1,4 @@
-"""Runs a function of a test in a process of its own: a fresh interpreter with a single thread.
+"""Runs a function of a test in a process of its own, which has a single thread.
 
 psched does not fork beside a second thread, and the process that runs the tests may have one.
 
@@ -18,11 +18,13 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from support.commands import INTERPRETER, READ_AT_ITS_START
 from support.owned_process import OwnedProcess
 from support.waiting import PATIENCE, wait_until
 
@@ -36,7 +38,8 @@ class IsolatedCall(OwnedProcess):
         function: a function of a module, not a nested one.
         arguments: the function's arguments.
         folder: an empty folder, which becomes the function's current folder.
-        options: the interpreter's options.
+        forked: whether the process may be forked, see `support.commands`, instead of being a fresh
+            interpreter.
     """
 
     def __init__(
@@ -45,21 +48,21 @@ class IsolatedCall(OwnedProcess):
         arguments: Sequence[object],
         *,
         folder: Path,
-        options: Sequence[str] = (),
+        forked: bool = True,
     ) -> None:
         self._output = folder / "output"
         self._result = folder / "result"
         work = folder / "work"
         work.mkdir()
         subject = [function.__code__.co_filename, function.__name__, json.dumps(arguments)]
-        # Files that a function leaves open are closed with its process: no warning.
-        warnings = ["-W", "error", "-W", "ignore::ResourceWarning"]
-        interpreter = [sys.executable, "-P", *warnings, *options]
+        env = INTERPRETER | {
+            name: text for name, text in os.environ.items() if not name.startswith(READ_AT_ITS_START)
+        }
         super().__init__(
-            [*interpreter, "-m", "support.isolated", str(self._result), *subject],
+            [sys.executable, "-m", "support.isolated", str(self._result), *subject],
             output=self._output,
             cwd=work,
-            env=_environment(),
+            env=env if forked else env | {"PYTHONPATH": str(TESTS), "PYTHONSAFEPATH": "1"},
         )
 
     @property
@@ -91,26 +94,27 @@ class IsolatedCall(OwnedProcess):
         return json.loads(self._result.read_text())
 
 
-def _environment() -> dict[str, str]:
-    """The tests' own environment, without variables that change the interpreter's behaviour."""
-    plain = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
-    return plain | {"PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 @contextlib.contextmanager
-def started_isolated(function: Callable[..., object], *arguments: object) -> Iterator[IsolatedCall]:
+def started_isolated(
+    function: Callable[..., object], *arguments: object, forked: bool = True
+) -> Iterator[IsolatedCall]:
     """Run a function beside the test; a context manager that kills what is left of it."""
     with tempfile.TemporaryDirectory(prefix="psched-call-") as folder:
-        process = IsolatedCall(function, arguments, folder=Path(folder))
+        process = IsolatedCall(function, arguments, folder=Path(folder), forked=forked)
         try:
             yield process
         finally:
             process.close()
 
 
-def isolated(function: Callable[..., object], *arguments: object, timeout: float = PATIENCE) -> Any:
+def isolated(
+    function: Callable[..., object],
+    *arguments: object,
+    timeout: float = PATIENCE,
+    forked: bool = True,
+) -> Any:
     """Run a function to its end; what it returned."""
-    with started_isolated(function, *arguments) as process:
+    with started_isolated(function, *arguments, forked=forked) as process:
         return process.result(timeout=timeout)
 
 
@@ -146,7 +150,12 @@ class _Pytest(ModuleType):
         return getattr(importlib.import_module("pytest"), name)
 
 
-def _main(result: str, file: str, name: str, arguments: str) -> None:
+def main() -> None:
+    """Run a function; the arguments name a file for its result, its module, it, and its arguments."""
+    result, file, name, arguments = sys.argv[1:]
+    warnings.simplefilter("error")
+    # Files that a function leaves open are closed with its process.
+    warnings.simplefilter("ignore", ResourceWarning)
     stand_in = sys.modules["pytest"] = _Pytest("pytest")
     function = getattr(_module(file), name)
     if "pytest" in function.__code__.co_names:
@@ -166,4 +175,4 @@ def _module(file: str) -> ModuleType:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    main()

@@ -108,6 +108,7 @@ def test_a_key_that_is_too_long_for_messages_between_processes_is_refused():
 
 
 class TestCosts:
+    @pytest.mark.quiet
     @pytest.mark.parametrize("columns", WORST.values(), ids=WORST)
     def test_no_row_costs_a_worker_more_than_a_moment(self, columns):
         row = Row(**({"key": "k"} | columns))

@@ -352,6 +352,7 @@ def test_an_instant_before_1900_is_answered_as_the_first_of_1900():
     assert parse("@yearly", "UTC").next_after(-(10**30)) == instant("1901-01-01")
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("line", "timezone", "after"),
     [
