@@ -28,7 +28,7 @@ pytest_plugins = ["support.cpu_times", "support.selection", "support.verifying"]
 
 pytest.register_assert_rewrite("psched.testing")
 
-# A commit of SQLite's waits for the disk. On a disk, the tests with a manual clock take twice as long.
+# SQLite waits for the disk at each commit. On a disk, tests with a manual clock take twice as long.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(storage()))
 
 # Under nohup(1), HUP is ignored; in the background of a shell, INT and QUIT are. Every process that

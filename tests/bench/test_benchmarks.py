@@ -230,6 +230,7 @@ def test_a_benchmark_runs_every_task_once_and_prints_its_figures(name, tmp_path)
 
 
 @pytest.mark.mariadb
+@pytest.mark.extended
 def test_a_benchmark_runs_on_a_server_that_counts_queries(mariadb_server):
     url = mariadb_server.url(mariadb_server.create_database())
     told = measured("idle", "--short", "--databases", "mariadb", "--url", url)
@@ -239,6 +240,7 @@ def test_a_benchmark_runs_on_a_server_that_counts_queries(mariadb_server):
     assert has_shape(told["databases"], {"mariadb": wanted}), told
 
 
+@pytest.mark.extended
 def test_claims_are_measured_by_themselves():
     told = measured("claims", "--databases", "sqlite", "--sizes", "1000", "--runs", "1")
     [figures] = told["databases"]["sqlite"]["strategies"]["cas"].values()

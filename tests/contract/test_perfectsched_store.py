@@ -18,7 +18,7 @@ from psched.testing.store_contract.history.bench import ending_with, recorded, r
 from support.compat import compat_factory
 from support.stores import Sql
 
-pytestmark = pytest.mark.empty
+pytestmark = [pytest.mark.empty, pytest.mark.stores]
 
 
 class TestPerfectSchedStore(

@@ -14,6 +14,8 @@ from support.processes import children, descendants, kill, runners, title
 from support.run_log import never_two_at_once
 from support.waiting import has_ended, wait_for_end, wait_for_text, wait_until
 
+pytestmark = pytest.mark.extended
+
 ESCAPES = "echo 0 >{}/cgroup.procs; " + SCRIPTS["daemons"] + "; sleep 1000"
 
 
@@ -170,6 +172,7 @@ def test_nothing_is_left_of_a_task_that_has_finished(walking, start, name):
 # --- cgroups -------------------------------------------------------------------------
 
 
+@pytest.mark.landing
 def test_each_run_and_each_worker_has_a_cgroup_and_the_master_stays_where_it_was(walking, group):
     service = walking
     service.configure(cgroup="auto", processors=2)
@@ -303,6 +306,7 @@ def test_the_workers_of_a_killed_master_may_release_what_they_hold(walking, grou
     assert below(group) == []
 
 
+@pytest.mark.landing
 def test_a_task_that_leaves_its_cgroup_is_found_by_walking(walking, group):
     service = walking
     service.configure(cgroup="on")
@@ -348,6 +352,7 @@ def undelegated(service, group, **options):
 
 
 @as_root
+@pytest.mark.landing
 def test_what_must_be_and_cannot_is_refused_with_the_mend(walking, group):
     walking.configure(cgroup="on")
     master = undelegated(walking, group, generation=0)

@@ -13,6 +13,8 @@ import pytest
 import support
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 SCRIPT = Path(support.__file__).with_name("on_terminal.py")
 LATER = 4_000_000_000
 
@@ -58,6 +60,7 @@ def test_what_has_failed_for_a_reason_is_requeued_at_a_rate(service):
     assert (again.returncode, again.stdout) == (0, "no schedule matches\n")
 
 
+@pytest.mark.landing
 def test_a_pattern_chooses_what_can_be_changed(service):
     shown = service.psched("cancel", "mail-*", "--dry-run", "--rate", "2/s")
     assert shown.stdout.splitlines() == [
@@ -105,6 +108,7 @@ def test_a_preview_says_that_a_named_task_would_be_requeued_as_it_is_then(servic
     assert service.psched("requeue", "mail-0").stdout == "mail-0: requeued\n"
 
 
+@pytest.mark.landing
 def test_each_named_schedule_is_tried(service):
     done = service.psched("cancel", "none", "mail-0", "mail-0")
     assert (done.returncode, done.stdout) == (1, "mail-0: cancelled\n")
@@ -264,6 +268,7 @@ def test_without_a_terminal_the_lines_tell_the_progress(service):
     assert (done.stderr, len(done.stdout.splitlines())) == ("", 31)
 
 
+@pytest.mark.landing
 def test_force_finish(service):
     shown = service.psched("force-finish", "mail-*", "--dry-run").stdout
     assert shown.splitlines() == [

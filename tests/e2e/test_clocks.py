@@ -23,7 +23,7 @@ from support.servers import MariaDB
 from support.verifying import keeps_its_promises
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.verified
+pytestmark = [pytest.mark.verified, pytest.mark.extended]
 
 CLOCK = SystemClock()
 
@@ -300,6 +300,7 @@ def test_a_store_whose_clock_steps_by_less_than_the_margin_loses_and_doubles_not
 # --- SQLite, whose clock is the host's -----------------------------------------------
 
 
+@pytest.mark.landing
 def test_on_sqlite_a_host_whose_clock_is_set_back_waits_and_loses_nothing(
     make_service, make_clock, tmp_path
 ):

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 SHELLS = ("bash", "zsh", "fish")
 
 

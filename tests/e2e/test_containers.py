@@ -10,6 +10,8 @@ import pytest
 from support.processes import children, kill, title
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 EXEC = {
     "command": "setsid sleep 1000 & sleep 1000 & exit 0",
     "shell": True,

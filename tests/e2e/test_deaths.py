@@ -137,6 +137,7 @@ def test_nothing_survives_the_death_of_the_master_and_the_next_one_carries_on(wi
     finish_all(service, second)
 
 
+@pytest.mark.extended
 def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(service):
     service.configure(processors=2, alive_time=6)
     for key in "one", "two":
@@ -161,6 +162,7 @@ def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(serv
     finish_all(service, second)
 
 
+@pytest.mark.extended
 def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_left(service):
     service.configure(alive_time=6)
     service.add("s", data={"until": "gate", "processes": ["child", "daemon"]})
@@ -233,6 +235,7 @@ def test_a_fork_server_that_is_killed_is_replaced_and_its_tasks_run_again_at_onc
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.extended
 def test_a_fork_server_that_hangs_is_killed_and_replaced(service, concurrency):
     # There is room for the next task while the first is not known to have ended, or there is not.
     service.configure(child_heartbeat_limit=LIMIT, database_timeout=1, concurrency=concurrency)
@@ -253,6 +256,7 @@ def test_a_fork_server_that_hangs_is_killed_and_replaced(service, concurrency):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_worker_that_hangs_does_not_hold_up_a_shutdown(service):
     service.configure(child_heartbeat_limit=LIMIT, database_timeout=1)
     master = service.start()
@@ -264,6 +268,7 @@ def test_a_worker_that_hangs_does_not_hold_up_a_shutdown(service):
     assert f"pid {worker}, silent for {LIMIT} s: killed" in master.text
 
 
+@pytest.mark.extended
 def test_a_service_that_has_stood_still_as_a_whole_kills_nobody_for_it(service):
     service.configure(child_heartbeat_limit=LIMIT, database_timeout=1, processors=2)
     service.add("long", data={"until": "gate"})
@@ -285,6 +290,7 @@ def test_a_service_that_has_stood_still_as_a_whole_kills_nobody_for_it(service):
     assert len(service.runs.runs("long")) == 1
 
 
+@pytest.mark.extended
 def test_what_a_process_had_started_before_it_became_a_master_is_left_alone(service):
     service.write("start.sh", 'sleep 600 & echo $! >sidecar; exec "$@"\n')
     command = ["/bin/sh", "start.sh", *service.master_command, "-c", "psched.yml"]

@@ -14,6 +14,8 @@ from support.programs import lines, run_work, with_work
 from support.servers.postgresql import ACCESS
 from support.stores import store_factory
 
+pytestmark = pytest.mark.extended
+
 MYSQL_USER, MYSQL_ADMINISTRATOR = server_sql("mysql.md")
 POSTGRESQL_OWNER, POSTGRESQL_RIGHTS, ANNOUNCED = server_sql("postgresql.md")
 [REQUIRE_SSL] = server_sql("tls.md")

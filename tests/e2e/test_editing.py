@@ -11,6 +11,8 @@ import pytest
 import support
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 SCRIPT = Path(support.__file__).with_name("on_terminal.py")
 
 FIRST = 4_000_003_200  # 2096-10-02T08:00Z
@@ -86,6 +88,7 @@ def on_terminal(service, *arguments):
 
 
 class TestOptions:
+    @pytest.mark.landing
     def test_it_shows_what_changes_and_the_next_runs(self, service):
         arguments = ["edit", "nightly", "--cron", "0 3 * * *", "--delay", "5m", "--unset", "jitter"]
         shown = service.psched(*arguments, "--dry-run")
@@ -155,6 +158,7 @@ class TestOptions:
         assert shown.stdout.splitlines()[0] == "nightly: would stay unchanged"
         assert "edit" not in service.psched("audit", "nightly").stdout
 
+    @pytest.mark.landing
     def test_many(self, service):
         done = service.psched("edit", "--type", "report", "--delay", "10")
         assert done.stdout.splitlines()[-1] == "3 schedules edited"
@@ -194,6 +198,7 @@ class TestOptions:
 
 
 class TestEditor:
+    @pytest.mark.landing
     def test_the_saved_text_is_applied(self, service, editor, drafts):
         editor.step(1, "sed -i -e 's/@hourly/@daily/' -e 's/to: ann/to: bob/' \"$1\"")
         terminal = on_terminal(service, "nightly", "-m", "less load")

@@ -12,6 +12,8 @@ import pytest
 from support.run_log import completed
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 PROGRAM = """
     import json, mmap, os, sys
     from pathlib import Path
@@ -76,6 +78,7 @@ def knows_the_program(pid):
     return "/program.py" in Path(f"/proc/{pid}/maps").read_text()
 
 
+@pytest.mark.landing
 def test_a_program_serves_until_it_is_told_to_stop(program):
     service = program
     arguments = ["--colour", "red", "--", "-x", "", "a b"]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 NEW_PASSWORD = {
     "mariadb": "ALTER USER ann IDENTIFIED BY '{}'",
     "postgresql": "ALTER ROLE ann PASSWORD '{}'",

@@ -18,6 +18,8 @@ import pytest
 from support.service import services
 from support.weekend import Weekend
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 
 PAGES = ("README.md", "docs/history.md", "docs/why.md", "docs/audit.md", "docs/list.md")

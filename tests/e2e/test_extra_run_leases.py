@@ -14,7 +14,7 @@ from support.proxy import Fault
 from support.run_log import completed, in_order, never_two_at_once
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins]
+pytestmark = [pytest.mark.verified, pytest.mark.twins, pytest.mark.extended]
 
 YEARLY = "0 0 1 1 *"
 MINUTE = 60
@@ -165,6 +165,7 @@ def test_parallel_runs_overlap_and_those_that_skip_do_not_run(service):
 # --- the end of a process -----------------------------------------------------------
 
 
+@pytest.mark.landing
 def test_both_leases_of_a_killed_worker_are_released_at_once(service):
     master, before, extra = start_extra_run(service, processors=2)
     [worker] = [pid for pid in master.workers() if service.runs.runs(extra)[0].worker == pid]
@@ -249,6 +250,7 @@ def test_an_extra_run_is_stopped_with_its_schedule(service):
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 def test_a_cancelled_schedule_stops_its_extra_run(service):
     master, _, extra = start_extra_run(service)
     with service.schedules() as schedules:

@@ -466,20 +466,31 @@ def see_through(plant, name, again=""):
     return took
 
 
-@pytest.mark.mariadb
+AT_LANDING = {
+    "mariadb": ["the_answer_to_a_settlement_is_lost"],
+    "postgresql": [
+        "the_answer_to_a_claim_is_lost",
+        "the_answer_to_a_settlement_is_lost",
+        "the_server_is_killed",
+        "the_database_becomes_read_only",
+    ],
+    "redis": ["the_answer_to_a_settlement_is_lost"],
+}
+"""Of each kind of fault one: that psched does not know, and that the server is away."""
+
+
 def each_of(kind):
-    """The faults of a kind of server. What each has, a landing sees on PostgreSQL."""
-    common = FAULTS[kind].keys() & FAULTS["postgresql"].keys()
-    later = set() if kind == "postgresql" else common - {"the_answer_to_a_settlement_is_lost"}
+    """The faults of a kind of server."""
     return pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=pytest.mark.extended if name in later else ())
+            pytest.param(name, marks=() if name in AT_LANDING[kind] else pytest.mark.extended)
             for name in FAULTS[kind]
         ],
     )
 
 
+@pytest.mark.mariadb
 @each_of("mariadb")
 def test_nothing_is_lost_or_doubled_on_mariadb_when(mariadb_plant, name):
     see_through(mariadb_plant, name)
@@ -574,6 +585,7 @@ def promote(replica):
     [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SQL],
     indirect=True,
 )
+@pytest.mark.extended
 def test_a_failover_to_the_replica_loses_nothing_and_doubles_nothing(pair, make_service):
     primary, replica = pair
     url = prepare(primary).replace(
@@ -618,6 +630,7 @@ def ask_for_no_writes(primary):
     ],
     indirect=["pair"],
 )
+@pytest.mark.extended
 def test_a_primary_that_was_demoted_and_stays_up_is_left_for_the_new_one(
     pair, account, make_service
 ):
@@ -660,6 +673,7 @@ def on_small_disk(postgresql_server, servers):
 
 
 @pytest.mark.postgresql
+@pytest.mark.extended
 def test_a_server_that_stops_on_a_full_disk_loses_nothing_and_doubles_nothing(
     on_small_disk, make_service
 ):
@@ -704,12 +718,14 @@ def is_said_at_the_start_and_by_commands(plant, fault, told):
 
 
 @pytest.mark.mariadb
+@pytest.mark.extended
 def test_a_mariadb_without_a_connection_left_is_said(mariadb_plant):
     told = r"1040, 'Too many connections'\); raise the server's max_connections"
     is_said_at_the_start_and_by_commands(mariadb_plant, "no_connection_is_left", told)
 
 
 @pytest.mark.postgresql
+@pytest.mark.extended
 def test_a_postgresql_without_a_connection_left_is_said(postgresql_plant):
     told = "too many connections for role .*; correct what the server names"
     fault = "no_connection_is_left_for_the_user"
@@ -717,6 +733,7 @@ def test_a_postgresql_without_a_connection_left_is_said(postgresql_plant):
 
 
 @pytest.mark.redis
+@pytest.mark.extended
 def test_nothing_is_lost_when_sentinels_promote_a_replica(start_watched, make_service):
     watched = start_watched()
     service = make_service(watched.url(), **SETTINGS)

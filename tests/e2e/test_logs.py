@@ -66,6 +66,7 @@ def test_each_attempt_has_its_own_output(service):
         assert schedules["s1"].output(attempt=2, time=2) is None
 
 
+@pytest.mark.extended
 def test_control_characters_are_visible_unless_raw(service):
     data = {"bytes": (b"\x1b[2Jgone\r\x07\xff\xe2\x80\xae \tend\n").hex()}
     service.add("s1", "prints", data=data, output="history")
@@ -83,6 +84,7 @@ def test_control_characters_are_visible_unless_raw(service):
 
 
 @pytest.mark.parametrize("option", [(), ("--raw",), ("-f",)])
+@pytest.mark.extended
 def test_with_a_closed_standard_output_nothing_is_shown(service, option):
     service.add("s1", "prints", data={"text": "x\n"})
     service.start()
@@ -107,6 +109,7 @@ def test_values_of_redacted_fields_are_hidden(service):
     assert service.psched("logs", "s1", "--raw").stdout == "password=geheim\nuser=me\n"
 
 
+@pytest.mark.extended
 def test_it_says_why_there_is_no_output(service):
     service.configure(types={"prints": {"output": "service"}})
     service.add("secret", "prints", data={"text": "x\n"})
@@ -336,6 +339,7 @@ def test_output_that_nobody_collects_is_named(service, setting):
     service.wait_for_finish("s1")
 
 
+@pytest.mark.extended
 def test_output_that_is_not_stored_can_be_followed(service, following):
     service.add("s1", "prints", data=gated("a"), output="service")
     service.start()

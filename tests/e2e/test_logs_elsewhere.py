@@ -13,6 +13,8 @@ from support.following import PRINTS, gated
 from support.processes import children, kill, title
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def service(service):

@@ -9,6 +9,8 @@ import pytest
 from psched.cli.commands import psched
 from psched.cli.man import _escaped
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -15,6 +15,8 @@ from support.processes import children, kill, runners, title
 from support.run_log import completed
 from support.waiting import PATIENCE, has_ended, wait_for_text, wait_until
 
+pytestmark = pytest.mark.extended
+
 JOBS = """
     import os
     import time
@@ -322,6 +324,7 @@ def check_that_loss_is_told(service, key="prints", *, why="its worker died"):
     assert outcome(service, key=key) == "lost"
 
 
+@pytest.mark.landing
 def test_what_a_killed_runner_had_printed_is_kept(service):
     service.add("prints", "prints")
     master = service.start()
@@ -534,6 +537,7 @@ def test_after_a_rotation_lines_are_in_the_new_file_and_none_is_lost(service, wh
     assert found == [*range(1, run.notes[-1]["printed"] + 1)]
 
 
+@pytest.mark.landing
 def test_the_last_words_of_a_stopped_task_are_kept(service):
     service.configure(graceful_timeout=0)
     service.add("counts", "counts")

@@ -8,6 +8,8 @@ import pytest
 
 from support.processes import kill
 
+pytestmark = pytest.mark.extended
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

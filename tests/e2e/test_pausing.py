@@ -140,6 +140,7 @@ def test_a_task_whose_worker_dies_stays_paused(service):
 
 
 @pytest.mark.parametrize("number", range(3))
+@pytest.mark.extended
 def test_a_worker_that_is_killed_when_it_resumes(service, number):
     """Workers are killed again and again around the end of the pause."""
     hour = int(now_of(service)) // HOUR * HOUR
@@ -160,6 +161,7 @@ def test_a_worker_that_is_killed_when_it_resumes(service, number):
         assert fates(service, key)[0] == "skipped_paused"
 
 
+@pytest.mark.extended
 def test_two_operators_at_once(service):
     keys = [f"k{number}" for number in range(10)]
     hour = int(now_of(service)) // HOUR * HOUR
@@ -200,6 +202,7 @@ class TestCommand:
         told = psched(service, "resume", "a", "--dry-run")
         assert told == "a: would be resumed\n1 schedule would be resumed\n"
 
+    @pytest.mark.extended
     def test_it_asks_on_a_terminal_before_it_pauses_several(self, service):
         for key in "a", "b":
             service.add(key)

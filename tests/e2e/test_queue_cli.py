@@ -135,6 +135,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize(("words", "given", "payload"), PLAIN)
+@pytest.mark.extended
 def test_a_payload_need_not_be_json(queue, words, given, payload):
     queue.configure(exec="./work.sh")
     done = subprocess.run(
@@ -328,6 +329,7 @@ def test_what_is_refused_for_one_key_holds_up_no_other(queue):
 # --- run -----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_program_gets_data_and_key_of_tasks_of_every_type_also_after_a_restart(queue):
     queue.configure(exec_type=True)
     queue.configure(dispatch="no.such:Dispatch")  # which the option replaces
@@ -515,6 +517,7 @@ def test_an_option_that_means_something_else_in_perfectqueue_is_told(queue):
     assert "-r 300: is --require here; PerfectQueue's -r is --retry-wait 300" in done.stderr
 
 
+@pytest.mark.extended
 def test_what_configure_has_written_runs_from_any_folder(queue):
     written = queue.psched(
         *["configure", "q.yml", "--exec", "./work.sh", "--timeout", 30, "--workers", 2],

@@ -15,6 +15,8 @@ from support.code_blocks import ROOT, blocks_of, server_sql
 from support.owned_process import OwnedProcess
 from support.waiting import wait_for_text
 
+pytestmark = pytest.mark.extended
+
 PAGE = ROOT / "docs/quickstart.md"
 SECTIONS = {
     name: [each.text for each in blocks_of(PAGE, text) if each.language == "sh"]

@@ -7,7 +7,7 @@ import pytest
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.verified
+pytestmark = [pytest.mark.verified, pytest.mark.extended]
 
 MANY = 240
 

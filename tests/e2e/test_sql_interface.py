@@ -11,6 +11,8 @@ from support.processes import kill
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 INSERT, CANCEL, DELETE = documented_sql()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.waiting import HANG_TIMEOUT, wait_until
 
-pytestmark = pytest.mark.twins
+pytestmark = [pytest.mark.twins, pytest.mark.extended]
 
 PROGRAM = """
     import asyncio
@@ -138,6 +138,7 @@ def keys(program):
         return {each.key: each for each in schedules.list()}
 
 
+@pytest.mark.landing
 def test_jobs_are_functions_classes_and_objects_and_a_new_table_is_made(program):
     program.write(
         f's.add("plain", {EACH}, run=plain)',
@@ -179,6 +180,7 @@ def test_the_same_program_on_two_hosts_runs_each_occurrence_once_also_when_one_i
     assert sum(master.text.count("the job 'slow' was added") for master in masters) == 1
 
 
+@pytest.mark.landing
 def test_a_changed_program_changes_what_differs_and_nothing_else(small):
     program = small
     program.write('s.add("a", every=3600, run=plain)', 's.add("b", cron="@yearly", run=plain)')

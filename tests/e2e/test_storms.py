@@ -11,7 +11,7 @@ import pytest
 from support.processes import kill, title
 from support.waiting import wait_for_text, wait_until
 
-pytestmark = pytest.mark.verified
+pytestmark = [pytest.mark.verified, pytest.mark.extended]
 
 RENAMES = 25
 

@@ -13,6 +13,8 @@ import support
 from support.processes import kill, title
 from support.waiting import wait_for_text, wait_until
 
+pytestmark = pytest.mark.extended
+
 SCRIPT = Path(support.__file__).with_name("on_terminal.py")
 
 

@@ -12,6 +12,8 @@ from support.processes import kill, title
 from support.terminals import Terminal, width_of
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 LATER = 4_000_000_000
 
 

@@ -19,7 +19,7 @@ KINDS = [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("post
 announcing = pytest.mark.parametrize("database", KINDS, indirect=True)
 postgresql = pytest.mark.parametrize("database", KINDS[:1], indirect=True)
 
-pytestmark = pytest.mark.monitor  # it listens
+pytestmark = [pytest.mark.monitor, pytest.mark.extended]  # it listens
 
 
 @pytest.fixture

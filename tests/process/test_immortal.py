@@ -88,7 +88,7 @@ def code_and_objects():
 
 def test_code_is_immortal_and_objects_die_with_their_last_reference():
     expected = [[HAS_IMMORTALS] * 4, [True, True], [True, True], "x", True]
-    assert isolated(code_and_objects) == expected
+    assert isolated(code_and_objects, forked=False) == expected
 
 
 def test_an_interpreter_that_stores_counts_in_another_way_is_left_alone(monkeypatch):

@@ -10,8 +10,6 @@ from psched.stores.sql.alerts.statements import closing, identity_of, inserted, 
 from psched.testing.store_contract.alerts.bench import alert
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
-pytestmark = pytest.mark.stores
-
 KEYS = 50
 CLOSED = 60_000
 """Closed alerts without a delivery, of all keys in turn."""

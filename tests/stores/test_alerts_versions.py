@@ -7,8 +7,6 @@ from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.alerts.bench import alert, one_raised, stored
 
-pytestmark = pytest.mark.stores
-
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
 MISSING = "the table psched_alerts is missing or not complete; run `psched init`"

@@ -10,8 +10,6 @@ from psched.core.history.records import AuditRecord, RunRecord
 from psched.stores.sql.history.statements import _AUDIT_VALUES, run_values
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
-pytestmark = pytest.mark.stores
-
 KEYS = 50
 RECORDS = 60_000
 BUSY = 30_000

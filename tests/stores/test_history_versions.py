@@ -21,8 +21,6 @@ from support.older_worker import OlderWorker
 from support.service import services
 from support.waiting import PATIENCE
 
-pytestmark = pytest.mark.stores
-
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
 NAMES = ("runs", "workers", "audit")

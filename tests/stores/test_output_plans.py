@@ -11,8 +11,6 @@ from psched.stores.sql.output.statements import stored
 from psched.testing.store_contract.output.bench import printed
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
-pytestmark = pytest.mark.stores
-
 KEYS = 50
 RECORDS = 60_000
 BUSY = 30_000

@@ -9,8 +9,6 @@ from psched.core.output.records import RunningAttempt
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.output.bench import kept, printed
 
-pytestmark = pytest.mark.stores
-
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
 RUNNING = RunningAttempt(key="k", scheduled_time=60, owner="w.1", attempt=1)

@@ -31,8 +31,6 @@ from support.big_tables import (
     take_statistics,
 )
 
-pytestmark = pytest.mark.stores
-
 ROWS = 60_000
 
 LIMIT = 40

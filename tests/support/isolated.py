@@ -56,7 +56,9 @@ class IsolatedCall(OwnedProcess):
         work.mkdir()
         subject = [function.__code__.co_filename, function.__name__, json.dumps(arguments)]
         env = INTERPRETER | {
-            name: text for name, text in os.environ.items() if not name.startswith(READ_AT_ITS_START)
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(READ_AT_ITS_START)
         }
         super().__init__(
             [sys.executable, "-m", "support.isolated", str(self._result), *subject],
@@ -151,7 +153,7 @@ class _Pytest(ModuleType):
 
 
 def main() -> None:
-    """Run a function; the arguments name a file for its result, its module, it, and its arguments."""
+    """Run a function: the arguments are a file for its result, its file, its name, and its own."""
     result, file, name, arguments = sys.argv[1:]
     warnings.simplefilter("error")
     # Files that a function leaves open are closed with its process.

@@ -1,10 +1,12 @@
 """Which tests run: what a landing needs, or with ``--extended`` all.
 
-A test that a landing does not need has the mark ``extended``, or one of the marks that imply it:
+A test that a landing does not need has the mark ``extended``, and its file may have it for all
+tests but those with the mark ``landing``. There are marks that imply it:
 
 - ``quiet``;
 - ``twins``, if it needs a server, and the same test runs on SQLite;
-- ``stores``, unless the stores have changed since ``bin/test --all`` has passed.
+- ``stores``, which all tests in tests/stores have, unless the stores have changed since
+  ``bin/test --all`` has passed.
 
 Whoever names a file gets all its tests.
 """
@@ -18,7 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SERVERS = "mariadb", "postgresql", "redis", "galera"
 
-OF_STORES = "psched/stores", "psched/contrib/perfectsched", "tests/stores"
+OF_STORES = (
+    "psched/stores",
+    "psched/contrib/perfectsched",
+    "psched/testing/store_contract",
+    "tests/stores",
+)
+
+TESTS_OF_STORES = ROOT / "tests/stores"
 
 RECORD = ROOT / ".ci/last-full-run"
 """What `bin/test --all` has noted when it passed last; the last word is `stores_checksum`."""
@@ -27,6 +36,12 @@ RECORD = ROOT / ".ci/last-full-run"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option."""
     parser.addoption("--extended", action="store_true", help="run the tests of bin/test --all, too")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give all tests of a folder the mark of the folder."""
+    if TESTS_OF_STORES in item.path.parents:
+        item.add_marker("stores")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     on_sqlite = {_function(item) for item in items if marks[item].isdisjoint(SERVERS)}
     selected, deselected = [], []
     for item in items:
-        is_left_out = not marks[item].isdisjoint(left_out) or (
+        is_left_out = "landing" not in marks[item] and not marks[item].isdisjoint(left_out)
+        is_left_out |= (
             "twins" in marks[item]
             and not marks[item].isdisjoint(SERVERS)
             and _function(item) in on_sqlite

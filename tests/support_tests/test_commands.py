@@ -128,7 +128,9 @@ def as_seen(pid):
 
 def kinds(master):
     """The beginnings of the titles of its processes: what they do changes."""
-    return sorted(re.match(r"(psched [a-z ]*[a-z])?", title(pid)).group() for pid in master.descendants)
+    return sorted(
+        re.match(r"(psched [a-z ]*[a-z])?", title(pid)).group() for pid in master.descendants
+    )
 
 
 def test_a_master_that_is_forked_is_like_one_that_is_started(tmp_path):

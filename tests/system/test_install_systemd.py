@@ -82,6 +82,7 @@ def test_a_dry_run_shows_every_step_to_any_user_and_changes_nothing(host):
     assert "psched:" not in path_of(host, "/etc/passwd").read_text()
 
 
+@pytest.mark.landing
 def test_another_user_than_root_is_refused(host):
     refused = install(host, status=1, user=NOBODY)
     assert "only root can install a unit; run: sudo " + PSCHED in refused
@@ -174,6 +175,8 @@ def test_the_service_runs_after_the_commands_that_the_output_names(host):
 
 FETCH = """
 import http.client, socket, sys
+
+pytestmark = pytest.mark.extended
 connection = http.client.HTTPConnection("localhost", timeout=60)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect("/run/psched-web/web.sock")

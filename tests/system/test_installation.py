@@ -9,6 +9,8 @@ from psched.master.generation_spec import BAD_HANDLERS
 from support.systemd import FILES
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 PSCHED = "/opt/psched/bin/psched"
 
 SHIPPED = FILES.parent / "etc"

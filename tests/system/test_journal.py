@@ -11,6 +11,8 @@ from support.run_log import completed
 from support.servers import MissingServerError
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 TO_JOURNAL = "[Service]\nStandardOutput=journal\nStandardError=inherit\n"
 
 JOBS = """

@@ -106,6 +106,7 @@ def test_a_start_returns_when_the_service_is_ready_and_not_before(unit):
     unit.machine.systemctl("stop", "psched")
 
 
+@pytest.mark.extended
 def test_a_service_whose_store_is_away_is_waited_for_longer_than_a_start_may_take(unit):
     limit = 12  # far more than a busy machine needs until the master can ask for patience
     unit.drop_in("hurry", f"[Service]\nTimeoutStartSec={limit}\n")
@@ -154,6 +155,7 @@ def test_each_task_has_a_control_group_below_the_units(unit):
     assert not unit.group.exists()
 
 
+@pytest.mark.extended
 def test_handlers_can_do_ordinary_work_and_not_what_the_unit_forbids(unit):
     unit.service.write("work.py", WORK)
     unit.configure(dispatch="work:Dispatch")
@@ -175,6 +177,7 @@ def test_handlers_can_do_ordinary_work_and_not_what_the_unit_forbids(unit):
         assert folder.stat().st_mode & 0o7777 == 0o750
 
 
+@pytest.mark.extended
 def test_a_secret_that_systemd_hands_over_can_stand_for_a_setting(unit):
     secret = unit.machine.root / "etc/psched/secret"
     secret.write_text("elsewhere\n")
@@ -223,6 +226,7 @@ def test_a_reload_brings_new_handlers_while_a_long_task_goes_on(unit):
     assert [run.end for run in unit.service.runs.runs("long")] == ["returned"]
 
 
+@pytest.mark.extended
 def test_a_reload_of_what_cannot_be_loaded_leaves_the_service_as_it_was(unit):
     unit.service.write("jobs.py", "from recorder import Dispatch")
     unit.configure(dispatch="jobs:Dispatch")
@@ -238,6 +242,7 @@ def test_a_reload_of_what_cannot_be_loaded_leaves_the_service_as_it_was(unit):
     unit.service.wait_for_finish("one")
 
 
+@pytest.mark.extended
 def test_rotation_by_logrotate_loses_no_line(unit):
     unit.service.write("jobs.py", TALKER)
     unit.configure(dispatch="jobs:Dispatch", processors=2)
@@ -301,6 +306,7 @@ rm $LOGS_DIRECTORY/psched.log && mkfifo $LOGS_DIRECTORY/psched.log
 """
 
 
+@pytest.mark.extended
 def test_what_a_task_leaves_in_the_units_folders_keeps_no_master_from_starting(unit):
     unit.configure(concurrency=2, alive_time=300, log="/var/log/psched/psched.log")
     unit.start()
@@ -319,6 +325,7 @@ def test_what_a_task_leaves_in_the_units_folders_keeps_no_master_from_starting(u
     assert unit.log.is_file()
 
 
+@pytest.mark.extended
 def test_no_task_reads_what_is_secret_in_psched_itself(unit):
     unit.configure()
     unit.start()
@@ -327,6 +334,7 @@ def test_no_task_reads_what_is_secret_in_psched_itself(unit):
     unit.service.wait_for_finish("peeps")
 
 
+@pytest.mark.extended
 def test_a_master_that_hangs_is_ended_by_the_watchdog_and_restarted(unit):
     limit = 6
     unit.drop_in("watchdog", f"[Service]\nWatchdogSec={limit}\n")
@@ -373,6 +381,7 @@ def test_a_stop_lets_running_tasks_finish(unit):
     assert unit.service.runs.runs("next") == []
 
 
+@pytest.mark.extended
 def test_a_stop_that_takes_too_long_for_its_task_kills_and_releases_it(unit):
     unit.configure(graceful_timeout=1, graceful_kill_limit=1)
     data = {"until": "gate", "stubborn": True, "processes": ["child", "daemon"]}
@@ -395,6 +404,7 @@ def test_a_stop_that_takes_too_long_for_its_task_kills_and_releases_it(unit):
         pytest.param({"processors": 0}, "78", id="configuration"),
     ],
 )
+@pytest.mark.extended
 def test_what_a_restart_cannot_mend_is_not_restarted(unit, settings, status):
     unit.service.write("broken.py", "broken(")
     unit.configure(**settings)
@@ -406,6 +416,7 @@ def test_what_a_restart_cannot_mend_is_not_restarted(unit, settings, status):
     assert [unit.show(name) for name in names] == ["failed", status, "0"]
 
 
+@pytest.mark.extended
 def test_no_signal_to_all_processes_but_a_stop_costs_a_task(unit):
     unit.service.add("long", data={"until": "gate"})
     unit.start()

@@ -316,6 +316,7 @@ def test_python_runs(block, modules, database):
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.extended
 def test_python_has_the_right_types(modules, tmp_path):
     named = {}
     for number, block in enumerate(each for each in BLOCKS if each.language == "python"):
