@@ -143,7 +143,7 @@ def test_a_master_that_is_forked_is_like_one_that_is_started(tmp_path):
             master.wait_for_monitor()
             assert os.getsid(master.pid) == master.session
             # A runner is idle from some time after the start on.
-            wait_until(lambda master=master: "psched runner" in kinds(master))
+            wait_until(lambda master=master: "psched runner" in kinds(master), what="a runner")
             seen.append([kinds(master), as_seen(master.pid)])
             assert master.stop() == 0
             assert "Traceback" not in master.text

@@ -11,6 +11,8 @@ from support.systemd import FILES, LIBRARIES
 from support.waiting import wait_until
 from support.wheel import build_wheel
 
+pytestmark = pytest.mark.extended
+
 VENV = "/opt/of-wheel"
 PSCHED = f"{VENV}/bin/psched"
 CONFIG = "/etc/psched/psched.yml"
@@ -176,7 +178,6 @@ def test_the_service_runs_after_the_commands_that_the_output_names(host):
 FETCH = """
 import http.client, socket, sys
 
-pytestmark = pytest.mark.extended
 connection = http.client.HTTPConnection("localhost", timeout=60)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect("/run/psched-web/web.sock")

@@ -32,11 +32,16 @@ def spans(runs):
     ]
 
 
+def worker_of(host, store=None, **settings):
+    """A worker that polls so rarely that an hour costs few requests."""
+    return host.worker(store or host.store(), poll_interval=15, **settings)
+
+
 def work(worker, seconds, failures=None):
     """Let a worker run what falls due; return what it has run."""
     done = worker.run_due(failures)
-    for _ in range(seconds // 10):
-        worker.advance(10)
+    for passed in range(0, seconds, MINUTE):
+        worker.advance(min(MINUTE, seconds - passed))
         done += worker.run_due(failures)
     return [int(each.partition(".")[2]) - NOON for each in done]
 
@@ -45,7 +50,7 @@ class TestEndOfThePause:
     def test_a_worker_that_is_alive_resumes_the_schedule(self, host, runs):
         host.schedules.add("k", "test", cron="*/10 * * * *", next_time=NOON)
         host.schedules["k"].pause(NOON + HOUR)
-        worker = host.worker(host.store(), poll_interval=30)
+        worker = worker_of(host)
         ran = work(worker, NOON - START + HOUR + 15 * MINUTE)
         assert ran == [HOUR, HOUR + 10 * MINUTE]
         assert spans(runs()) == [(0, 50 * MINUTE, "skipped_paused")]
@@ -55,7 +60,7 @@ class TestEndOfThePause:
         host.schedules.add("k", "test", cron="*/10 * * * *", next_time=NOON)
         host.schedules["k"].pause(NOON + HOUR)
         host.clock.advance(NOON - START + 90 * MINUTE)
-        ran = work(host.worker(host.store()), 20)
+        ran = work(worker_of(host), 20)
         assert ran == [HOUR + minutes * MINUTE for minutes in (0, 10, 20, 30)]
         assert spans(runs()) == [(0, 50 * MINUTE, "skipped_paused")]
 
@@ -63,7 +68,7 @@ class TestEndOfThePause:
         host.schedules.add("k", "test", cron="*/10 * * * *", next_time=NOON, catchup="latest")
         host.schedules["k"].pause(NOON + HOUR)
         host.clock.advance(NOON - START + 90 * MINUTE)
-        assert work(host.worker(host.store()), 20) == [90 * MINUTE]
+        assert work(worker_of(host), 20) == [90 * MINUTE]
         assert spans(runs()) == [
             (0, 50 * MINUTE, "skipped_paused"),
             (HOUR, 80 * MINUTE, "coalesced"),
@@ -72,7 +77,7 @@ class TestEndOfThePause:
     def test_a_task_that_runs_once_runs(self, host, runs):
         host.add("k")
         host.schedules["k"].pause(START + HOUR)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         assert work(worker, HOUR - 20) == []
         assert work(worker, 40) == [START - NOON]
         assert spans(runs()) == []
@@ -81,7 +86,7 @@ class TestEndOfThePause:
     def test_a_task_that_was_running_goes_on_and_the_pause_follows(self, host, runs):
         host.schedules.add("k", "test", cron="*/10 * * * *", next_time=NOON)
         host.clock.advance(NOON - START)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         worker.tick()
         task = worker.tasks["k"]
         assert host.schedules["k"].pause(NOON + HOUR) is False
@@ -99,7 +104,7 @@ class TestEndOfThePause:
     def test_a_task_may_run_longer_than_the_pause(self, host, runs):
         host.schedules.add("k", "test", cron="*/10 * * * *", next_time=NOON)
         host.clock.advance(NOON - START)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         worker.tick()
         host.schedules["k"].pause(NOON + 15 * MINUTE)
         worker.advance(25 * MINUTE)
@@ -111,10 +116,10 @@ class TestEndOfThePause:
 
     def test_the_death_of_a_worker_does_not_end_a_pause(self, host, runs):
         host.add("k")
-        dead = host.worker(host.store(), nonce="dead", alive_time=60)
+        dead = worker_of(host, nonce="dead", alive_time=60)
         dead.tick()
         host.schedules["k"].pause(START + HOUR)
-        other = host.worker(host.store(), alive_time=60)
+        other = worker_of(host, alive_time=60)
         assert work(other, 20 * MINUTE) == []  # the lease has expired meanwhile
         row = host.row("k")
         assert (row.status, row.next_run_time) == (PAUSED, START + HOUR)
@@ -128,13 +133,13 @@ class TestEndOfThePause:
         claim = {"limit": 1, "alive_time": 60, "shortest": 6, "horizon": 0}
         assert host.store().claim("dead.1", **claim).rows
         host.clock.advance(70)
-        assert work(host.worker(host.store()), 20) == [HOUR]
+        assert work(worker_of(host), 20) == [HOUR]
         assert spans(runs()) == [(0, 50 * MINUTE, "skipped_paused")]
 
     def test_a_schedule_that_is_paused_for_ever_costs_nothing(self, host):
         host.add("k")
         host.schedules["k"].pause()
-        worker = host.worker()
+        worker = worker_of(host)
         assert work(worker, HOUR) == []
         assert host.row("k").fence == 0
 
@@ -146,7 +151,7 @@ class TestFailures:
 
     def test_the_attempts_of_one_occurrence(self, host, runs, caplog):
         self.add(host, retry_wait=30, pause_after_failures=3)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         assert work(worker, HOUR, {"k": "ValueError: no"}) == [0, 0, 0]
         row = host.row("k")
         assert (row.status, row.next_run_time) == (PAUSED, None)
@@ -160,7 +165,7 @@ class TestFailures:
 
     def test_those_of_occurrences_that_were_given_up(self, host, runs):
         self.add(host, retry_wait=30, max_attempts=2, pause_after_failures=5)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         ran = work(worker, HOUR, {"k": "ValueError: no"})
         assert ran == [0, 0, 10 * MINUTE, 10 * MINUTE, 20 * MINUTE, 20 * MINUTE]
         assert host.row("k").reason.startswith("paused after 6 failures in a row")
@@ -168,7 +173,7 @@ class TestFailures:
 
     def test_a_success_ends_the_row_of_failures(self, host):
         self.add(host, max_attempts=1, pause_after_failures=3)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         work(worker, 19 * MINUTE, {"k": "ValueError: no"})
         work(worker, 10 * MINUTE)
         work(worker, 20 * MINUTE, {"k": "ValueError: no"})
@@ -179,7 +184,7 @@ class TestFailures:
     @pytest.mark.parametrize("history", ["failures", "none"])
     def test_with_less_history(self, host, history):
         self.add(host, max_attempts=1, pause_after_failures=3, history=history)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         work(worker, 19 * MINUTE, {"k": "ValueError: no"})
         work(worker, 10 * MINUTE)
         work(worker, 20 * MINUTE, {"k": "ValueError: no"})
@@ -189,7 +194,7 @@ class TestFailures:
 
     def test_after_a_resumption_failures_count_anew(self, host):
         self.add(host, max_attempts=1, pause_after_failures=2)
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         work(worker, 15 * MINUTE, {"k": "ValueError: no"})
         assert host.row("k").status == PAUSED
         host.schedules["k"].resume()
@@ -201,7 +206,7 @@ class TestFailures:
     def test_a_worker_that_dies_in_each_last_attempt(self, host):
         self.add(host, max_attempts=1, pause_after_failures=2)
         claim = {"limit": 1, "alive_time": 60, "shortest": 6, "horizon": 0}
-        worker = host.worker(host.store())
+        worker = worker_of(host)
         worker.advance(0.5)
         worker.tasks["k"].finish()
         worker.advance(1)
@@ -220,7 +225,7 @@ class TestFailures:
         store, reads = host.store(), []
         runs = store.runs
         store.runs = lambda selection: reads.append(selection.key) or runs(selection)
-        worker = host.worker(store)
+        worker = worker_of(host, store)
         work(worker, 9 * MINUTE, {"k": "ValueError: no"})
         assert reads == ["k"]
         host.add("other", max_attempts=1)
