@@ -8,9 +8,10 @@ tests but those with the mark ``landing``. There are marks that imply it:
 - ``stores``, which all tests in tests/stores have, unless the stores have changed since
   ``bin/test --all`` has passed.
 
-Whoever names a file gets all its tests.
+Whoever names a file gets all its tests; who names tests/stores, those of the stores.
 """
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -38,33 +39,54 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--extended", action="store_true", help="run the tests of bin/test --all, too")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what is left out as a whole: it takes seconds of each process."""
+    return (collection_path == TESTS_OF_STORES and "stores" in left_out(config)) or None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give all tests of a folder the mark of the folder."""
-    if TESTS_OF_STORES in item.path.parents:
+    if item.nodeid.startswith("tests/stores/"):
         item.add_marker("stores")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a landing does not need."""
-    if config.getoption("extended"):
+    if not (marks_left_out := left_out(config)):
         return
-    named = {Path(word.partition("::")[0]).resolve() for word in config.args}
-    left_out = {"extended", "quiet"}
-    if RECORD.is_file() and RECORD.read_text().split()[-1:] == [stores_checksum()]:
-        left_out.add("stores")
+    named = {str(path) for path in _named(config)}
     marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     on_sqlite = {_function(item) for item in items if marks[item].isdisjoint(SERVERS)}
     selected, deselected = [], []
     for item in items:
-        is_left_out = "landing" not in marks[item] and not marks[item].isdisjoint(left_out)
+        is_left_out = "landing" not in marks[item] and not marks[item].isdisjoint(marks_left_out)
         is_left_out |= (
             "twins" in marks[item]
             and not marks[item].isdisjoint(SERVERS)
             and _function(item) in on_sqlite
         )
-        (deselected if is_left_out and item.path not in named else selected).append(item)
+        (deselected if is_left_out and str(item.path) not in named else selected).append(item)
     config.hook.pytest_deselected(items=deselected)
     items[:] = selected
+
+
+def left_out(config: pytest.Config) -> frozenset[str]:
+    """The marks of the tests that are left out."""
+    if config.getoption("extended"):
+        return frozenset()
+    named = any(TESTS_OF_STORES in (path, *path.parents) for path in _named(config))
+    stores = {"stores"} if not named and _stores_have_passed() else set()
+    return frozenset({"extended", "quiet"} | stores)
+
+
+def _named(config: pytest.Config) -> list[Path]:
+    """The files and folders that were asked for."""
+    return [Path(word.partition("::")[0]).resolve() for word in config.args]
+
+
+@functools.cache
+def _stores_have_passed() -> bool:
+    return RECORD.is_file() and RECORD.read_text().split()[-1:] == [stores_checksum()]
 
 
 def _function(item: pytest.Item) -> str:
