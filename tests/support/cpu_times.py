@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Meter:
-    """Notes with each phase of each test what has been used since the one before it."""
+    """Notes at the end of each test what has been used since the one before it."""
 
     def __init__(self) -> None:
         self._before = used()
@@ -41,9 +41,11 @@ class _Meter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self):
         report = yield
-        now = used()
-        report.cpu = now - self._before
-        self._before = now
+        if report.when == "teardown":
+            # The kernel may leave out children while others end: then it was less for a moment.
+            now = max(used(), self._before)
+            report.cpu = now - self._before
+            self._before = now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

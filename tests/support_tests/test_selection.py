@@ -1,0 +1,103 @@
+"""support.selection: a landing leaves out what is marked so, and only that."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import support
+from support import selection
+
+TESTS = """
+import pytest
+
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
+on_both = pytest.mark.parametrize("kind", ["sqlite", REDIS])
+
+def test_plain(): pass
+
+@pytest.mark.extended
+def test_extended(): pass
+
+@pytest.mark.quiet
+def test_quiet(): pass
+
+@pytest.mark.extended
+@pytest.mark.landing
+def test_landing(): pass
+
+@on_both
+def test_each(kind): pass
+
+@pytest.mark.twins
+@on_both
+def test_twins(kind): pass
+
+@pytest.mark.twins
+@pytest.mark.redis
+def test_without_a_twin(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left_out"),
+    [
+        ([], {"extended", "quiet", "twins[redis]"}),
+        (["--extended"], set()),
+        (["test_file.py"], set()),
+        (["test_file.py::test_twins"], set()),
+    ],
+)
+def test_what_a_landing_does_not_need_is_left_out_unless_it_is_asked_for(
+    tmp_path, arguments, left_out
+):
+    (tmp_path / "test_file.py").write_text(TESTS)
+    every = {
+        "plain", "extended", "quiet", "landing", "each[sqlite]", "each[redis]", "twins[sqlite]",
+        "twins[redis]", "without_a_twin",
+    }  # fmt: skip
+    collected = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "support.selection",
+            "--collect-only",
+            "-q",
+            *arguments,
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(support.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = set(re.findall(r"^test_file.py::test_(\S+)", collected.stdout, re.MULTILINE))
+    if any("::" in word for word in arguments):
+        every = {"twins[sqlite]", "twins[redis]"}
+    assert found == every - left_out, collected.stdout + collected.stderr
+
+
+@pytest.mark.parametrize("changed", ["psched/stores/sql/store.py", "tests/stores/test_tls.py"])
+def test_the_tests_of_the_stores_have_passed_until_something_of_the_stores_changes(
+    tmp_path, monkeypatch, changed
+):
+    for name in changed, "psched/core/model.py":
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("1")
+    record = tmp_path / "last-full-run"
+    monkeypatch.setattr(selection, "ROOT", tmp_path)
+    monkeypatch.setattr(selection, "RECORD", record)
+    have_passed = selection._stores_have_passed.__wrapped__
+    assert not have_passed()
+
+    record.write_text(f"2026-01-01\nstores {selection.stores_checksum()}\n")
+    assert have_passed()
+    (tmp_path / "psched/core/model.py").write_text("2")
+    assert have_passed()
+    (tmp_path / changed).write_text("2")
+    assert not have_passed()
