@@ -476,7 +476,7 @@ AT_LANDING = {
     ],
     "redis": ["the_answer_to_a_settlement_is_lost"],
 }
-"""Of each kind of fault one: that psched does not know, and that the server is away."""
+"""The faults that a landing sees: lost answers, a killed server, a database that refuses writes."""
 
 
 def each_of(kind):

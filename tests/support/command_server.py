@@ -1,4 +1,4 @@
-"""Runs psched's programs without importing psched and its packages each time.
+"""Runs psched's programs, and functions of tests, without importing psched each time.
 
     python -P command_server.py DESCRIPTOR
 
@@ -39,7 +39,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def isolated() -> None:
-    """Run a function of a test, whose modules are found by it alone."""
+    """Run a function of a test. Only here, not in commands, are the tests' modules found."""
     sys.path[0] = str(TESTS)  # in the place of the current folder
     importlib.import_module("support.isolated").main()
 

@@ -1,4 +1,4 @@
-"""Commands of psched that tests run in processes of their own, see `support.command_server`."""
+"""Programs that tests run in processes of their own, forked by `support.command_server`."""
 
 import atexit
 import contextlib

@@ -11,7 +11,6 @@ tests but those with the mark ``landing``. There are marks that imply it:
 Whoever names a file gets all its tests; who names tests/stores, those of the stores.
 """
 
-import functools
 import hashlib
 from pathlib import Path
 
@@ -84,7 +83,6 @@ def _named(config: pytest.Config) -> list[Path]:
     return [Path(word.partition("::")[0]).resolve() for word in config.args]
 
 
-@functools.cache
 def _stores_have_passed() -> bool:
     return RECORD.is_file() and RECORD.read_text().split()[-1:] == [stores_checksum()]
 

@@ -42,34 +42,28 @@ def test_without_a_twin(): pass
 """
 
 
+EVERY = {
+    "plain", "extended", "quiet", "landing", "each[sqlite]", "each[redis]", "twins[sqlite]",
+    "twins[redis]", "without_a_twin",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("arguments", "left_out"),
+    ("argument", "selected"),
     [
-        ([], {"extended", "quiet", "twins[redis]"}),
-        (["--extended"], set()),
-        (["test_file.py"], set()),
-        (["test_file.py::test_twins"], set()),
+        (".", EVERY - {"extended", "quiet", "twins[redis]"}),
+        ("--extended", EVERY),
+        ("test_file.py", EVERY),
+        ("test_file.py::test_twins", {"twins[sqlite]", "twins[redis]"}),
     ],
 )
 def test_what_a_landing_does_not_need_is_left_out_unless_it_is_asked_for(
-    tmp_path, arguments, left_out
+    tmp_path, argument, selected
 ):
     (tmp_path / "test_file.py").write_text(TESTS)
-    every = {
-        "plain", "extended", "quiet", "landing", "each[sqlite]", "each[redis]", "twins[sqlite]",
-        "twins[redis]", "without_a_twin",
-    }  # fmt: skip
+    options = ["-m", "pytest", "-p", "support.selection", "--collect-only", "-q"]
     collected = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "support.selection",
-            "--collect-only",
-            "-q",
-            *arguments,
-        ],
+        [sys.executable, *options, argument],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path(support.__file__).parents[1])},
         capture_output=True,
@@ -77,9 +71,7 @@ def test_what_a_landing_does_not_need_is_left_out_unless_it_is_asked_for(
         check=False,
     )
     found = set(re.findall(r"^test_file.py::test_(\S+)", collected.stdout, re.MULTILINE))
-    if any("::" in word for word in arguments):
-        every = {"twins[sqlite]", "twins[redis]"}
-    assert found == every - left_out, collected.stdout + collected.stderr
+    assert found == selected, collected.stdout + collected.stderr
 
 
 @pytest.mark.parametrize("changed", ["psched/stores/sql/store.py", "tests/stores/test_tls.py"])
@@ -92,7 +84,7 @@ def test_the_tests_of_the_stores_have_passed_until_something_of_the_stores_chang
     record = tmp_path / "last-full-run"
     monkeypatch.setattr(selection, "ROOT", tmp_path)
     monkeypatch.setattr(selection, "RECORD", record)
-    have_passed = selection._stores_have_passed.__wrapped__
+    have_passed = selection._stores_have_passed
     assert not have_passed()
 
     record.write_text(f"2026-01-01\nstores {selection.stores_checksum()}\n")

@@ -177,7 +177,6 @@ def test_the_service_runs_after_the_commands_that_the_output_names(host):
 
 FETCH = """
 import http.client, socket, sys
-
 connection = http.client.HTTPConnection("localhost", timeout=60)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect("/run/psched-web/web.sock")

@@ -65,7 +65,7 @@ class Court:
         """What is raised and closed while some time passes."""
         raised, closed, left = [], [], seconds
         while left > 0:
-            wait = min(left, max(self.wait, seconds / 50))
+            wait = min(left, max(self.wait, seconds / 200))
             found = self.judged(wait)
             raised, closed, left = raised + found[0], closed + found[1], left - wait
         return raised, closed

@@ -32,9 +32,12 @@ def spans(runs):
     ]
 
 
+POLL_INTERVAL = 15
+"""Seconds: so many that an hour costs few requests."""
+
+
 def worker_of(host, store=None, **settings):
-    """A worker that polls so rarely that an hour costs few requests."""
-    return host.worker(store or host.store(), poll_interval=15, **settings)
+    return host.worker(store or host.store(), poll_interval=POLL_INTERVAL, **settings)
 
 
 def work(worker, seconds, failures=None):
@@ -139,7 +142,7 @@ class TestEndOfThePause:
     def test_a_schedule_that_is_paused_for_ever_costs_nothing(self, host):
         host.add("k")
         host.schedules["k"].pause()
-        worker = worker_of(host)
+        worker = host.worker(poll_interval=POLL_INTERVAL)
         assert work(worker, HOUR) == []
         assert host.row("k").fence == 0
 
