@@ -53,13 +53,7 @@ def backend_factory(database):
 @pytest.mark.parametrize(
     ("database", "strategy"),
     [
-        pytest.param(
-            kind,
-            way,
-            # Beside its own way, PostgreSQL claims as the others do.
-            marks=[*_MARKS[kind], *([pytest.mark.stores] if way != ways[0] else [])],
-            id=f"{kind}-{way}",
-        )
+        pytest.param(kind, way, marks=_MARKS[kind], id=f"{kind}-{way}")
         for kind, ways in WAYS.items()
         for way in ways
     ],

@@ -11,7 +11,7 @@ from support.processes import children, kill
 from support.receiver import receiving
 from support.waiting import wait_for_end, wait_until
 
-pytestmark = [pytest.mark.monitor, pytest.mark.twins]
+pytestmark = [pytest.mark.monitor, pytest.mark.extended]
 
 
 @contextmanager
@@ -59,6 +59,7 @@ def leased_alerts(service):
         return connection.execute("SELECT rule FROM psched_alerts WHERE owner <> ''").fetchall()
 
 
+@pytest.mark.landing
 def test_a_failure_is_told_and_so_is_its_end(service):
     with told(service) as hook:
         master = service.start()
@@ -99,6 +100,7 @@ def test_a_host_that_dies_with_its_tasks_is_told_by_another_one(service, make_se
         hook.wait(("raised", "late", "job"))
 
 
+@pytest.mark.landing
 def test_a_worker_that_dies_is_told_and_so_is_its_task(service):
     with told(service) as hook:
         master = service.start()
@@ -137,6 +139,7 @@ def test_a_killed_guard_of_a_hook_leaves_nothing(service):
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 def test_a_monitor_that_dies_while_it_delivers_is_followed_by_another_one(service):
     service.configure(
         hooks={"ops": {"command": ["/bin/sh", "-c", "echo >> told; test -e gate || sleep 1000"]}},

@@ -103,6 +103,7 @@ def test_the_record_of_a_handler_has_its_error_or_the_exit_of_its_process(servic
     assert burnt["peak_kb"] > 5000
 
 
+@pytest.mark.extended
 def test_the_record_of_a_task_that_was_stopped_at_its_time_limit_shows_where_it_was(service):
     service.configure(kill_timeout=1, graceful_kill_limit=1)
     service.add("hangs", "hangs", max_attempts=1)

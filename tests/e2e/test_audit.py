@@ -6,6 +6,8 @@ import pwd
 import re
 import socket
 
+import pytest
+
 from support.old_tables import OldTable, schedule
 
 LATER = 4_000_000_000
@@ -105,6 +107,7 @@ def test_a_migration_is_recorded_by_key(service):
     assert change["after"]["cron"] == service.row("a").cron
 
 
+@pytest.mark.extended
 def test_the_jobs_of_a_program_are_recorded_once_and_name_the_program(service):
     url = f"sqlite:///{service.folder.parent}/psched.db"
     for cron in "0 2 * * *", "0 2 * * *", "0 3 * * *":

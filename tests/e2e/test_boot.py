@@ -9,8 +9,6 @@ from support.proxy import Proxy
 from support.run_log import completed
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.twins
-
 
 @pytest.mark.parametrize(
     ("code", "says"),
@@ -145,6 +143,7 @@ def test_a_worker_that_ends_before_it_is_ready_is_not_started_over_and_over(serv
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_master_without_standard_streams_works_like_any_other(service):
     service.configure(dispatch="jobs:Dispatch", log=str(service.folder / "log"))
     service.write(

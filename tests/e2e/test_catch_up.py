@@ -8,7 +8,7 @@ import pytest
 
 from support.run_log import completed, exactly_once, in_order
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins]
+pytestmark = pytest.mark.verified
 
 MINUTE = 60
 TEN_YEARS = 10 * 365 * 24 * 60 * MINUTE

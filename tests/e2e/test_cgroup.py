@@ -306,7 +306,6 @@ def test_the_workers_of_a_killed_master_may_release_what_they_hold(walking, grou
     assert below(group) == []
 
 
-@pytest.mark.landing
 def test_a_task_that_leaves_its_cgroup_is_found_by_walking(walking, group):
     service = walking
     service.configure(cgroup="on")

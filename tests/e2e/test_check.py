@@ -6,8 +6,6 @@ import pytest
 
 from support.proxy import Proxy
 
-pytestmark = pytest.mark.twins
-
 DISPATCH = """
     from psched.application import Dispatch as BaseDispatch
 
@@ -115,6 +113,7 @@ def test_handlers_that_cannot_be_loaded_are_refused_in_one_line(service, code, s
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.extended
 @pytest.mark.postgresql
 class TestSlowStore:
     """The length of the lease decides how long an answer may take."""
@@ -199,6 +198,7 @@ def test_where_no_handlers_are_configured_that_is_said(service):
     assert "handlers: none configured\n" in done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 @pytest.mark.parametrize(
     ("granted", "missing"),

@@ -300,7 +300,6 @@ def test_a_store_whose_clock_steps_by_less_than_the_margin_loses_and_doubles_not
 # --- SQLite, whose clock is the host's -----------------------------------------------
 
 
-@pytest.mark.landing
 def test_on_sqlite_a_host_whose_clock_is_set_back_waits_and_loses_nothing(
     make_service, make_clock, tmp_path
 ):

@@ -311,6 +311,7 @@ def test_what_follows_the_command_replaces_what_precedes_it(service):
     assert "no section for the environment three; there are one, two" in refused.stderr
 
 
+@pytest.mark.extended
 def test_a_shell_can_complete_commands_and_options(service):
     def completions(*words):
         done = subprocess.run(
@@ -350,6 +351,7 @@ def test_importing_psched_loads_nothing_heavy(service):
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["list", "--help"]])
 def test_a_full_disk_is_told_in_one_line(service, words):
     command = [*service.psched_command, *words]

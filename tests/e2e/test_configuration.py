@@ -7,8 +7,6 @@ import pytest
 import psched
 from support.run_log import completed
 
-pytestmark = pytest.mark.twins
-
 
 def added(service, *options):
     """The sections of the configuration to whose database ``psched add`` adds a schedule."""
@@ -55,6 +53,7 @@ def test_options_go_before_the_environment_and_that_before_the_usual_places(serv
     }
 
 
+@pytest.mark.extended
 def test_without_a_configuration_there_is_a_database_of_ones_own(service):
     service.config.unlink()
     commands = [
@@ -79,6 +78,7 @@ def test_without_a_configuration_there_is_a_database_of_ones_own(service):
     assert (service.folder / "state/psched.db").exists()
 
 
+@pytest.mark.extended
 def test_a_program_opens_schedules_by_a_path_by_settings_or_by_nothing(service):
     service.write(
         "program.py",

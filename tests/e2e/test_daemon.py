@@ -57,6 +57,7 @@ def test_a_daemon_leaves_the_terminal_and_keeps_its_pid_in_the_file(daemon):
     assert "master stopped" in (service.folder / "log").read_text()
 
 
+@pytest.mark.extended
 def test_others_may_read_the_pid_but_neither_the_log_nor_the_database(service, tmp_path):
     # A new database, because the mode of an existing file does not change.
     database = tmp_path / "new.db"
@@ -82,6 +83,7 @@ def test_others_may_read_the_pid_but_neither_the_log_nor_the_database(service, t
     assert int((service.folder / "umask").read_text(), 8) == 0o022
 
 
+@pytest.mark.extended
 def test_psched_run_can_be_a_daemon_too_and_is_restarted_and_reopens_its_log(daemon):
     service, log = daemon, daemon.folder / "log"
     service.write(
@@ -167,6 +169,7 @@ def test_a_pid_file_that_cannot_be_written_is_refused_on_the_terminal(daemon):
     assert "pid_file: cannot be written: " in done.stderr
 
 
+@pytest.mark.extended
 def test_a_daemon_that_is_started_through_a_socket_leaves_as_well(daemon):
     service = daemon
     # As by ssh without a terminal: python-daemon would take the socket for inetd's, and not detach.

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.waiting import HANG_TIMEOUT
+
+pytestmark = pytest.mark.extended
 
 REPOSITORY = Path(__file__).parents[2]
 

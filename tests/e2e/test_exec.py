@@ -10,8 +10,6 @@ from psched.process import tree
 from support.processes import kill, title
 from support.waiting import has_ended, wait_for_end, wait_until
 
-pytestmark = pytest.mark.twins
-
 NOTES = 'printf \'%s\\n\' "$0" "$@" >args; cat >stdin; env >environ; pwd >where'
 
 

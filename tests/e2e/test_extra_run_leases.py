@@ -14,7 +14,7 @@ from support.proxy import Fault
 from support.run_log import completed, in_order, never_two_at_once
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins, pytest.mark.extended]
+pytestmark = [pytest.mark.verified, pytest.mark.extended]
 
 YEARLY = "0 0 1 1 *"
 MINUTE = 60

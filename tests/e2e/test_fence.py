@@ -186,7 +186,7 @@ def test_a_task_of_a_worker_that_stands_still_is_gone_before_its_lease_ends(each
 
 
 @pytest.mark.mariadb
-@pytest.mark.parametrize("way", ["black_hole", "drip"])
+@pytest.mark.parametrize("way", ["black_hole", pytest.param("drip", marks=pytest.mark.extended)])
 def test_a_task_is_gone_in_time_though_its_worker_hangs_in_a_call_to_the_database(
     behind_proxy, way
 ):

@@ -7,8 +7,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-pytestmark = pytest.mark.twins
-
 FILE = """\
 label: reports
 schedules:

@@ -67,6 +67,7 @@ def test_what_else_it_is_told_then_is_for_later(slow):
     assert "click" in master.text
 
 
+@pytest.mark.extended
 def test_a_master_beside_its_program_can_be_stopped_at_once(service):
     service.write(
         "beside.py",

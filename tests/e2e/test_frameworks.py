@@ -21,7 +21,7 @@ from support.owned_process import OwnedProcess
 from support.service import Master
 from support.waiting import HANG_TIMEOUT, wait_until
 
-pytestmark = [pytest.mark.twins, pytest.mark.extended]
+pytestmark = pytest.mark.extended
 
 PAGE = ROOT / "docs/frameworks.md"
 URL = "postgresql+psycopg://app@localhost/app"

@@ -3,6 +3,8 @@
 import signal
 import sys
 
+import pytest
+
 JOBS = """
     import asyncio
     import threading
@@ -83,6 +85,7 @@ def test_a_task_whose_arguments_do_not_match_waits_for_the_code_that_matches(ser
     service.wait_for_finish("k")
 
 
+@pytest.mark.extended
 def test_a_program_with_jobs_of_its_own_includes_an_app(service):
     service.write("jobs.py", JOBS)
     service.write(

@@ -87,6 +87,7 @@ def cpu_time(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.extended
 def test_rows_that_cost_a_parser_seconds_cost_a_worker_nothing(service):
     brackets = gzip.compress(b'{"a":[' + b"[]," * 5_000_000 + b"[]]}x", compresslevel=1)
     service.configure(concurrency=2)

@@ -3,12 +3,8 @@
 import re
 import signal
 
-import pytest
-
 from support.run_log import completed
 from support.waiting import wait_until
-
-pytestmark = pytest.mark.twins
 
 JOBS = """
     import re

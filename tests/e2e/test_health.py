@@ -13,8 +13,6 @@ from psched.master.runtime_folders import short_address
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.twins
-
 
 def asked(service, *options):
     """The exit status and the line of psched health, run in this process, which is faster."""

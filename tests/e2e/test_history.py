@@ -14,7 +14,7 @@ from support.processes import kill
 from support.run_records import not_run, run_record
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.twins
+pytestmark = pytest.mark.extended
 
 LATER = 4_000_000_000
 
@@ -48,6 +48,7 @@ def history(service):
     return history
 
 
+@pytest.mark.landing
 def test_a_real_run_is_seen_by_every_command(each_service):
     service = each_service
     service.add("ok")
@@ -190,6 +191,7 @@ def test_a_late_run_shows_its_scheduled_time(service, history, now):
     ]
 
 
+@pytest.mark.landing
 def test_conditions_of_the_command(service, history, now):
     write(
         service,
@@ -412,6 +414,7 @@ def test_no_command_shows_a_value_that_the_setting_hides(service):
         assert SECRET in [*schedules["k"].runs()][1].error
 
 
+@pytest.mark.landing
 def test_the_status_hides_values_in_warnings(service):
     service.configure(redact=["password"])
     service.write(
@@ -436,6 +439,7 @@ def test_the_status_hides_values_in_warnings(service):
     assert SECRET not in service.psched("status", "--json").stdout
 
 
+@pytest.mark.landing
 def test_a_task_whose_worker_was_killed_in_its_last_attempt_is_shown_as_given_up(each_service):
     service = each_service
     service.configure(processors=2)

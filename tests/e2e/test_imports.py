@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.twins
-
 DRIVERS = {"sqlite": "sqlite3", "mariadb": "pymysql", "postgresql": "psycopg"}
 
 COMMAND = """
@@ -65,6 +63,7 @@ def test_a_command_loads_no_more_than_it_needs(service):
     }
 
 
+@pytest.mark.extended
 def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked_for_schedules(
     each_service, database
 ):

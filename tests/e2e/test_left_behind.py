@@ -48,7 +48,10 @@ def serves(log, generation):
     return False
 
 
-@pytest.mark.parametrize("first", [0, 3, 6])
+@pytest.mark.parametrize(
+    "first",
+    [0, pytest.param(3, marks=pytest.mark.extended), pytest.param(6, marks=pytest.mark.extended)],
+)
 def test_a_master_starts_reopens_reloads_tells_and_stops_whatever_was_left(service, first):
     """Each kind in the place of each file is for the tests of the modules that make the files."""
     kinds = LEFT[first:] + LEFT[:first]

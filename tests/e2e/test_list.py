@@ -12,6 +12,8 @@ from psched.cli.text_table import FIRST_ROWS
 from psched.core.attempts import borrowed
 from support.waiting import HANG_TIMEOUT, wait_until
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def listed(service):
@@ -71,6 +73,7 @@ def test_the_table_has_status_schedule_and_next_run_and_no_payload(service, list
     ]
 
 
+@pytest.mark.landing
 def test_what_is_due_and_what_runs_is_seen(service, listed):
     service.add("due")
     service.add("runs")
@@ -128,6 +131,7 @@ def test_times_are_in_the_viewers_zone_or_in_utc(service, listed):
     assert "next_time:     2030-01-01 00:00:00 UTC\n" in service.psched("show", "k").stdout
 
 
+@pytest.mark.landing
 def test_keys_patterns_order_limit_and_filters_can_be_combined(service, listed):
     for place, key in enumerate(("mail-b", "mail-a", "nail-c", "m*l", "[x]")):
         service.add(key, "even" if place % 2 == 0 else "odd", next_time=4_000_000_000 - place)

@@ -50,6 +50,7 @@ def test_the_slots_of_live_workers_are_compared(busy):
     assert "12 slots would be occupied; the live workers have 3, so runs will wait then" in text
 
 
+@pytest.mark.extended
 def test_the_commands_of_a_proposal_lower_the_peak(busy):
     before = json.loads(load(busy, "--json"))
     assert (before["slots_needed"], before["proposal"]["movable"]) == (12, 12)
@@ -63,6 +64,7 @@ def test_the_commands_of_a_proposal_lower_the_peak(busy):
     assert after["proposal"]["moves"] == []
 
 
+@pytest.mark.extended
 def test_the_lines_of_a_proposal_can_be_applied(busy):
     moved = yaml.safe_load(load(busy, "--yaml"))
     assert {*moved} <= {*HOURLY}

@@ -98,6 +98,7 @@ def test_a_task_that_is_begun_after_the_reopening_logs_to_the_new_file(logged):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_log_that_cannot_be_reopened_costs_nothing(logged):
     service, log = logged, logged.folder / "log"
     service.add("long", data={"until": "gate"})
@@ -136,6 +137,7 @@ def test_a_usr2_to_every_process_of_the_service_costs_no_task(logged):
     assert "master stopped" in log.read_text()
 
 
+@pytest.mark.extended
 def test_every_line_says_when_who_and_which_occurrence(logged):
     service = logged
     service.write(
@@ -204,6 +206,7 @@ def test_in_the_journal_log_lines_have_priorities_and_what_tasks_print_has_no_ti
     assert any(line.startswith("<3>    ValueError: no") for line in lines)
 
 
+@pytest.mark.extended
 def test_what_tasks_print_has_utc_times_as_the_log_has(service):
     service.env["TZ"] = "Asia/Tokyo"
     service.add("s1", "exec", data={"command": ["echo", "printed"]})
@@ -227,6 +230,7 @@ def test_in_the_journal_what_prevents_a_start_is_an_error(service):
     assert all(line.startswith("<3>") for line in lines)
 
 
+@pytest.mark.extended
 def test_all_processes_log_json_until_the_setting_changes(logged):
     service = logged
     service.configure(log_format="json", log_level="debug", retry_wait=600)
@@ -248,6 +252,7 @@ def test_all_processes_log_json_until_the_setting_changes(logged):
     assert failed["occurrence"] == "s1.1000000000"
 
 
+@pytest.mark.extended
 def test_verbose_shows_claims_extends_and_settles_and_info_does_not(service):
     service.configure(alive_time=6)
     service.add("long", data={"until": "gate"})

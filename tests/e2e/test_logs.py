@@ -13,6 +13,8 @@ from support.following import PRINTS, gated
 from support.processes import children, kill, title
 from support.waiting import HANG_TIMEOUT, wait_until
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def service(service):
@@ -38,6 +40,7 @@ def test_a_finished_attempt_is_shown_with_all_that_its_programs_printed(service)
     assert service.psched("logs", "s1").stdout == shown.stdout
 
 
+@pytest.mark.landing
 def test_each_attempt_has_its_own_output(service):
     service.add("s1", "prints", data={"commands": ["echo a"], "fail": 2})
     service.start()
@@ -97,6 +100,7 @@ def test_with_a_closed_standard_output_nothing_is_shown(service, option):
     assert re.fullmatch(r"==> s1, attempt 1 .* <==\n", done.stderr)
 
 
+@pytest.mark.landing
 def test_values_of_redacted_fields_are_hidden(service):
     service.configure(redact=["password"])
     service.add("s1", "prints", data={"text": "password=geheim\nuser=me\n"})
@@ -165,6 +169,7 @@ def test_output_outlives_its_schedule(service):
 # --- running tasks -------------------------------------------------------------------
 
 
+@pytest.mark.landing
 def test_a_running_task_is_followed_until_it_ends(service, following):
     service.add("s1", "prints", data={"commands": ["echo first"], **gated("a", "b")})
     master = service.start()
@@ -307,6 +312,7 @@ def test_a_reader_that_was_killed_leaves_nothing_behind(service, following):
     assert service.psched("logs", "s1").stdout == "a is open\nb is open\n"
 
 
+@pytest.mark.landing
 def test_a_collector_that_is_killed_leaves_a_gap_that_is_told(service, following):
     service.add("s1", "prints", data=gated("a", "b"))
     master = service.start()

@@ -14,6 +14,8 @@ from support.processes import kill
 from support.stores import store_factory
 from support.waiting import HANG_TIMEOUT, wait_until
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def service(make_service):
@@ -40,6 +42,7 @@ def opened(service):
     return psched.open({"url": f"sqlite:///{folder}/psched.db"})
 
 
+@pytest.mark.landing
 def test_all_workers_of_a_master_share_them_also_over_a_restart(service, own):
     master, folder = own
     with opened(service) as shared:
@@ -60,6 +63,7 @@ def test_all_workers_of_a_master_share_them_also_over_a_restart(service, own):
     assert not folder.exists()
 
 
+@pytest.mark.landing
 def test_they_go_with_a_master_that_is_killed(own):
     master, folder = own
     master.kill()

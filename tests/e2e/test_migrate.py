@@ -11,8 +11,6 @@ from support.programs import with_work
 from support.run_log import exactly_once
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.twins
-
 LATER = 2_000_000_000
 
 
@@ -148,6 +146,7 @@ def test_a_program_gets_what_perfectqueue_would_have_given_it(service, make_old)
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, database):
     """While a master runs, which runs every task that has been moved, however old it is."""
     each_service.configure(expire=0)

@@ -10,7 +10,7 @@ import pytest
 from support.processes import kill, title
 from support.waiting import HANG_TIMEOUT, has_ended, wait_for_end, wait_until
 
-pytestmark = [pytest.mark.monitor, pytest.mark.twins]
+pytestmark = [pytest.mark.monitor, pytest.mark.extended]
 
 
 def status(service):
@@ -18,6 +18,7 @@ def status(service):
     return json.loads(line)
 
 
+@pytest.mark.landing
 def test_a_killed_monitor_is_replaced_and_nothing_else_changes(service):
     master = service.start()
     workers, killed = master.workers(), master.wait_for_monitor()
@@ -55,6 +56,7 @@ def test_a_monitor_that_hangs_is_killed_and_replaced(service):
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 def test_a_stop_of_all_processes_at_once_ends_the_monitor_after_the_workers(service):
     service.configure(processors=2)
     master = service.start()
@@ -77,6 +79,7 @@ def test_a_stop_does_not_wait_for_a_monitor_that_hangs(service):
     master.wait_until_nothing_is_left()
 
 
+@pytest.mark.landing
 def test_a_restart_replaces_the_monitor_or_ends_it_if_the_new_settings_say_so(service):
     master = service.start()
     first = master.wait_for_monitor()
@@ -176,6 +179,7 @@ def test_metrics_go_on_when_workers_generations_and_monitors_are_replaced(servic
     assert not path.exists()
 
 
+@pytest.mark.landing
 def test_a_host_whose_database_is_away_is_alive_but_not_ready(service, tmp_path):
     path = tmp_path / "metrics.sock"
     service.configure(metrics=f"unix:{path}", table="missing")

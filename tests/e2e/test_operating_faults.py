@@ -17,7 +17,7 @@ from support.operating import EXTRA, REFUSALS, REGULAR, VERBS, Operated, Times
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins, pytest.mark.extended]
+pytestmark = [pytest.mark.verified, pytest.mark.extended]
 
 SERVERS = ("mariadb", "postgresql", "redis")
 EACH = ["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVERS)]

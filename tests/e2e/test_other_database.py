@@ -13,6 +13,8 @@ from psched.service.service_file import ServiceFile, find_services
 from support.odd_files import KINDS, leave
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 WRITING = (
     ["init"],
     ["add", "s1", "report", "@daily"],
@@ -47,6 +49,7 @@ class TestRunningMaster:
 
         return psched
 
+    @pytest.mark.landing
     def test_commands_that_write_refuse_and_name_both(self, service, psched, tmp_path):
         for command in WRITING:
             done = psched(*command)
@@ -89,6 +92,7 @@ class TestRunningMaster:
         assert self.published.exists()
         assert psched("init").returncode == 0
 
+    @pytest.mark.landing
     def test_a_master_that_stops_removes_its_file(self, psched):
         assert self.master.stop() == 0
         assert not self.published.exists()

@@ -12,8 +12,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(
     "password",
     [
-        pytest.param("s3cr3t-of-the-store", id="plain"),
-        pytest.param("${STORE_SECRET}", id="variable"),
+        pytest.param("s3cr3t-of-the-store", id="plain", marks=pytest.mark.extended),
+        pytest.param("${STORE_SECRET}", id="variable", marks=pytest.mark.extended),
         pytest.param("${CREDENTIALS_DIRECTORY}/secret", id="credential"),
     ],
 )

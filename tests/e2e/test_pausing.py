@@ -12,7 +12,7 @@ import support
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins]
+pytestmark = pytest.mark.verified
 
 HOUR = 3600
 
@@ -78,6 +78,7 @@ def test_a_backfill_runs_what_was_missed(service):
     assert len(fates(service, "hourly")) >= 3
 
 
+@pytest.mark.extended
 def test_a_worker_that_is_alive_resumes_at_the_end(each_service):
     service = each_service
     hour = int(now_of(service)) // HOUR * HOUR
@@ -90,6 +91,7 @@ def test_a_worker_that_is_alive_resumes_at_the_end(each_service):
     assert fates(service, "hourly")[0] == "skipped_paused"
 
 
+@pytest.mark.extended
 def test_the_first_worker_after_the_end_resumes(service):
     hour = int(now_of(service)) // HOUR * HOUR
     service.add("hourly", cron="@hourly", next_time=hour - 2 * HOUR)
@@ -193,6 +195,7 @@ def test_after_failures_a_schedule_is_paused(each_service):
 
 
 class TestCommand:
+    @pytest.mark.extended
     def test_what_would_be_done_is_shown(self, service):
         service.add("a")
         service.add("b", label="mail")
@@ -231,6 +234,7 @@ class TestCommand:
         assert done.returncode == status
         assert error in done.stderr
 
+    @pytest.mark.extended
     def test_what_is_shown_of_a_pause(self, service):
         service.add("a", cron="@hourly", timezone="UTC", next_time=4_000_000_000)
         psched(service, "pause", "a", "--until", "2099-01-01T08:00", "-m", "deploy")

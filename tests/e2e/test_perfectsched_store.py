@@ -16,7 +16,7 @@ from support.run_log import exactly_once, in_order, never_two_at_once
 from support.stores import Sql
 from support.waiting import wait_for_end, wait_for_text, wait_until
 
-pytestmark = [pytest.mark.twins, pytest.mark.extended]
+pytestmark = pytest.mark.extended
 
 MINUTE = 60
 TESTS = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from support.ping_server import ping_server
 from support.processes import kill
 from support.waiting import has_ended, wait_until
 
-pytestmark = pytest.mark.monitor
+pytestmark = [pytest.mark.monitor, pytest.mark.extended]
 
 CHECK = "5bf66975-d4c7-4bf5-bcc8-b8d8a82ea278"
 OTHER = "0b1a7d6e-94f2-4d4c-9d60-7d1c11c3a111"
@@ -37,6 +37,7 @@ def add_program(service, key, code, **fields):
     service.add(key, "exec", data={"command": [sys.executable, "-c", code]}, **fields)
 
 
+@pytest.mark.landing
 def test_a_success_is_told_from_start_to_end(pinged, server):
     master = pinged.start()
     pinged.add("job", data={"until": "gate"})
@@ -56,6 +57,7 @@ def test_a_success_is_told_from_start_to_end(pinged, server):
     assert CHECK not in master.text
 
 
+@pytest.mark.landing
 def test_a_failure_is_told_with_exit_status_and_output_and_the_next_attempt_by_its_own_id(
     pinged, server
 ):
@@ -124,6 +126,7 @@ def test_a_task_whose_process_is_killed_has_failed_and_the_next_attempt_succeeds
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 def test_a_stop_of_the_service_is_no_failure(pinged, server):
     pinged.configure(graceful_timeout=0)
     master = pinged.start()
@@ -247,6 +250,7 @@ def test_a_monitor_that_is_killed_while_a_task_runs_is_replaced_and_the_end_is_t
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 def test_a_monitor_that_hangs_delays_no_task(pinged):
     pinged.configure(child_heartbeat_limit=6, database_timeout=1)
     master = pinged.start()

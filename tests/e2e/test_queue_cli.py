@@ -106,6 +106,7 @@ def test_a_push_takes_durations_with_units(queue):
     assert json.loads(done.stdout) == {"key": "slow", "status": "waiting", **unknown}
 
 
+@pytest.mark.extended
 def test_data_can_come_from_standard_input(queue):
     queue.configure(exec="./work.sh")
     for word in ["t1", "-"], ["t2=-"]:
@@ -189,6 +190,7 @@ def test_a_push_that_makes_no_sense_names_the_field_and_the_mend(queue, words, s
     assert "0 entries" in queue.invoke("list", "--legacy").output
 
 
+@pytest.mark.extended
 def test_push_list_cancel_and_run_can_be_told_which_database_and_table(queue):
     there = ("--database", f"sqlite:///{queue.folder}/there.db", "--table", "tasks")
     settings = {"url": there[1], "table": there[3]}
@@ -370,6 +372,7 @@ def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
     assert lines(queue, "done") == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("said", "lease"), [({}, 600), ({"alive_time": 60}, 60)])
 def test_a_worker_for_everything_has_perfectqueues_timeout_unless_it_is_told(queue, said, lease):
     queue.configure(**said)
@@ -407,6 +410,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.extended
 def test_a_script_has_a_class_like_perfectqueues_for_tasks_of_every_type(queue):
     queue.write("lib/neighbour.py", "WORD = 'hello'\n")
     queue.write("lib/job.py", SCRIPT)
@@ -587,6 +591,7 @@ def test_a_zero_is_a_value_as_every_other(queue):
         assert queue.psched("configure", "no.yml", name, "0").returncode == 1, name
 
 
+@pytest.mark.extended
 def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(queue):
     path = queue.folder / "new.yml"
 

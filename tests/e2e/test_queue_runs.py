@@ -94,6 +94,7 @@ LISTENS = """
 """
 
 
+@pytest.mark.extended
 def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
     queue.configure(
         types={"brief": {"kill_timeout": 5}}, kill_timeout=10, kill_interval=1, concurrency=3
@@ -121,6 +122,7 @@ def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_workers_may_be_for_some_types_alone(queue):
     with queue.schedules() as schedules:
         schedules.push_many(
@@ -154,6 +156,7 @@ GROWS = """
 """
 
 
+@pytest.mark.extended
 @pytest.mark.mariadb
 def test_data_that_the_database_cannot_take_are_the_tasks_affair_alone(make_service, start_mariadb):
     server = start_mariadb("--max-allowed-packet=1M")

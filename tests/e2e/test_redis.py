@@ -62,6 +62,7 @@ def test_what_a_killed_worker_held_is_run_again_at_once(redis_service):
     assert service.row("k").row.fence == 2
 
 
+@pytest.mark.extended
 def test_a_task_on_redis_has_not_loaded_what_only_others_need(redis_service):
     service = redis_service
     service.init()
@@ -104,6 +105,7 @@ class Dispatch(BaseDispatch):
 """
 
 
+@pytest.mark.extended
 def test_what_a_task_prints_is_kept_and_shown(redis_service, place):
     service = redis_service
     service.init()

@@ -4,8 +4,6 @@ import os
 
 import pytest
 
-pytestmark = pytest.mark.twins
-
 DAILY = ("t", "@daily")
 
 

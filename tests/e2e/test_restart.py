@@ -126,6 +126,7 @@ def test_what_cannot_be_started_leaves_the_old_generation_at_work(versioned):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 @pytest.mark.monitor
 def test_who_has_failed_more_often_than_is_allowed_now_has_lost_no_worker(service):
     service.configure(retry_wait=1)
@@ -143,6 +144,7 @@ def test_who_has_failed_more_often_than_is_allowed_now_has_lost_no_worker(servic
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_an_upgrade_of_psched_itself_needs_a_new_master(service):
     """A worker of a master that was started before would mix the code of two versions."""
     package = Path(
@@ -215,6 +217,7 @@ def test_many_restarts_at_once_are_few(service):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_no_more_than_two_generations_leave_at_the_same_time(service):
     master = service.start()
     for generation in 1, 2:

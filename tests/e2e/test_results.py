@@ -62,6 +62,7 @@ def test_the_progress_of_a_running_task_is_shown(jobs):
     assert "progress" not in shown(jobs, "show", "k")
 
 
+@pytest.mark.extended
 def test_a_result_is_shown_without_secrets(jobs):
     jobs.open_gate("gate")
     jobs.start()

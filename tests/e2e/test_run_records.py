@@ -10,6 +10,8 @@ from psched.app import CLOCK, make_store, read_config
 from psched.core.history.protocol import RunSelection
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 ONCE = 1_000_000_000
 """The scheduled time of the tasks of these tests."""
 
@@ -57,6 +59,7 @@ def check(found):
     assert [record.fence for record in found] == sorted({record.fence for record in found})
 
 
+@pytest.mark.landing
 def test_a_killed_worker_leaves_a_lost_attempt(service):
     service.configure(processors=2)
     master = service.start()
@@ -94,6 +97,7 @@ def test_a_failure_and_a_giving_up_are_recorded(service):
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize("deletes", [True, False])
 def test_a_task_that_is_cancelled_or_deleted_while_it_runs_is_recorded(service, deletes):
     service.add("long", data={"until": "gate"})
@@ -130,6 +134,7 @@ def test_a_task_over_its_time_limit_is_recorded_as_timed_out(service):
     assert master.stop() == 0
 
 
+@pytest.mark.landing
 def test_a_lease_that_is_taken_over_from_a_host_that_stands_still_leaves_one_record(
     make_service, service, tmp_path
 ):

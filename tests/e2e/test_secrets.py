@@ -164,6 +164,7 @@ def test_no_task_reads_the_memory_or_the_environment_of_psched(service, without_
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_where_proc_is_hidden_it_is_said_and_psched_works(service, without_ptrace):
     unshare, mount = map(shutil.which, ["unshare", "mount"])
     if not (unshare and mount and os.geteuid() == 0):

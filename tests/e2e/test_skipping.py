@@ -10,7 +10,7 @@ import psched
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins]
+pytestmark = pytest.mark.verified
 
 FIRST = 4_000_003_200  # 2096-10-02T08:00Z
 TIMES = [f"2096-10-02 {hour:02}:00 +02:00" for hour in range(10, 16)]
@@ -121,6 +121,7 @@ def test_only_what_was_not_skipped_runs(service):
     assert min(ran()) == first + 2 * 3600
 
 
+@pytest.mark.extended
 def test_two_operators_amid_runs_and_a_dying_worker(each_service):
     """Whatever is refused or comes in between, each occurrence has one fate (`verified`)."""
     service = each_service

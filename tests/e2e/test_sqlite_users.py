@@ -63,6 +63,7 @@ def service(folder):
 
 
 class TestNobodyButInitCreatesTheFile:
+    @pytest.mark.extended
     @pytest.mark.parametrize("command", [*READING, *WRITING, ["check"]], ids=" ".join)
     def test_other_commands_name_init_and_leave_nothing(self, service, command):
         service.configure(dispatch=None, load_path=None)
@@ -130,6 +131,7 @@ class TestReaders:
         owners = {path.stat().st_uid for path in file.parent.glob("psched.db*")}
         assert owners == {0}
 
+    @pytest.mark.extended
     @pytest.mark.usefixtures("file")
     @pytest.mark.parametrize("command", WRITING, ids=" ".join)
     def test_what_would_write_is_refused_with_the_fix(self, service, command):

@@ -9,7 +9,7 @@ import pytest
 
 from support.waiting import HANG_TIMEOUT, wait_until
 
-pytestmark = [pytest.mark.twins, pytest.mark.extended]
+pytestmark = pytest.mark.extended
 
 PROGRAM = """
     import asyncio
@@ -180,7 +180,6 @@ def test_the_same_program_on_two_hosts_runs_each_occurrence_once_also_when_one_i
     assert sum(master.text.count("the job 'slow' was added") for master in masters) == 1
 
 
-@pytest.mark.landing
 def test_a_changed_program_changes_what_differs_and_nothing_else(small):
     program = small
     program.write('s.add("a", every=3600, run=plain)', 's.add("b", cron="@yearly", run=plain)')

@@ -104,6 +104,7 @@ def test_a_database_that_is_away_is_told(service):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_task_whose_end_cannot_be_recorded_is_not_shown_as_running(service):
     service.add("s1", data={"until": "gate"})
     master = service.start()
@@ -125,6 +126,7 @@ def test_a_task_whose_end_cannot_be_recorded_is_not_shown_as_running(service):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_the_time_of_a_lease_that_has_ended_is_not_negative(service):
     service.configure(alive_time=6)
     service.add("s1", data={"until": "gate"})
@@ -144,6 +146,7 @@ def test_the_time_of_a_lease_that_has_ended_is_not_negative(service):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_records_of_the_run_history_that_are_lost_are_told(service):
     master = service.start()
     assert "lost_records" not in asked(service)["workers"][0]
@@ -173,6 +176,7 @@ def test_a_worker_that_hangs_does_not_keep_the_master_from_telling(service):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_of_several_masters_those_are_asked_that_serve_the_configured_table(service):
     one = service.start()
     other = service.start()
@@ -210,6 +214,7 @@ def test_what_a_killed_master_leaves_is_passed_over_and_swept_away_by_the_next(s
     assert asked(service)["pid"] == second.pid
 
 
+@pytest.mark.extended
 def test_those_who_connect_and_read_nothing_cost_nothing(service):
     master = service.start()
     [door] = (service.folder / "run").glob("master.*.sock")
@@ -229,6 +234,7 @@ def test_those_who_connect_and_read_nothing_cost_nothing(service):
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_folder_that_cannot_be_used_is_said_and_costs_nothing(service):
     (service.folder / "run").write_text("a file")
     master = service.start()
@@ -260,6 +266,7 @@ def test_a_worker_that_has_worked_long_enough_is_replaced_and_finishes_what_it_r
     assert master.stop() == 0
 
 
+@pytest.mark.extended
 def test_no_more_than_two_workers_are_in_one_place_however_often_they_are_replaced(service):
     service.configure(worker_max_age=1)
     for number in range(4):

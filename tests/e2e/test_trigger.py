@@ -96,6 +96,7 @@ class TestTriggering:
         assert (shown["extra_runs"], shown["last"]) == ([], None)
         assert [each["key"] for each in shown["attempts"]] == [first]
 
+    @pytest.mark.extended
     def test_those_that_wait_or_run_are_shown(self, jobs):
         jobs.start()
         done(jobs, "trigger", "report", *PARALLEL, "--data", '{"gate": "gate"}')
@@ -119,6 +120,7 @@ class TestTriggering:
         jobs.open_gate("gate")
         jobs.wait_for_row(running, lambda seen: seen.status == "finished")
 
+    @pytest.mark.extended
     def test_several_are_triggered_after_a_question(self, jobs):
         with jobs.schedules() as schedules:
             schedules.add("second", "report", cron="@daily", next_time=LATER, label="team")
@@ -151,6 +153,7 @@ class TestTriggering:
             assert (refused.returncode, text in refused.stderr) == (status, True), refused.stderr
         assert extra_runs(jobs) == []
 
+    @pytest.mark.extended
     def test_data_are_read_from_standard_input(self, jobs):
         ended = subprocess.run(
             [*jobs.psched_command, "trigger", "report", *PARALLEL, "--data", "-"],
@@ -196,6 +199,7 @@ class TestBackfilling:
         )
         assert "due within 24.0 s" in preview
 
+    @pytest.mark.extended
     def test_an_interrupted_command_can_be_repeated(self, jobs):
         """The command is killed while it adds rows, at whatever place."""
         arguments = [
@@ -265,6 +269,7 @@ class TestBackfilling:
         assert extra_runs(jobs) == []
 
 
+@pytest.mark.extended
 def test_an_extra_run_is_no_schedule_of_a_file(jobs):
     """Pruning does not remove the extra runs of schedules that have the label of the file."""
     jobs.write("own.yml", "label: team\nschedules:\n  mine: {type: report, cron: '@daily'}\n")

@@ -87,6 +87,7 @@ def test_queue_waits_and_skip_does_not_run(jobs):
     assert "no violation" in done(jobs, "verify", "--since", "1h")
 
 
+@pytest.mark.extended
 def test_a_backfill_runs_one_after_the_other(jobs):
     jobs.open_gate("gate")
     jobs.start()
@@ -102,6 +103,7 @@ def test_a_backfill_runs_one_after_the_other(jobs):
     assert "no violation" in done(jobs, "verify", "--since", "1h")
 
 
+@pytest.mark.extended
 def test_why_says_what_a_schedule_that_is_due_waits_for(jobs):
     jobs.start()
     done(jobs, "trigger", "report")

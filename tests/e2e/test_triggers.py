@@ -160,6 +160,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.extended
 def test_the_classes_of_a_program_and_of_the_modules_beside_it_may_be_triggers(service, tmp_path):
     url = f"sqlite:///{tmp_path}/psched.db"
     settings = {"url": url, "poll_interval": 0.2, "cgroup": "off", "catchup": "latest"}

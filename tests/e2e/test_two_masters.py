@@ -9,7 +9,7 @@ from support.processes import kill
 from support.run_log import exactly_once, in_order, never_two_at_once
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins, pytest.mark.extended]
+pytestmark = [pytest.mark.verified, pytest.mark.extended]
 
 MINUTE = 60
 SCHEDULES = 100

@@ -9,7 +9,7 @@ import pytest
 from support.processes import kill
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.verified, pytest.mark.twins]
+pytestmark = pytest.mark.verified
 
 MINUTE = 60
 
@@ -90,6 +90,7 @@ def test_everything_waits_until_it_is_resumed_and_what_fell_due_is_skipped(busy)
     assert "move" in why.stdout
 
 
+@pytest.mark.extended
 def test_a_pause_ends_at_its_time_without_a_command(busy):
     busy.start()
     with busy.schedules() as schedules:
@@ -102,6 +103,7 @@ def test_a_pause_ends_at_its_time_without_a_command(busy):
     assert run.started >= rule.until
 
 
+@pytest.mark.extended
 def test_two_operators_at_once_end_in_one_of_the_documented_states(busy):
     busy.start()
     words = [*busy.psched_command, "pause", "--type", "mail", "-m"]
@@ -146,6 +148,7 @@ def test_a_worker_that_dies_while_its_type_is_paused_leaves_its_task_waiting(bus
     wait_until(lambda: len(busy.runs.runs("m2")) == 2, what="the second attempt")
 
 
+@pytest.mark.extended
 def test_what_would_be_done_is_shown_and_wrong_options_are_refused(busy):
     busy.add("m1", "mail")
     shown = busy.psched("pause", "--type", "mail", "--type", "web", "--dry-run")

@@ -12,8 +12,6 @@ from support.run_log import completed
 from support.verifying import keeps_its_promises
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.twins
-
 AGO = 1_000_000_000
 
 
@@ -114,6 +112,7 @@ def test_a_planted_violation_of_each_kind_is_found_and_nothing_else(ticking):
         assert {each["key"] for each in told} == {"task" if "task" in name else "tick"}
 
 
+@pytest.mark.extended
 def test_only_the_chosen_schedules_are_checked(ticking):
     url = plant(ticking, PLANTS["a fate is gone"][1], "gone")
 
@@ -131,6 +130,7 @@ def test_only_the_chosen_schedules_are_checked(ticking):
     assert unknown.output == "Error: no schedule and no record has the key 'nobody'\n"
 
 
+@pytest.mark.extended
 def test_what_cannot_be_known_is_said_with_its_reason(ticking):
     ticking.configure(history="none")
     url = plant(ticking, PLANTS["a fate is gone"][1], "gone")

@@ -14,6 +14,8 @@ from support.odd_files import leave
 from support.rare_polls import POLL, poll_rarely
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def here(service, monkeypatch):
@@ -55,6 +57,7 @@ def waits_for_a_poll(service, key):
     assert service.row(key).row.fence == 0
 
 
+@pytest.mark.landing
 def test_a_push_is_picked_up_at_once_on_each_database(each_service, monkeypatch):
     poll_rarely(each_service)
     monkeypatch.setenv("RUNTIME_DIRECTORY", each_service.env["RUNTIME_DIRECTORY"])
@@ -98,6 +101,7 @@ def test_a_program_that_serves_its_own_handlers_is_woken_too(here):
     woken(here, "k")
 
 
+@pytest.mark.landing
 def test_a_push_in_the_callers_transaction_wakes_a_worker_after_the_commit(here):
     started(here)
     engine = sqlalchemy.create_engine(here.url)
@@ -132,6 +136,7 @@ def test_a_plain_insert_wakes_nobody_and_is_picked_up_with_the_next_push(here):
     woken(here, "plain", lambda: None)
 
 
+@pytest.mark.landing
 def test_with_wake_off_there_is_no_socket_and_nobody_is_woken(here):
     here.configure(wake="off")
     started(here)
@@ -225,6 +230,7 @@ def test_two_masters_of_different_tables_are_woken_apart(here, make_service, tmp
     woken(other, "k")
 
 
+@pytest.mark.landing
 def test_two_masters_of_one_table_run_a_push_once(here):
     first = started(here)
     second = here.start(generation=0)

@@ -89,6 +89,7 @@ def test_a_run_is_followed_from_its_start_to_its_end(service, start_web):
     assert "no worker is known to be alive" in web.get()[1]
 
 
+@pytest.mark.extended
 def test_it_says_why_there_is_no_output(service, start_web):
     service.configure(output="service")
     service.add("k")
@@ -102,6 +103,7 @@ def test_it_says_why_there_is_no_output(service, start_web):
     assert "No output: its output is not kept, because the setting output is service." in text
 
 
+@pytest.mark.extended
 @pytest.mark.redis
 def test_while_the_store_is_away_the_pages_say_so(make_service, open_database, start_web):
     with open_database("redis") as database:
@@ -150,6 +152,7 @@ def test_a_signal_ends_it(service, start_web, number, status):
     assert start_web(service).get()[0] == 200  # also if the socket was left behind
 
 
+@pytest.mark.extended
 def test_a_place_where_it_cannot_listen_is_refused(service, start_web):
     service.init()
     web = start_web(service)
@@ -190,6 +193,7 @@ def test_requests_to_the_address_that_it_tells_are_answered(service, request):
     assert response.status == 200
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("package", ["jinja2", "waitress"])
 def test_without_a_package_it_says_what_to_install(service, package):
     hides = f"import sys; sys.modules['{package}'] = None; "

@@ -10,8 +10,6 @@ from psched.app import make_store, read_config
 from psched.base.errors import InvalidError, NotFoundError
 from psched.core.history.records import AuditRecord, WorkerRecord
 
-pytestmark = pytest.mark.twins
-
 MINUTE = 60
 
 
@@ -84,6 +82,7 @@ def test_a_task_that_ran_and_one_that_failed_first(each_service):
         assert " and took " in answer["sentence"]
 
 
+@pytest.mark.extended
 def test_a_task_that_fails_is_retried_and_given_up(service):
     service.configure(retry_wait=1000, max_attempts=2)
     service.add("s1", data={"fail": 9})
@@ -101,6 +100,7 @@ def test_a_task_that_fails_is_retried_and_given_up(service):
     assert [each["attempt"] for each in answer["details"]["attempts"]] == [1, 2]
 
 
+@pytest.mark.extended
 def test_no_worker_was_alive(service):
     due = passed(service)
     service.add("s1", cron="*/10 * * * *", next_time=due, timezone="UTC")
@@ -139,6 +139,7 @@ def test_a_task_is_running_and_the_next_waits_for_its_slot(service):
     assert why(service, "second")[0]["code"] == "ran"
 
 
+@pytest.mark.extended
 def test_no_worker_takes_the_type(service):
     service.configure(only=["mail"])
     note_worker(service, types='["mail"]')
@@ -149,6 +150,7 @@ def test_no_worker_takes_the_type(service):
     assert "takes the type 'recorder' (they take only mail)" in answer["sentence"]
 
 
+@pytest.mark.extended
 def test_missed_occurrences_that_are_dropped(service):
     due = passed(service)
     missed = {"cron": "*/10 * * * *", "next_time": due - 50 * MINUTE, "timezone": "UTC"}
@@ -169,6 +171,7 @@ def test_missed_occurrences_that_are_dropped(service):
         assert answer["details"]["missed_code"] == "no_worker"
 
 
+@pytest.mark.extended
 def test_a_row_that_is_quarantined(service):
     with service.sql() as database:
         database.execute("INSERT INTO psched (id, type, cron) VALUES ('s1', 'recorder', 'daily')")
@@ -230,6 +233,7 @@ def _last_sunday(year, month):
     return next(f"{day:%Y-%m-%d}" for day in days if day.weekday() == 6)
 
 
+@pytest.mark.extended
 def test_times_as_people_write_them(service):
     now = now_of(service)
     service.add("s1", cron="30 2 * * *", timezone="Europe/Berlin", next_time=now)

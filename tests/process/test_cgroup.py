@@ -411,6 +411,7 @@ def test_a_run_for_which_there_is_no_cgroup_runs_without(group):
 # --- what tasks can make -------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_cgroups_in_any_depth_are_removed(tmp_path):
     deep = top = tmp_path / "run-1"
     deep.mkdir()

@@ -317,7 +317,7 @@ def test_an_announced_length_costs_no_memory():
     assert more < 32 * 2**20
 
 
-@pytest.mark.parametrize("size", [2**20, 60 * 2**20])
+@pytest.mark.parametrize("size", [2**20, pytest.param(60 * 2**20, marks=pytest.mark.extended)])
 def test_large_payloads_pass_both_ways(size):
     assert isolated(both_ways, size) == ["Finish()", size]
 

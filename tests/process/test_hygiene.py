@@ -281,5 +281,6 @@ def newborns_that_are_sent_something(seed):
     return wrong, sorted(number.name for number in received | inbox.wait(0))
 
 
+@pytest.mark.extended
 def test_every_signal_to_a_newborn_reaches_it_and_nobody_else():
     assert isolated(newborns_that_are_sent_something, 1) == [[], ["SIGCHLD"]]

@@ -260,7 +260,7 @@ def test_a_task_whose_lease_is_lost_is_killed_at_once_and_nothing_is_written(ser
     assert content() == before
 
 
-@pytest.mark.parametrize("way", ["stopped", "killed"])
+@pytest.mark.parametrize("way", [pytest.param("stopped", marks=pytest.mark.extended), "killed"])
 def test_a_store_that_is_away_for_longer_than_the_lease_costs_the_task_in_time(
     on_mariadb, mariadb_server, way
 ):

@@ -292,7 +292,7 @@ def by_turns(settings):
     return wrong
 
 
-@pytest.mark.parametrize("settings", [{}, REUSED])
+@pytest.mark.parametrize("settings", [pytest.param({}, marks=pytest.mark.extended), REUSED])
 def test_each_attempt_has_exactly_its_own_output(settings):
     assert isolated(by_turns, settings) == []
 
@@ -390,6 +390,7 @@ def stands_still_while_runners_come_and_go():
     return run(bench, "write", text="works")
 
 
+@pytest.mark.extended
 def test_a_stopped_collector_does_not_stop_its_worker():
     # 700 processes, one after the other, take long on a slow machine.
     again = isolated(stands_still_while_runners_come_and_go, timeout=6 * PATIENCE)

@@ -197,6 +197,7 @@ def beside_garbage(count):
     return [*found, bench.finish(beside)]
 
 
+@pytest.mark.extended
 def test_a_million_reports_are_cheap_and_send_no_message():
     seconds, messages, conclusion = isolated(flooded, 1_000_000)
     assert (messages, conclusion) == (["extend", "done"], "Finish()")

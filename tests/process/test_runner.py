@@ -214,6 +214,7 @@ def long_errors():
     return found
 
 
+@pytest.mark.extended
 def test_however_long_an_error_is_its_reason_and_its_log_are_short():
     with started_isolated(long_errors) as process:
         found = process.result()

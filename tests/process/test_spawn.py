@@ -447,7 +447,7 @@ def parents_killed_at_random_instants(seed):
     return Path("lived").stat().st_size
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.extended)])
 def test_a_parent_killed_at_any_time_after_the_fork_takes_its_child_along(seed):
     lived = isolated(parents_killed_at_random_instants, seed)
     # Or the parents have died too early to prove anything, or too late.

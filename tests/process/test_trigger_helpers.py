@@ -201,17 +201,27 @@ def beside_a_wild_one(how):
     ("how", "problem"),
     [
         ("exits", "has failed to answer 2 times: its process "),
-        ("interrupts", "has failed to answer 2 times: it raised 'KeyboardInterrupt'"),
+        pytest.param(
+            "interrupts",
+            "has failed to answer 2 times: it raised 'KeyboardInterrupt'",
+            marks=pytest.mark.extended,
+        ),
         ("leaves", "raised SystemExit: enough"),
         ("hangs", "has failed to answer 2 times: it has not answered within"),
-        ("hangs_in_c", "has failed to answer 2 times: it has not answered within"),
+        pytest.param(
+            "hangs_in_c",
+            "has failed to answer 2 times: it has not answered within",
+            marks=pytest.mark.extended,
+        ),
         ("crashes", "has failed to answer 2 times: its process "),
-        ("grows", "has failed to answer 2 times: it"),
+        pytest.param("grows", "has failed to answer 2 times: it", marks=pytest.mark.extended),
         ("closes_everything", "has failed to answer 2 times: its process "),
-        ("writes_everywhere", "has failed to answer 2 times: it"),
-        ("boolean", "answered a value of type bool"),
+        pytest.param(
+            "writes_everywhere", "has failed to answer 2 times: it", marks=pytest.mark.extended
+        ),
+        pytest.param("boolean", "answered a value of type bool", marks=pytest.mark.extended),
         ("minus_huge", "answered a huge number, which is not later"),
-        ("strange", "raised RuntimeError: no class"),
+        pytest.param("strange", "raised RuntimeError: no class", marks=pytest.mark.extended),
     ],
 )
 def test_a_trigger_that_misbehaves_is_quarantined_and_nothing_else_suffers(how, problem):

@@ -4,9 +4,10 @@ A test that a landing does not need has the mark ``extended``, and its file may 
 tests but those with the mark ``landing``. There are marks that imply it:
 
 - ``quiet``;
-- ``twins``, if it needs a server, and the same test runs on SQLite;
-- ``stores``, which all tests in tests/stores have, unless the stores have changed since
-  ``bin/test --all`` has passed.
+- ``twins``, which all tests in tests/e2e and tests/process have, if it needs a server, and the same
+  test runs on SQLite;
+- ``stores``, which all tests in tests/stores have, and those in tests/contract that need a server,
+  unless the stores have changed since ``bin/test --all`` has passed.
 
 Whoever names a file gets all its tests; who names tests/stores, those of the stores.
 """
@@ -25,9 +26,12 @@ OF_STORES = (
     "psched/contrib/perfectsched",
     "psched/testing/store_contract",
     "tests/stores",
+    "tests/contract",
 )
 
 TESTS_OF_STORES = ROOT / "tests/stores"
+
+_OF_FOLDERS = {"tests/stores": "stores", "tests/e2e": "twins", "tests/process": "twins"}
 
 RECORD = ROOT / ".ci/last-full-run"
 """What `bin/test --all` has noted when it passed last; the last word is `stores_checksum`."""
@@ -45,7 +49,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give all tests of a folder the mark of the folder."""
-    if item.nodeid.startswith("tests/stores/"):
+    folder = str(Path(item.nodeid.partition("::")[0]).parent)
+    if mark := _OF_FOLDERS.get(folder):
+        item.add_marker(mark)
+    elif folder == "tests/contract" and any(mark.name in SERVERS for mark in item.iter_markers()):
         item.add_marker("stores")
 
 

@@ -61,17 +61,44 @@ def test_what_a_landing_does_not_need_is_left_out_unless_it_is_asked_for(
     tmp_path, argument, selected
 ):
     (tmp_path / "test_file.py").write_text(TESTS)
+    assert collected(tmp_path, argument) == {f"test_file.py::test_{name}" for name in selected}
+
+
+@pytest.mark.parametrize(
+    ("mark", "marked"),
+    [
+        ("stores", {"stores[sqlite]", "stores[redis]", "contract[redis]"}),
+        ("twins", {"e2e[sqlite]", "e2e[redis]"}),
+    ],
+)
+def test_folders_give_their_tests_a_mark(tmp_path, mark, marked):
+    (tmp_path / "pytest.ini").touch()  # names of files are relative to it
+    for name in "stores", "contract", "e2e":
+        folder = tmp_path / "tests" / name
+        folder.mkdir(parents=True)
+        (folder / f"test_{name}.py").write_text(
+            f"import pytest\n"
+            f"REDIS = pytest.param('redis', marks=pytest.mark.redis)\n"
+            f"@pytest.mark.parametrize('kind', ['sqlite', REDIS])\n"
+            f"def test_{name}(kind): pass\n"
+        )
+    found = collected(tmp_path, "--extended", "-m", mark)
+    assert {name.partition("::test_")[2] for name in found} == marked
+
+
+def collected(folder, *arguments):
+    """The tests that pytest would run."""
     options = ["-m", "pytest", "-p", "support.selection", "--collect-only", "-q"]
-    collected = subprocess.run(
-        [sys.executable, *options, argument],
-        cwd=tmp_path,
+    process = subprocess.run(
+        [sys.executable, *options, *arguments],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(Path(support.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,
     )
-    found = set(re.findall(r"^test_file.py::test_(\S+)", collected.stdout, re.MULTILINE))
-    assert found == selected, collected.stdout + collected.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
+    return set(re.findall(r"^\S+::\S+", process.stdout, re.MULTILINE))
 
 
 @pytest.mark.parametrize("changed", ["psched/stores/sql/store.py", "tests/stores/test_tls.py"])
