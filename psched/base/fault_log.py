@@ -73,13 +73,10 @@ class FaultLog:
             shown = error if self._traceback and isinstance(error, Exception) else None
             self._log.error("%s: %s", self._what, error, exc_info=shown)
 
-    def passed(self, more: str = "") -> None:
+    def passed(self) -> None:
         """Log the end of the fault if it was logged and has not occurred for `_QUIET` seconds.
 
         The caller must call this at every tick at which the fault does not occur.
-
-        Args:
-            more: what else is said about the whole fault, such as ``3 lost``.
         """
         if not self.ongoing:
             return
@@ -93,6 +90,6 @@ class FaultLog:
             how = "over, it happened once"
             if self._times > 1:
                 how = f"over after {took:.1f} s, {self._times} times"
-            self._log.warning("%s: %s%s", self._what, how, more and f"; {more}")
+            self._log.warning("%s: %s", self._what, how)
             self._times = 0
             self._logged.clear()

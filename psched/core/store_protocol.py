@@ -484,9 +484,8 @@ class ReplacesAndRecords(Protocol):
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row as `Store.replace` does, and write records of the run history with it.
 
-        If the row is not replaced, no record is written. If the records cannot be written, for
-        example because a right is missing, the row is replaced without them, and ``lost_records``
-        grows, as in `Store.settle`.
+        If the row is not replaced, no record is written. If the records cannot be written, the row
+        is not replaced: nothing else would tell what was skipped.
 
         Args:
             seen: the row as the caller has read it.

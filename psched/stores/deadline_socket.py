@@ -61,8 +61,10 @@ class Budget:
         """
         used = self._clock.monotonic() - self._begun
         if used + ahead > self._seconds:
+            rest = f", the others would take {ahead:.1f} s" if ahead else ""
             raise TimeoutError(
-                f"its first answers took {used:.1f} s, and database_timeout is {self._seconds:g} s"
+                f"its first answers took {used:.1f} s{rest}, and database_timeout is"
+                f" {self._seconds:g} s"
             )
         self.renew()
         if answers:

@@ -64,7 +64,7 @@ def test_a_table_without_a_history_is_used_as_before(store, age):
     rows = store.claim("w.1", **CLAIM).rows
     assert {row.claimed_at for row in rows} == {None}
     assert set(store.settle([ending(row) for row in rows]).values()) == {Settled.DONE}
-    assert store.lost_records == 0
+    assert not store.unwritten
     with pytest.raises(SchemaError, match=r"psched_runs.*`psched init`"):
         store.runs()
     store.try_rights()
@@ -79,7 +79,7 @@ def test_on_a_table_without_a_history_rows_are_leased_by_their_keys_and_replaced
     seen = late.get("k")
     records = ending(seen).records
     assert late.replace_and_record(seen, changed(seen, type="new"), records)
-    assert late.lost_records == 0
+    assert not late.unwritten
     (row,) = late.claim_keys("w.1", ["k"], alive_time=60, shortest=6)
     assert (row.type, row.attempt, row.claimed_at) == ("new", 0, None)
     assert late.recover("w", alive_time=60, retry_wait=0.0) == ["k"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.base.errors import StoreError
+from psched.base.errors import StoreError, StoreUnavailableError
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, Fate, WorkerRecord
 from psched.core.model import Row
@@ -97,16 +97,14 @@ class TestWhatCannotBeWritten:
         assert "its memory is full: OOM" in said[0]
         assert said[1] == "records of the run history are written again; 6 lost"
 
-    def test_a_full_memory_refuses_records_and_no_replacement(self, store, set_memory):
+    def test_a_full_memory_refuses_records_and_what_they_are_about(self, store, set_memory):
         store.add([Row(key="k")], nonce="n")
         seen, span = store.get("k"), made("k", fate=Fate.SKIPPED)
         set_memory(1)
-        for replaced in True, False:
-            new = changed(seen, type="new")
-            assert store.replace_and_record(seen, new, [span]) is replaced
+        with pytest.raises(StoreUnavailableError, match="its memory is full"):
+            store.replace_and_record(seen, changed(seen, type="new"), [span])
         set_memory(0)
-        assert store.get("k").type == "new"
-        assert store.lost_records == 1
+        assert store.get("k") == seen
         assert [*store.runs()] == []
 
     def test_a_user_without_rights_on_streams_replaces_without_records(

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections import deque
 from dataclasses import replace as changed
 
 import pytest
@@ -32,6 +33,8 @@ class History:
         self.problem = None
         self.failure = None
         self.lost_records = 0
+        self.unwritten = deque()
+        self.refused = ()
         self.written = []
         self.beats = []
         self.trims = []
@@ -50,6 +53,8 @@ class History:
 
     def record(self, records):
         self._answer(None)
+        if any(record.key in self.refused for record in records):
+            raise AlreadyExistsError("another index")
         self.written += records
 
     def runs(self, selection=None):
@@ -195,10 +200,7 @@ def test_a_worker_records_by_how_much_the_clock_of_its_host_is_off(store, clock)
     assert [each.clock_offset for each in store.beats] == [90_500, -90_500, -90_500]
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [StoreUnavailableError("away"), StoreError("no right"), AlreadyExistsError("another index")],
-)
+@pytest.mark.parametrize("failure", [StoreUnavailableError("away"), StoreError("no right")])
 def test_a_failure_disturbs_nobody_and_is_not_repeated_at_every_tick(store, clock, failure):
     keeper = make(store, clock)
     keeper.work(0)
@@ -211,12 +213,44 @@ def test_a_failure_disturbs_nobody_and_is_not_repeated_at_every_tick(store, cloc
     assert store.written == []
     clock.advance(10)
     keeper.work(0)
-    # What was refused is not sent again; what was not answered is.
-    transient = isinstance(failure, StoreUnavailableError)
-    assert len(store.written) == (1 if transient else 0)
-    assert keeper.lost_records == (0 if transient else 1)
+    assert len(store.written) == 1
+    assert keeper.lost_records == 0
     store.failure = failure
     keeper.leave()
+
+
+def test_a_record_that_is_refused_waits_behind_the_others(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    for number in range(5):
+        keeper.taken_over(taken(f"k{number}"), EXPIRED)
+    store.refused = {"k0"}
+    for _ in range(7):
+        keeper.work(0)
+        clock.advance(11)
+    assert [record.key for record in store.written] == ["k1", "k2", "k3", "k4"]
+    assert keeper.lost_records == 1
+    store.refused = ()
+    keeper.work(0)
+    assert store.written[-1].key == "k0"
+    assert keeper.lost_records == 0
+
+
+def test_what_a_settlement_has_not_written_is_written_once(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    store.failure = StoreSlowError("four answers took too long")
+    for fence in 2, 3:
+        earlier = keeper.unwritten("k")
+        settled = changed(earlier[0], fence=fence)
+        store.unwritten += [*earlier, settled]  # as a store does that settles without records
+        keeper.work(0)
+        clock.advance(11)
+    assert keeper.lost_records == 3
+    store.failure = None
+    keeper.work(0)
+    assert [record.fence for record in store.written] == [7, 2, 3]
 
 
 def test_one_call_sends_one_batch_so_that_the_worker_can_claim_between_two(store, clock):
@@ -266,10 +300,11 @@ def test_at_its_end_a_worker_writes_records_only_for_a_while(store, clock):
 
 
 def test_the_records_that_wait_are_bounded_and_the_others_are_counted(store, clock, monkeypatch):
-    monkeypatch.setattr(history_keeper, "MOST_WAITING", 3)
+    monkeypatch.setattr(history_keeper, "MOST_UNWRITTEN", 3)
     keeper = make(store, clock)
     for number in range(5):
         keeper.taken_over(taken(f"k{number}"), EXPIRED)
+    assert keeper.lost_records == 5
     keeper.work(0)
     assert [record.key for record in store.written] == ["k0", "k1", "k2"]
     store.lost_records = 4

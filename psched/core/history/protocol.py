@@ -1,5 +1,6 @@
 """The capability of a store to keep the run history."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -82,8 +83,8 @@ class KeepsHistory(Protocol):
       (`psched.core.model.Settlement.records`), in their order, in the same transaction. The first
       ones can be of earlier leases of the row, and can exist already. A settlement that is not
       applied leaves no record. If the records cannot be written, for example because a right is
-      missing or the disk is full, the settlements are applied without them, and ``lost_records``
-      grows.
+      missing or the database answers slowly, the settlements are applied without them. Then the
+      records are in ``unwritten``, or ``lost_records`` grows.
     * `Store.recover` also writes the record of each lost attempt, in the transaction that releases
       its lease: `psched.core.history.recording.lost_record`. It writes none for a row without
       ``next_time``, or whose setting ``history`` is ``none``
@@ -98,7 +99,7 @@ class KeepsHistory(Protocol):
     """
 
     lost_records: int
-    """How many records this store object could not write."""
+    """How many records this store object could not write and has dropped."""
 
     def history_problem(self) -> str | None:
         """Why no history is kept, for example because the tables do not exist; None if it is."""
@@ -161,6 +162,19 @@ class KeepsHistory(Protocol):
 
 
 @runtime_checkable
+class HandsBackRecords(Protocol):
+    """A capability of a store with the capability `KeepsHistory`: it drops few records."""
+
+    unwritten: deque[RunRecord]
+    """The records of settlements that were applied without them, the oldest first.
+
+    Whoever settles takes them out, and writes them later (`KeepsHistory.record`). The store adds
+    none to `MOST_UNWRITTEN` or more; it drops and counts them instead. It applies no settlement
+    that skips occurrences without its records, as long as the database is merely unavailable.
+    """
+
+
+@runtime_checkable
 class FindsLastRuns(Protocol):
     """A capability of a store with the capability `KeepsHistory`: it finds the last run of keys.
 
@@ -177,6 +191,9 @@ class FindsLastRuns(Protocol):
         """
         ...
 
+
+MOST_UNWRITTEN = 1000
+"""The most records that wait to be written. Further records are dropped, and counted."""
 
 FIRST_FAILURES = 1000
 """Among so many of the newest records, failures are new to somebody who has seen none."""

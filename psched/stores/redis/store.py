@@ -192,12 +192,9 @@ class RedisStore(WatchStore):
         """Replace a row and write records, as `ReplacesAndRecords` describes."""
         if self._refused or not records:
             return self.replace(seen, new)
-        values = self._replacement(seen, new)
-        (replaced,) = self._run_recording(
-            (scripts.REPLACE_AND_RECORD, (*values, *self._limits, *record_arguments(records))),
-            (scripts.REPLACE, values),
-            lambda answer: len(records) * answer[0],
-        )
+        values = (*self._replacement(seen, new), *self._limits, *record_arguments(records))
+        replaced, *lost = self._connector.run(scripts.REPLACE_AND_RECORD, *values)
+        self._losses.note(*lost)
         return bool(replaced)
 
     @override

@@ -167,7 +167,7 @@ class SqlStore(AlertStore[Statements]):
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row and write records, as `ReplacesAndRecords` describes."""
         statement, values = self._sql.replace, self._replace_values(seen, new)
-        return self._apply_and_record(statement, values, records)
+        return self._replace_and_record(statement, values, records)
 
     @override
     def delete(self, key: str) -> bool:
@@ -242,16 +242,17 @@ class SqlStore(AlertStore[Statements]):
         def write(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
             records = self._problem is None and any(end.records for end in ends)
-            if records and not self._refusals.paused:
+            skips = any(record.outcome is None for end in ends for record in end.records)
+            if records and (skips or not self._refusals.paused):
                 try:
-                    settled = self._settle_and_record(ends, build(ends))
+                    settled = self._settle_and_record(ends, build(ends), skips=skips)
                 except _PartlyRemovedError:
                     return {key: done for end in ends for key, done in write([end]).items()}
                 if settled is not None:
                     return settled
             settled = self._settle(ends, build(ends))
             if records:
-                self.lost_records += len(_records_of(ends, settled))
+                self._leave_unwritten(_records_of(ends, settled))
             return settled
 
         results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)
@@ -275,7 +276,7 @@ class SqlStore(AlertStore[Statements]):
         return {end.key: _result_of(end, rows.get(end.key)) for end in ends}
 
     def _settle_and_record(
-        self, ends: Sequence[Settlement], request: Request
+        self, ends: Sequence[Settlement], request: Request, *, skips: bool
     ) -> Mapping[str, Settled] | None:
         """Apply settlements and write their records, in one transaction.
 
@@ -308,7 +309,7 @@ class SqlStore(AlertStore[Statements]):
             return results
 
         # If one of several rows cannot be recorded, the caller tries each row by itself.
-        return self._write_and_record(work, of_many=len(ends) > 1)
+        return self._write_and_record(work, of_many=len(ends) > 1, skips=skips)
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:

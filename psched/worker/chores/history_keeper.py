@@ -16,7 +16,12 @@ from psched.base.errors import PschedError, StoreError, StoreSlowError, Transien
 from psched.config import Config
 from psched.core import attempts
 from psched.core.definition import Definition, history_setting
-from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.protocol import (
+    MOST_UNWRITTEN,
+    HandsBackRecords,
+    KeepsHistory,
+    RunSelection,
+)
 from psched.core.history.recording import Recorder
 from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row
@@ -27,13 +32,11 @@ from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
 
-MOST_WAITING = 1000
-"""The most records that wait to be written. Further records are dropped, and counted."""
-
 _BATCH = 50
 """The most records that one request writes.
 
-It is halved if the store is too slow for so many, and doubled again when records were written.
+It is halved if the store is too slow for so many, 1 after the store has refused some, and doubled
+again when records were written.
 """
 
 _TRIM_LIMIT = 500
@@ -67,7 +70,7 @@ _EARLIER = 120
 
 
 class HistoryKeeper:
-    """Records attempts that no settlement records, says that the worker is alive, and trims.
+    """Writes the records that no settlement has written, says that the worker is alive, and trims.
 
     No failure of its requests has an effect on leases or tasks.
 
@@ -116,8 +119,10 @@ class HistoryKeeper:
 
     @property
     def lost_records(self) -> int:
-        """How many records could not be written so far."""
-        return self._dropped + (0 if self._store is None else self._store.lost_records)
+        """How many records could not be written so far; it falls when some that wait are."""
+        self._take_unwritten()
+        lost = 0 if self._store is None else self._store.lost_records
+        return self._dropped + lost + len(self._waiting)
 
     @property
     def wakes(self) -> float:
@@ -145,10 +150,12 @@ class HistoryKeeper:
     def unwritten(self, key: str) -> tuple[RunRecord, ...]:
         """The records of a key that wait to be written, the oldest first.
 
-        They are of attempts whose leases were lost. They are also written with the next settlement
-        of the key, so that they are not recorded after what became of the occurrence. Even then
-        they keep waiting, because the store can refuse the settlement.
+        They are of attempts whose leases were lost, or of settlements that were applied without
+        them. They are also written with the next settlement of the key, so that they are not
+        recorded after what became of the occurrence. Even then they keep waiting, because the store
+        can refuse the settlement.
         """
+        self._take_unwritten()
         return tuple(record for record in self._waiting if record.key == key)
 
     def failures_before(self, row: Row, definition: Definition) -> int:
@@ -260,10 +267,21 @@ class HistoryKeeper:
             return
         if history_setting(row, self._settings) == "none":
             return
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MOST_UNWRITTEN:
             self._dropped += 1
         else:
             self._waiting.append(record)
+
+    def _take_unwritten(self) -> None:
+        """Let the records that the store has not written with their settlements wait."""
+        if not isinstance(self._store, HandsBackRecords) or not self._store.unwritten:
+            return
+        # A settlement contains the earlier records of its key, which wait already.
+        known = {id(record) for record in self._waiting}
+        while self._store.unwritten and len(self._waiting) < MOST_UNWRITTEN:
+            record = self._store.unwritten.popleft()
+            if id(record) not in known:
+                self._waiting.append(record)
 
     def _write(self) -> None:
         """Write some of the records that wait.
@@ -271,6 +289,7 @@ class HistoryKeeper:
         The others are written later, because the worker claims nothing meanwhile.
         """
         store = self._store
+        self._take_unwritten()
         if not self._waiting or store is None:
             return
         count = min(len(self._waiting), self._most)
@@ -284,8 +303,10 @@ class HistoryKeeper:
         except TransientStoreError:
             raise  # the records are written later; to write a record twice does no harm
         except PschedError:
-            self._dropped += count
-            self._forget(count)
+            # A right may be missing, or one record cannot be written. That one must not hold up the
+            # others, so each is sent by itself, and then waits behind them.
+            self._most = 1
+            self._waiting.rotate(-1 if count == 1 else 0)
             raise
         self._forget(count)
         self._most = min(_BATCH, 2 * self._most)

@@ -38,27 +38,19 @@ class Refusals:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._fault = FaultLog("records of the run history are lost", _log, clock)
+        self._fault = FaultLog("records of the run history wait to be written", _log, clock)
         self._resume_at = clock.monotonic()
         self._breaks = 0
-        self._told = 0  # how many lost records the log has told
 
     @property
     def paused(self) -> bool:
         """Whether no records are to be written now, because it took too long a moment ago."""
         return self._clock.monotonic() < self._resume_at
 
-    def written(self, lost: int) -> None:
-        """Note that records were written.
-
-        Args:
-            lost: how many records are lost so far, also those that were left out while `paused`.
-        """
+    def written(self) -> None:
+        """Note that records were written."""
         self._breaks = 0
-        if self._fault.ongoing:
-            self._fault.passed(f"{lost - self._told} lost")
-            if not self._fault.ongoing:
-                self._told = lost
+        self._fault.passed()
 
     def is_refusal(self, error: PschedError, *, committing: bool) -> bool:
         """Whether an error means that the records were refused, so that they are to be left out.

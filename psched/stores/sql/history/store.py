@@ -9,10 +9,17 @@ from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import AlreadyExistsError, SchemaError, StoreError, StoreSlowError
+from psched.base.errors import (
+    AlreadyExistsError,
+    SchemaError,
+    StoreError,
+    StoreSlowError,
+    TransientStoreError,
+)
 from psched.core.history.protocol import (
     EVERY_RUN,
     FIRST_FAILURES,
+    MOST_UNWRITTEN,
     AuditSelection,
     NewFailures,
     RunSelection,
@@ -95,6 +102,7 @@ class HistoryStore(TableStore[S]):
         self._problem: str | None = "not connected yet"
         self._refusals = Refusals(clock)
         self.lost_records = 0
+        self.unwritten: deque[RunRecord] = deque()
 
     def history_problem(self) -> str | None:
         """Why no history is kept, as `KeepsHistory.history_problem` describes."""
@@ -318,7 +326,11 @@ class HistoryStore(TableStore[S]):
             raw_execute.repeat(connection, self._history.insert_run, batch)
 
     def _write_and_record(
-        self, work: Callable[[Connection, InsertRecords], R], *, of_many: bool = False
+        self,
+        work: Callable[[Connection, InsertRecords], R],
+        *,
+        of_many: bool = False,
+        skips: bool = False,
     ) -> R | None:
         """Run work that writes, and inserts records at its end, in one transaction.
 
@@ -326,6 +338,8 @@ class HistoryStore(TableStore[S]):
             work: the work; it gets a function that inserts records, and calls it last.
             of_many: whether the caller repeats the work for each row by itself if a value of one of
                 several rows does not fit.
+            skips: whether a record says that occurrences are skipped. Nothing else tells that, so
+                the work is not done without its records while the database is unavailable.
 
         Returns:
             The result of the work; None if the database refuses the records, so that nothing was
@@ -354,10 +368,11 @@ class HistoryStore(TableStore[S]):
             slow = isinstance(error, StoreSlowError)
             if not (recording or slow) or (of_many and isinstance(error, InvalidValueError)):
                 raise
-            if not self._refusals.is_refusal(error, committing=inserted):
+            refused = self._refusals.is_refusal(error, committing=inserted)
+            if not refused or (skips and isinstance(error, TransientStoreError)):
                 raise
             return None
-        self._refusals.written(self.lost_records)
+        self._refusals.written()
         return result
 
     def _apply_and_record(
@@ -365,28 +380,41 @@ class HistoryStore(TableStore[S]):
     ) -> bool:
         """Send a statement that changes one row, and write records if it has changed the row.
 
-        If the database refuses the records, the row is changed without them, and ``lost_records``
-        grows.
+        If the database refuses the records, the row is changed without them.
 
         Returns:
             Whether the row was changed; if not, no record was written.
         """
-
-        def work(connection: Connection, insert: InsertRecords) -> bool:
-            applied = raw_execute.count(connection, statement, values) > 0
-            if applied:
-                insert(connection, records)
-            return applied
-
         recorded = self._problem is None and bool(records)
-        if recorded and not self._refusals.paused:
-            applied = self._write_and_record(work)
+        skips = any(record.outcome is None for record in records)
+        if recorded and (skips or not self._refusals.paused):
+            work = _changing_one(statement, values, records)
+            applied = self._write_and_record(work, skips=skips)
             if applied is not None:
                 return applied
         applied = self._write(statement, values) > 0
         if recorded and applied:
-            self.lost_records += len(records)
+            self._leave_unwritten(records)
         return applied
+
+    def _replace_and_record(
+        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
+    ) -> bool:
+        """Send a statement that changes one row, and write records if it has changed the row.
+
+        Returns:
+            Whether the row was changed; if not, no record was written.
+        """
+        if self._problem is not None or not records:
+            return self._write(statement, values) > 0
+        work = _changing_one(statement, values, records)
+        return self._connector.transact(lambda c: work(c, self._insert_records), patient=False)
+
+    def _leave_unwritten(self, records: Sequence[RunRecord]) -> None:
+        """Keep records that were not written with what they are about."""
+        room = max(0, MOST_UNWRITTEN - len(self.unwritten))
+        self.unwritten += records[:room]
+        self.lost_records += len(records[room:])
 
     def _require_history(self) -> None:
         """Raise an error if no history is kept.
@@ -396,6 +424,20 @@ class HistoryStore(TableStore[S]):
         """
         if self._problem is not None and (problem := self.history_problem()) is not None:
             raise SchemaError(problem)
+
+
+def _changing_one(
+    statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
+) -> Callable[[Connection, InsertRecords], bool]:
+    """What sends a statement that changes one row, and inserts records if it has changed it."""
+
+    def work(connection: Connection, insert: InsertRecords) -> bool:
+        applied = raw_execute.count(connection, statement, values) > 0
+        if applied:
+            insert(connection, records)
+        return applied
+
+    return work
 
 
 class Pages(Iterator[T], Generic[T]):
