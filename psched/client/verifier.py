@@ -11,6 +11,7 @@ from psched.client.arguments import keeping_history, stored_key
 from psched.config import Config
 from psched.core.attempts import returned
 from psched.core.history.changes import values
+from psched.core.history.gaps import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import Outcome, RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
@@ -56,6 +57,7 @@ class Verifier:
         self.start = 0
         self.is_complete = True
         self._older: OlderWorkers | None = None
+        self._known_gaps: Sequence[tuple[int, float]] | None = None
         self._with_extra_runs = set[str]()
 
     def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
@@ -131,7 +133,7 @@ class Verifier:
         if not found.violations:
             return found
         if any(each.kind is Kind.MISSING for each in found.violations):
-            period = changed(period, older=self._older_workers(period))
+            period = changed(period, older=self._older_workers(period), gaps=self._gaps(period))
         return self._check(key, self._get(key), period)
 
     def _older_workers(self, period: Period) -> OlderWorkers:
@@ -155,6 +157,15 @@ class Verifier:
                 first_start=min((worker.started for worker in workers), default=0),
             )
         return self._older
+
+    def _gaps(self, period: Period) -> Sequence[tuple[int, float]]:
+        """The scheduled times of which records may be missing, because no worker wrote them."""
+        if self._known_gaps is None:
+            found = self._all(self._history.audits, AuditSelection(key=""))
+            notes = [each for each in found if each.action == GAP]
+            workers = self._send(self._history.workers) if notes else ()
+            self._known_gaps = ranges(notes, workers, period.now)
+        return self._known_gaps
 
     def _moved_to(self, key: str) -> int | None:
         """The last ``next_time`` that a client has given to a schedule."""

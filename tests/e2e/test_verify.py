@@ -188,3 +188,24 @@ def test_a_service_through_which_everything_happens_is_clean(each_service):
     found = keeps_its_promises(service)
     assert found.runs > 5
     assert service.psched("verify", "--since", "1h").returncode == 0
+
+
+@pytest.mark.mariadb
+@pytest.mark.extended
+def test_records_that_a_slow_database_does_not_take_are_written_later(behind_proxy):
+    service, proxy, direct = behind_proxy
+    service.add("s1", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("s1")
+
+    with proxy.slow(1.6):
+        service.open_gate("gate")
+        master.wait_for_log("records of the run history wait .* database_timeout is 5 s")
+        wait_until(lambda: direct.get("s1").status == "finished", what="the end without a record")
+    wait_until(lambda: [*direct.runs()], what="the record")
+
+    [written] = direct.runs()
+    assert (written.key, written.fate, written.attempt) == ("s1", "finished", 1)
+    said = service.psched("verify")
+    assert (said.returncode, "no violation" in said.stdout) == (0, True), said.stdout
+    assert master.stop() == 0

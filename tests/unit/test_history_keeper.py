@@ -1,5 +1,6 @@
 """Tests of what a worker writes into the run history besides the records of settlements."""
 
+import json
 import logging
 import random
 from collections import deque
@@ -36,6 +37,7 @@ class History:
         self.unwritten = deque()
         self.refused = ()
         self.written = []
+        self.notes = []
         self.beats = []
         self.trims = []
         self.trimmed_keys = []
@@ -77,7 +79,7 @@ class History:
         return self._answer([each for each in self.alive if each.seen >= since])
 
     def audit(self, changes):
-        raise NotImplementedError
+        self.notes += [json.loads(change.after) for change in changes]
 
     def audits(self, selection):
         raise NotImplementedError
@@ -234,6 +236,29 @@ def test_a_record_that_is_refused_waits_behind_the_others(store, clock):
     keeper.work(0)
     assert store.written[-1].key == "k0"
     assert keeper.lost_records == 0
+
+
+def test_that_records_wait_or_are_lost_is_noted(store, clock, monkeypatch):
+    monkeypatch.setattr(history_keeper, "MOST_UNWRITTEN", 2)
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    keeper.work(0)
+    assert store.notes == []  # it was written at once
+
+    store.refused = {"a", "b"}
+    for key in "abc":
+        keeper.taken_over(taken(key), EXPIRED)
+    for _ in range(3):
+        keeper.work(0)
+        clock.advance(11)
+    waits = {"nonce": "nonce", "first": START, "last": None, "lost": 0}
+    assert store.notes == [waits]
+    store.refused = ()
+    for _ in range(2):
+        keeper.work(0)
+    assert store.notes == [waits, {**waits, "last": START, "lost": 1}]
+    assert [record.key for record in store.written] == ["k", "a", "b"]
 
 
 def test_what_a_settlement_has_not_written_is_written_once(store, clock):

@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace as changed
+from math import inf
 from operator import attrgetter
 
 import pytest
 
 from psched import config
-from psched.core.history.records import FOREVER, AuditRecord, RunRecord
+from psched.core.history.gaps import Gap, ranges
+from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.verify import check as verify
 from psched.core.history.verify.check import Period, Recorded, check
 from psched.core.history.verify.older_workers import NO_SIGNS, OlderWorkers, Signs
@@ -87,10 +89,12 @@ def audit(minute, before=None, after=None, action="modify"):
     )
 
 
-def check_all(row, runs, audits=(), *, start=START, minutes=10.5, older=NO_SIGNS, **settings):
+def check_all(
+    row, runs, audits=(), *, start=START, minutes=10.5, older=NO_SIGNS, gaps=(), **settings
+):
     """What the checker finds some minutes after noon."""
     now, kept_since = NOON + minutes * MINUTE, settings.pop("kept_since", 0)
-    period = Period(start=start, kept_since=kept_since, now=now, older=older)
+    period = Period(start=start, kept_since=kept_since, now=now, older=older, gaps=gaps)
     recorded = Recorded(key="k", row=row, runs=sorted(runs, key=attrgetter("began")), audits=audits)
     return check(recorded, period, SETTINGS.with_settings(**settings))
 
@@ -487,6 +491,41 @@ class TestSignsOfOlderWorkers:
         backlog = [changed(late[0], due=late[0].due + 1000), *late[1:]]
         assert kinds(check_all(row(), backlog, older=older)) == [("missing", 0, 4)]
         assert kinds(check_all(row(), late, older=OlderWorkers())) == [("missing", 0, 4)]
+
+
+class TestRecordsThatWereNotWritten:
+    def test_what_a_gap_contains_is_unknown(self):
+        found = check_all(
+            row(), without(2, 5, 6), gaps=[(NOON + 5 * MINUTE - 1, NOON + 6 * MINUTE)]
+        )
+        assert found.unknown == {verify.NOT_WRITTEN: 2}
+        assert kinds(found) == [("missing", 2 * MINUTE, 1)]
+
+    def test_the_last_note_of_a_worker_counts_and_an_open_one_until_it_was_seen_last(self):
+        def note(nonce, first, last=None, lost=0, time=NOON):
+            gap = Gap(nonce=nonce, first=first, last=last, lost=lost)
+            return changed(gap.note(user="u", host="h", program="p"), time=time * 1000)
+
+        workers = [
+            WorkerRecord(nonce=nonce, host="h", pid=1, number=0, generation=1, slots=1, busy=0,
+                         types=None, started=NOON, seen=NOON + seen, ended=None, clock_offset=0)
+            for nonce, seen in (("gone", 100), ("alive", 990))
+        ]  # fmt: skip
+        notes = [
+            note("alive", 6),
+            note("gone", 5),
+            note("forgotten", 4, time=NOON + 7),
+            note("written", 3, 3),
+            note("lost", 1, 2, lost=9),
+            note("written", 3),
+            note("lost", 1),
+        ]
+        assert ranges(notes, workers, NOON + 1000) == [
+            (6, inf),
+            (5, NOON + 190),
+            (4, NOON + 97),
+            (1, 2),
+        ]
 
 
 class TestPauses:

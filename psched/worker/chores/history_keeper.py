@@ -6,6 +6,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
 from itertools import islice
@@ -16,6 +17,7 @@ from psched.base.errors import PschedError, StoreError, StoreSlowError, Transien
 from psched.config import Config
 from psched.core import attempts
 from psched.core.definition import Definition, history_setting
+from psched.core.history.gaps import Gap
 from psched.core.history.protocol import (
     MOST_UNWRITTEN,
     HandsBackRecords,
@@ -23,7 +25,13 @@ from psched.core.history.protocol import (
     RunSelection,
 )
 from psched.core.history.recording import Recorder
-from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
+from psched.core.history.records import (
+    BEAT_INTERVAL,
+    AuditRecord,
+    Outcome,
+    RunRecord,
+    WorkerRecord,
+)
 from psched.core.model import Row
 from psched.core.operations.pausing import earlier_failures
 from psched.core.store_protocol import ExpiredLease, Store
@@ -111,6 +119,8 @@ class HistoryKeeper:
         self._started = 0
         self._dropped = 0
         self._waiting: deque[RunRecord] = deque()
+        self._noted: Gap | None = None  # the note of the records that wait
+        self._lost: Gap | None = None  # what has been dropped since then
         self._most = _BATCH
         self._keys: dict[str, None] = {}
         self._not_before = 0.0
@@ -221,7 +231,12 @@ class HistoryKeeper:
         if now >= self._next_beat:
             self._beat(self._store, busy)
             self._next_beat = now + BEAT_INTERVAL
-        self._write()
+        try:
+            self._write()
+        except PschedError:
+            self._note_those_that_wait(self._store)
+            raise
+        self._note_those_that_are_lost(self._store)
         self._trim(self._store, now)
 
     def _find_out(self) -> bool:
@@ -267,10 +282,16 @@ class HistoryKeeper:
             return
         if history_setting(row, self._settings) == "none":
             return
-        if len(self._waiting) >= MOST_UNWRITTEN:
-            self._dropped += 1
-        else:
+        self._wait(record)
+
+    def _wait(self, record: RunRecord) -> None:
+        """Let a record wait, if there is room."""
+        if len(self._waiting) < MOST_UNWRITTEN:
             self._waiting.append(record)
+            return
+        self._dropped += 1
+        lost = Gap(nonce=self._nonce, first=record.scheduled_time, last=record.last, lost=1)
+        self._lost = lost if self._lost is None else self._lost.with_(lost)
 
     def _take_unwritten(self) -> None:
         """Let the records that the store has not written with their settlements wait."""
@@ -278,10 +299,10 @@ class HistoryKeeper:
             return
         # A settlement contains the earlier records of its key, which wait already.
         known = {id(record) for record in self._waiting}
-        while self._store.unwritten and len(self._waiting) < MOST_UNWRITTEN:
+        while self._store.unwritten:
             record = self._store.unwritten.popleft()
             if id(record) not in known:
-                self._waiting.append(record)
+                self._wait(record)
 
     def _write(self) -> None:
         """Write some of the records that wait.
@@ -310,6 +331,29 @@ class HistoryKeeper:
             raise
         self._forget(count)
         self._most = min(_BATCH, 2 * self._most)
+
+    def _note_those_that_wait(self, store: KeepsHistory) -> None:
+        """Note that records wait, so that they are missed by nobody if this worker is killed."""
+        first = min((record.scheduled_time for record in self._waiting), default=None)
+        if first is None or (self._noted is not None and self._noted.first <= first):
+            return
+        gap = Gap(nonce=self._nonce, first=first)
+        # The note is one statement, which a slow database takes rather than a transaction.
+        with suppress(PschedError):
+            self._gateway.request_aside(partial(store.audit, [self._note(gap)]))
+            self._noted = gap
+
+    def _note_those_that_are_lost(self, store: KeepsHistory) -> None:
+        """Note that no record waits any more, and which ones are lost."""
+        gap = self._lost or self._noted
+        if self._waiting or gap is None:
+            return
+        gap = changed(gap, last=gap.first if gap.last is None else gap.last)
+        self._gateway.request_aside(partial(store.audit, [self._note(gap)]))
+        self._noted = self._lost = None
+
+    def _note(self, gap: Gap) -> AuditRecord:
+        return gap.note(user="psched", host=self._recorder.host, program="psched-master")
 
     def _write_last(self) -> None:
         """Write the records that wait, for not much longer than the driver's timeout."""

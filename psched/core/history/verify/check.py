@@ -48,6 +48,7 @@ TRIMMED = "the schedule has so many records that older ones were deleted or not 
 HISTORY_OFF = "the setting history of the schedule is none"
 ONLY_FAILURES = "the setting history of the schedule is failures, so a success leaves no record"
 OLDER_WORKERS = "a worker of an older version, which writes no records, may have run the schedule"
+NOT_WRITTEN = "a worker could not write its records: the store refused them or answered too slowly"
 SHARED_TABLE = "PerfectSched's workers use the table, too, and they write no records"
 INVALID = "the definition of the schedule is invalid, or its trigger cannot be loaded"
 TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
@@ -72,12 +73,18 @@ class Period:
         kept_since: records that are older were deleted, in Unix seconds; 0 if none was.
         now: the time of the store's clock when the check began.
         older: what is known about workers that write no records.
+        gaps: ranges of scheduled times of which a worker could not write all records.
     """
 
     start: int
     kept_since: int
     now: float
     older: OlderWorkers = NO_SIGNS
+    gaps: Sequence[tuple[int, float]] = ()
+
+    def has_gap(self, first: int, last: int) -> bool:
+        """Whether records of occurrences from the first to the last one may not be written."""
+        return any(start <= last and first <= end for start, end in self.gaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +160,7 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
     else:
         series = _series(recorded, period, doubts, settings)
         series.doubts += _doubts_of_older(series.runs, definition, period.older)
-        _check_instants(recorded, definition.trigger, series, found)
+        _check_instants(recorded, definition.trigger, series, period, found)
         _count_pending(row, definition.trigger, period, found)
     return found
 
@@ -189,6 +196,8 @@ def _check_one_shot(
     last = mine[-1].lease if mine else None
     if reason := next((text for _, text in doubts), None):
         found.note_unknown(reason, 1)
+    elif period.has_gap(instant, instant):
+        found.note_unknown(NOT_WRITTEN, 1)
     elif row.fence == 0 or (last is not None and last == row.settled_by):
         # The last lease did not end the schedule, so a client that is not psched did.
         found.note_unknown(UNAUDITED, 1)
@@ -298,7 +307,9 @@ def _held_at(change: AuditRecord, runs: Sequence[RunRecord]) -> RunRecord | None
     return None
 
 
-def _check_instants(recorded: Recorded, trigger: Trigger, series: _Series, found: Findings) -> None:
+def _check_instants(
+    recorded: Recorded, trigger: Trigger, series: _Series, period: Period, found: Findings
+) -> None:
     """Check that each occurrence of a series has a fate."""
     gaps = [*_uncovered(recorded.runs, trigger, series, found)]
     if gaps and (odd := _last_foreign(series.runs, trigger)):
@@ -307,6 +318,8 @@ def _check_instants(recorded: Recorded, trigger: Trigger, series: _Series, found
         gaps = [*_uncovered(recorded.runs, trigger, series, Findings())]
     for first_one, last_one, count in gaps:
         reason = series.doubt_about(first_one)
+        if reason is None and period.has_gap(first_one, last_one):
+            reason = NOT_WRITTEN
         if reason is not None:
             found.note_unknown(reason, count)
             continue

@@ -1,0 +1,80 @@
+"""Gaps in the run history: records that a worker could not write, as its notes tell.
+
+A worker whose records cannot be written for now notes in the audit trail from which scheduled time
+on they wait, and later how many of them are lost. If it is killed meanwhile, its note stays open.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from psched.core.history.changes import values
+from psched.core.history.records import BEAT_INTERVAL, AuditRecord, WorkerRecord
+
+GAP = "gap"
+"""The action of a note in the audit trail; its key is empty."""
+
+_GONE = BEAT_INTERVAL + 30
+"""A worker that has not written its record for so many seconds is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Records of one worker that were not written.
+
+    Attributes:
+        nonce: the nonce of the worker.
+        first: the earliest scheduled time of the records that wait, in Unix seconds.
+        last: the latest scheduled time of those that are lost; None while some wait.
+        lost: how many are lost.
+    """
+
+    nonce: str
+    first: int
+    last: int | None = None
+    lost: int = 0
+
+    def with_(self, other: "Gap") -> "Gap":
+        """This gap and a later one of the same worker as one."""
+        return Gap(
+            nonce=self.nonce,
+            first=min(self.first, other.first),
+            last=max(self.last or self.first, other.last or other.first),
+            lost=self.lost + other.lost,
+        )
+
+    def note(self, *, user: str, host: str, program: str) -> AuditRecord:
+        """The record of the gap in the audit trail."""
+        about = {"nonce": self.nonce, "first": self.first, "last": self.last, "lost": self.lost}
+        return AuditRecord(
+            key="", action=GAP, user=user, host=host, program=program, after=json.dumps(about)
+        )
+
+
+def ranges(
+    notes: Iterable[AuditRecord], workers: Iterable[WorkerRecord], now: float
+) -> Sequence[tuple[int, float]]:
+    """The ranges of scheduled times, in Unix seconds, of which records may be missing.
+
+    Args:
+        notes: the changes with the action `GAP`, the newest first.
+        workers: the records of the workers.
+        now: the time of the store's clock.
+    """
+    seen = {worker.nonce: worker.seen for worker in workers}
+    found: list[tuple[int, float]] = []
+    written = set()
+    for note in notes:
+        gap = values(note.after)
+        nonce, first, last = gap.get("nonce"), gap.get("first"), gap.get("last")
+        if not isinstance(first, int):
+            continue
+        if isinstance(last, int):
+            written.add(nonce)
+            if gap.get("lost"):
+                found.append((first, last))
+        elif nonce not in written:
+            gone = seen.get(str(nonce), (note.time or 0) // 1000) + _GONE
+            found.append((first, inf if gone > now else gone))
+    return found
