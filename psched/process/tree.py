@@ -166,12 +166,26 @@ def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int
 
 
 def describe(pid: int) -> str:
-    """A process's pid, name and state, for a log line. State D is an uninterruptible sleep."""
+    """A process's pid, name and state, for a log line. State D is an uninterruptible sleep.
+
+    It also says whose the process is, if this user may not kill it: a task may have run sudo.
+    """
     with suppress(OSError):
         state = _stat(pid)
         name = read(f"/proc/{pid}/comm").decode(errors="replace").strip()
-        return f"{pid} ({name}, state {state[0]})" if state else str(pid)
+        return f"{pid} ({name}, state {state[0]}{_whose(pid)})" if state else str(pid)
     return str(pid)
+
+
+def _whose(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        # The number is not looked up: a name service may be slow, and a worker must not wait.
+        number = read(f"/proc/{pid}/status").partition(b"\nUid:")[2].split()[0].decode()
+        owner = "root" if number == "0" else f"user {number}"
+        return f", belongs to {owner}, may not be killed"
+    return ""
 
 
 def _stat(pid: int) -> list[str] | None:
