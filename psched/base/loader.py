@@ -48,18 +48,45 @@ def load_module(name: str) -> ModuleType:
     """Import a module by its name or by the path of its .py file.
 
     Raises:
-        LoadError: there is no such module, or its code raised an exception.
+        LoadError: there is no such module, its code raised an exception, or a module with its name
+            was loaded from another file before.
     """
     try:
         if name.endswith(".py"):
             return _load_file(Path(name))
+        if other := loaded_instead(name):
+            raise LoadError(f"the module {other}")
         return importlib.import_module(name)
+    except LoadError:
+        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(
                 f"there is no module {name!r} on the load path ({_path()}); set load_path, or -I"
             ) from None
-        raise LoadError(f"importing {name!r} failed: {described(error)}") from error
+        other = loaded_instead(_lacking(error))
+        told = f"{described(error)}; {other}" if other else described(error)
+        raise LoadError(f"importing {name!r} failed: {told}") from error
+
+
+def loaded_instead(name: str) -> str:
+    """Say which module was loaded in place of the one that is first on the path; else empty.
+
+    A module of Python's own, such as ``calendar``, may be loaded long before ``load_path`` is set,
+    and then Python looks for no other with this name.
+
+    Args:
+        name: the module's name; if it is dotted, its first part counts.
+    """
+    first = name.partition(".")[0]
+    loaded, spec = sys.modules.get(first), PathFinder.find_spec(first)
+    if loaded is None or spec is None or spec.origin is None or first == "__main__":
+        return ""
+    built_in = first in sys.builtin_module_names
+    file = "a part of Python itself" if built_in else getattr(loaded, "__file__", None)
+    if file is None or os.path.realpath(file) == os.path.realpath(spec.origin):
+        return ""
+    return f"{first!r} is {file}, which was loaded first; give {spec.origin} another name"
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
@@ -75,7 +102,7 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
     for module in modules:
         if hasattr(module, name.partition(".")[0]):
             return _attribute(module, name)
-    where = ", ".join(module.__name__ for module in modules)
+    where = ", ".join(f"{module.__name__}{_file(module)}" for module in modules)
     where = f"in {where}" if where else "because nothing was required"
     raise LoadError(f"there is no {name!r} {where}; write 'module:{name}'")
 
@@ -169,11 +196,24 @@ def _attribute(module: ModuleType, path: str) -> Any:  # noqa: ANN401
         for part in path.split("."):
             found = getattr(found, part)
     except AttributeError:
-        raise LoadError(f"the module {module.__name__!r} has no {path!r}") from None
+        raise LoadError(
+            f"the module {module.__name__!r} has no {path!r}{_file(module)}"
+        ) from None
     except (Exception, SystemExit) as error:
         told = described(error)
         raise LoadError(f"{path!r} of the module {module.__name__!r} raised {told}") from error
     return found
+
+
+def _lacking(error: BaseException) -> str:
+    """The name of the module that lacks what an import asked it for; empty if it is not that."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        return error.obj.__name__
+    return (error.name or "") if isinstance(error, ImportError) else ""
+
+
+def _file(module: ModuleType) -> str:
+    return f" ({module.__file__})" if getattr(module, "__file__", None) else ""
 
 
 def _path() -> str:

@@ -232,10 +232,11 @@ def _refuse_unlisted(call: Call) -> None:
     if call.triggers is None:
         if not loader.is_below(module, call.load_path):
             folders = ", ".join(call.load_path) or "which is empty"
+            fix = loader.loaded_instead(module) or (
+                "set load_path, or name the module in the setting triggers"
+            )
             raise NotLoadedError(
-                "cron",
-                f"there is no module {module!r} on the load path ({folders}); set load_path, or"
-                f" name the module in the setting triggers",
+                "cron", f"there is no module {module!r} on the load path ({folders}); {fix}"
             )
     elif not any(f"{module}.".startswith(f"{name}.") for name in call.triggers):
         named = ", ".join(call.triggers) or "none"
