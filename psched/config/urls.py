@@ -69,6 +69,16 @@ _TLS_OPTIONS = {
 options in a url that concern TLS."""
 
 
+_FILE_OPTIONS = (
+    "timeout",
+    "isolation_level",
+    "detect_types",
+    "check_same_thread",
+    "cached_statements",
+)
+"""The options of Python's SQLite driver. Those of SQLite itself need a url, which psched refuses."""
+
+
 class Url(Kind):
     """The url of a database, converted to the form of SQLAlchemy.
 
@@ -101,6 +111,11 @@ class Url(Kind):
             )
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = rest if database == "sqlite" else _server(rest)
+        if not all("=" in option for option in _options(url)):
+            raise InvalidValueError(
+                "has something after its ? that is not an option of the form NAME=VALUE; if the ?"
+                " is part of a name, choose a name without it"
+            )
         return f"{dialect}://{place}"
 
 
@@ -273,6 +288,10 @@ def tls_options(url: str) -> tuple[str, ...]:
     return tuple(name for name in names if pattern.fullmatch(name))
 
 
+def _options(url: str) -> list[str]:
+    return [option for option in url.partition("?")[2].split("&") if option]
+
+
 def _login(url: str) -> range:
     """Return the range of positions with the user and the password; references are not replaced."""
     form = references.masked(url)
@@ -304,6 +323,11 @@ def _absolute_file(rest: str, context: Context) -> str:
             "is a database in memory, of which each process would have its own; name a file, as in"
             " sqlite:////var/lib/psched/psched.db, or write memory: for one that is lost when its"
             " master exits"
+        )
+    if any(option.partition("=")[0] not in _FILE_OPTIONS for option in _options(rest)):
+        raise InvalidValueError(
+            f"has another option than {', '.join(_FILE_OPTIONS)}, which psched would ignore; remove"
+            " it, or choose a path without ?"
         )
     if name.startswith("file:"):
         raise InvalidValueError("must be a path; write sqlite:////FOLDER/FILE without file:")

@@ -1013,6 +1013,11 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
         "sqlite://u:p@db/x",
         "sqlite:///file:x?mode=memory&uri=true",
         "sqlite:///a%20b",
+        "sqlite:////tmp/a b#c?d.db",
+        "sqlite:///a?d=b.db",
+        "sqlite:///x.db?timeout=3&mode=ro",
+        "mysql://u:p@db/x?y",
+        "postgresql://u:p@db/x?sslmode=require&y",
     ],
 )
 def test_a_url_that_could_be_misread_is_refused(url):
