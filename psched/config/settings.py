@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-from psched.base import lease_times
+from psched.base import file_rights, lease_times
 from psched.base.compression import LARGEST
 from psched.base.log_lines import FORMATS
 from psched.config import redis_urls, references, urls
@@ -320,7 +320,8 @@ class Config(MonitorSettings):
 
     exec_type: Annotated[bool | tuple[str, ...] | None, Programs()] = None
     """Programs that tasks of type exec are allowed to run: any (on), none (off), or those in a
-    list. None means any; but none if exec or script is set."""
+    list. None means any if only_this_user_adds_rows and neither exec nor script is set, else
+    none."""
 
     only: Annotated[tuple[str, ...], Names("a type")] = ()
     """Types of task that the workers of this host run; an empty list means all types."""
@@ -361,8 +362,19 @@ class Config(MonitorSettings):
     def allowed_programs(self) -> bool | tuple[str, ...]:
         """The programs that tasks of type exec are allowed to run; True means any, False none."""
         if self.exec_type is None:
-            return not (self.exec or self.script)
+            return not (self.exec or self.script) and self.only_this_user_adds_rows
         return self.exec_type
+
+    @property
+    def only_this_user_adds_rows(self) -> bool:
+        """Whether the store is a local file that only this user and root may write, or in memory.
+
+        Then whoever may add a row may run any program as this user anyway.
+        """
+        file = urls.file_of(self.url)
+        if ":" in self.type:
+            return False
+        return self.url == urls.MEMORY or (file is not None and file_rights.only_mine(file))
 
     @property
     def has_exec_handler(self) -> bool:
@@ -371,7 +383,9 @@ class Config(MonitorSettings):
         A dispatch with a route for the type is not considered, because clients do not load it.
         """
         is_left = bool(self.only) and "exec" not in self.only
-        return not is_left and self.allowed_programs is not False
+        # Without the setting, the workers decide, who may be other users, or on other hosts.
+        allowed = not (self.exec or self.script) if self.exec_type is None else self.exec_type
+        return not is_left and allowed is not False
 
     @property
     def tls(self) -> Tls | None:

@@ -8,13 +8,13 @@ and many more) or the working folder, because either can make a harmless program
 """
 
 import os
-import pwd
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from psched.base.errors import NotAllowedError
+from psched.base.file_rights import user_name
 from psched.config import Config
 
 _REFUSED = ("shell", "env", "cwd")
@@ -30,7 +30,7 @@ def check_enabled(allowed: bool | Sequence[str]) -> None:  # noqa: FBT001  # the
     if allowed is False:
         raise NotAllowedError(
             "exec_type is off: rows of type exec run nothing here; set exec_type to on, or to a"
-            " list of programs"
+            " list of programs (without it, it is on only if nobody else may add rows)"
         )
 
 
@@ -99,7 +99,13 @@ def describe_programs(settings: Config) -> str:
             " only does not name it"
         )
     if allowed is True:
-        return f"rows may run any program as user {user}: exec_type is on"
+        why = "exec_type is on" if settings.exec_type else "only this user may add rows (exec_type)"
+        return f"rows may run any program as user {user}: {why}"
+    if allowed is False and settings.exec_type is None and not (settings.exec or settings.script):
+        return (
+            f"rows cannot choose a program, because others than user {user} may add rows: set"
+            " exec_type to on, or to a list of programs"
+        )
     if allowed is False:
         why = "" if settings.exec_type is False else ", because one handler serves every type"
         return f"rows cannot choose a program: exec_type is off{why}"
@@ -126,11 +132,3 @@ def _which(program: str) -> str | None:
         return None
     return None if path is None else str(Path(path).absolute())
 
-
-def user_name() -> str:
-    """The name of this process's effective user; the user's number, if the user has no name."""
-    number = os.geteuid()
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)

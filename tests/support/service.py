@@ -203,6 +203,8 @@ class Service:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._settings: dict[str, object] = {**SETTINGS, "url": url}
+        if not url.startswith(("sqlite", "memory")):
+            self._settings["exec_type"] = True  # off by default, as others may write to a server
         self._masters: list[Master] = []
         for name in "recorder.py", "lasting_process.py":
             shutil.copy(SUPPORT / name, folder)

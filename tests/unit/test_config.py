@@ -1665,7 +1665,7 @@ def test_true_and_false_are_the_only_answers(given):
 def test_the_shipped_file_is_the_defaults_but_for_what_it_explains(tmp_path):
     shipped = load(SHIPPED, environ={"HOME": "/home/ann"}, cwd=tmp_path)
     url = "sqlite:////var/lib/psched/psched.db"
-    assert shipped == take({"alive_time": 60, "exec_type": True, "url": url, "create_table": True})
+    assert shipped == take({"alive_time": 60, "url": url, "create_table": True})
 
 
 def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_table():
@@ -1683,11 +1683,10 @@ def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_t
 
 def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
     set_here = set(yaml.safe_load(SHIPPED.read_text()))
-    # exec_type decides who can run code, and url which database root and the service share, so the
-    # file sets both explicitly.
+    # url decides which database root and the service share, so the file sets it explicitly.
     # The default of processors depends on the host, so it is none of the declared defaults.
     said = {name for name, s in SETTINGS.items() if s.default is not None}
-    said |= {"exec_type", "processors", "url"}
+    said |= {"processors", "url"}
     assert set_here == said
 
 

@@ -1,8 +1,11 @@
 """Tests of which programs rows of type ``exec`` are allowed to run."""
 
+import os
+
 import pytest
 
 from psched.base.errors import ConfigError, NotAllowedError
+from psched.base.file_rights import only_mine, user_name
 from psched.config import from_mapping
 from psched.handlers.permissions import (
     check_fields,
@@ -81,6 +84,95 @@ def test_it_is_off_by_default_only_where_one_handler_serves_every_type():
     assert settings(exec_type=True).with_settings(exec="true").allowed_programs is True
 
 
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("sqlite:///{}/x.db", True),
+        ("memory:", True),
+        ("mysql://u@localhost/x", False),
+        ("mysql:///x?unix_socket=/run/m.sock", False),
+        ("postgresql:///x", False),
+        ("redis://localhost", False),
+        ("unix:///run/redis.sock", False),
+    ],
+)
+def test_by_default_it_is_on_only_if_nobody_else_may_add_rows(tmp_path, url, meant):
+    found = settings(url=url.format(f"/{tmp_path}"))
+    assert found.allowed_programs is meant
+    # What a client may declare does not depend on it: workers decide.
+    assert found.has_exec_handler
+    assert settings(url=found.url, exec_type=True).allowed_programs is True
+    assert settings(url=found.url, exec_type=False).allowed_programs is False
+
+
+def test_a_store_of_a_user_s_own_is_not_trusted_whatever_its_url(tmp_path):
+    found = settings(type="a:B", url=f"sqlite:////{tmp_path}/x.db")
+    assert found.allowed_programs is False
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+class TestOnlyMine:
+    """Whether nobody else may write a database's file."""
+
+    @pytest.fixture
+    def file(self, tmp_path):
+        folder = tmp_path / "above" / "folder"
+        folder.mkdir(parents=True)
+        (folder / "x.db").touch()
+        return folder / "x.db"
+
+    @pytest.mark.parametrize(
+        ("place", "mode"),
+        [
+            ("above/folder/x.db", 0o666),
+            ("above/folder/x.db", 0o646),
+            ("above/folder", 0o777),
+            ("above/folder", 0o1777),
+            ("above", 0o777),
+        ],
+    )
+    def test_not_if_everybody_may_write_or_replace_it(self, tmp_path, file, place, mode):
+        assert only_mine(file)
+        (tmp_path / place).chmod(mode)
+        assert not only_mine(file)
+        assert settings(url=f"sqlite:////{file}").allowed_programs is False
+
+    def test_but_above_its_folder_nobody_may_replace_another_s_with_a_sticky_bit(self, file):
+        file.parent.parent.chmod(0o1777)
+        assert only_mine(file)
+
+    @as_root
+    @pytest.mark.parametrize("place", ["above/folder/x.db", "above/folder", "above"])
+    def test_not_if_it_belongs_to_another_user(self, tmp_path, file, place):
+        os.chown(tmp_path / place, 65534, 0)
+        assert not only_mine(file)
+
+    @as_root
+    @pytest.mark.parametrize(("group", "meant"), [(0, True), (65534, False), (54321, False)])
+    def test_a_group_may_write_it_if_it_is_one_s_own(self, file, group, meant):
+        os.chown(file, 0, group)
+        file.chmod(0o664)
+        assert only_mine(file) is meant
+
+    @pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777])
+    def test_without_a_file_it_depends_on_where_it_will_be_made(self, file, mode):
+        missing = file.parent / "not" / "yet" / "x.db"
+        file.parent.chmod(mode)
+        assert only_mine(missing) is (mode == 0o755)
+
+    def test_a_link_must_be_as_safe_as_what_it_leads_to(self, tmp_path, file):
+        link = tmp_path / "link.db"
+        link.symlink_to(file)
+        assert only_mine(link)
+        file.parent.chmod(0o777)
+        assert not only_mine(link)
+        file.parent.chmod(0o755)
+        tmp_path.chmod(0o777)
+        assert not only_mine(link)
+
+
 @pytest.mark.parametrize("command", ["report", "./report", "../{}/report", "{}/report", "alias"])
 def test_a_command_is_compared_by_the_file_that_it_leads_to(programs, command):
     asked = command.format(programs if command.startswith("{") else programs.name)
@@ -139,8 +231,14 @@ def test_it_is_told_describe_programs():
     def told(**given):
         return describe_programs(settings(**given))
 
+    assert told(exec_type=True).startswith(FREE)
+    assert told(exec_type=True).endswith(": exec_type is on")
     assert told().startswith(FREE)
-    assert told().endswith(": exec_type is on")
+    assert told().endswith(": only this user may add rows (exec_type)")
+    assert told(url="mysql://u:p@db/x") == (
+        f"rows cannot choose a program, because others than user {user_name()} may add rows: set"
+        " exec_type to on, or to a list of programs"
+    )
     assert told(only=["exec"]).startswith(FREE)
     assert "because the setting only does not name it" in told(only=["mail"])
     assert told(exec_type=False) == "rows cannot choose a program: exec_type is off"

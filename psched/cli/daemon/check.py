@@ -15,6 +15,7 @@ from psched.base.errors import (
     MissingTableError,
     PschedError,
 )
+from psched.base.file_rights import user_name
 from psched.base.log import STANDARD
 from psched.base.retry import retry_while_unavailable
 from psched.cli.daemon import worker_options
@@ -37,7 +38,6 @@ from psched.handlers.permissions import (
     describe_programs,
     describe_triggers,
     find_missing,
-    user_name,
 )
 from psched.service.functions.app import App
 from psched.service.monitor_boot import check_metrics

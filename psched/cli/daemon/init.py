@@ -14,6 +14,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.progress import quiet_option
 from psched.core.store_protocol import PlansInit, Store
+from psched.handlers.permissions import describe_programs
 
 _PATIENCE = 1.0
 """Seconds of work after which the command says what it does."""
@@ -42,6 +43,7 @@ def init(location: ConfigLocation, *, quiet: bool, plan: bool) -> None:
     for line in lines:
         click.echo(line)
     click.echo(f"{settings.table} on {settings.safe_url} is ready")
+    click.echo(f"programs: {describe_programs(settings)}")
 
 
 def _print_plan(store: Store, name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from psched.base.errors import ConfigError
-from psched.handlers.permissions import user_name
+from psched.base.file_rights import user_name
 
 UNIT_USER = "psched"
 """The user of the systemd unit that psched ships; systemd/psched.sysusers.conf creates it."""
