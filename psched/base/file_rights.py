@@ -9,8 +9,8 @@ from pathlib import Path
 _ROOT = 0
 
 
-def refusal(path: Path, *, sticky: bool = False) -> str | None:
-    """Why another user may write a regular file or a folder; None if nobody else but root may.
+def refusal(path: Path, *, sticky: bool = False, owner: bool = True) -> str | None:
+    """Why another user may write a file or a folder; None if nobody else but root may.
 
     It says nothing against a file of somebody who has no account here, nor against a file system
     that is mounted read-only: both are usual in containers. The group is not considered, because a
@@ -20,43 +20,36 @@ def refusal(path: Path, *, sticky: bool = False) -> str | None:
         path: the file or folder; links are followed.
         sticky: whether a folder is accepted in which everybody may create files, but nobody may
             replace those of others (``/tmp``).
+        owner: False if its owner may be anybody.
     """
-    if open_to_all(path, sticky=sticky):
-        return f"{path} may be written by everybody on this host; run `chmod o-w` on it"
     try:
-        owner = path.stat().st_uid
-        if owner in (_ROOT, os.geteuid()) or _is_fixed(path) or not _is_file(path):
+        found = path.stat()
+        if not _may_change(path):
             return None
-        name = pwd.getpwuid(owner).pw_name
+        if found.st_mode & stat.S_IWOTH and not (sticky and found.st_mode & stat.S_ISVTX):
+            return f"{path} may be written by everybody on this host; run `chmod o-w` on it"
+        if not owner or found.st_uid in (_ROOT, os.geteuid()):
+            return None
+        other, user = pwd.getpwuid(found.st_uid).pw_name, user_name()
     except (OSError, KeyError):
         return None
-    user = user_name()
     return (
-        f"{path} belongs to user {name}, who could choose what user {user} runs; give it to root or"
-        f" {user}, or do this as user {name}"
+        f"{path} belongs to user {other}, who could choose what user {user} runs; give it to root"
+        f" or {user}, or do this as user {other}"
     )
 
 
-def refusal_of_file(path: Path) -> str | None:
-    """The same for a file together with its folder, and with those of the file that it links to."""
-    places = (path.absolute(), path.absolute().parent, Path(os.path.realpath(path)).parent)
-    return next(filter(None, (refusal(place, sticky=True) for place in places)), None)
-
-
-def open_to_all(path: Path, *, sticky: bool = False) -> bool:
-    """Whether everybody on this host may write a regular file, or a folder."""
-    try:
-        mode = path.stat().st_mode
-        open_ = bool(mode & stat.S_IWOTH) and _is_file(path) and not _is_fixed(path)
-    except OSError:
-        return False
-    return open_ and not (sticky and mode & stat.S_ISVTX)
+def refusal_of_file(path: Path, *, owner: bool = True) -> str | None:
+    """The same for a file and its folder, and for the folder of the file that it links to."""
+    places = path.absolute(), path.absolute().parent, Path(os.path.realpath(path)).parent
+    reasons = (refusal(place, sticky=True, owner=owner) for place in places)
+    return next(filter(None, reasons), None)
 
 
 def writable_by_group(path: Path) -> bool:
     """Whether the group of a file or folder may write it; false if it cannot be examined."""
     try:
-        return bool(path.stat().st_mode & stat.S_IWGRP) and _is_file(path) and not _is_fixed(path)
+        return bool(path.stat().st_mode & stat.S_IWGRP) and _may_change(path)
     except OSError:
         return False
 
@@ -68,14 +61,16 @@ def only_mine(path: Path) -> bool:
     everybody may create files is not: whoever creates a journal there changes a database.
     """
     try:
-        return all(_is_private_chain(each) for each in (path.absolute(), Path(os.path.realpath(path))))
+        return all(
+            _is_private_chain(each) for each in (path.absolute(), Path(os.path.realpath(path)))
+        )
     except OSError:
         return False
 
 
-def user_name(number: int | None = None) -> str:
-    """The name of a user, or of this process's effective one; the number, if there is no name."""
-    number = os.geteuid() if number is None else number
+def user_name() -> str:
+    """The name of this process's effective user; the user's number, if the user has no name."""
+    number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -112,11 +107,7 @@ def _has_others(group: int) -> bool:
     return not {*found.gr_mem} <= {name, "root"} or (found.gr_name != name and group != _ROOT)
 
 
-def _is_file(path: Path) -> bool:
-    # Devices such as /dev/null and pipes are no files that somebody could have changed.
-    return path.is_file() or path.is_dir()
-
-
-def _is_fixed(path: Path) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
+def _may_change(path: Path) -> bool:
+    # Devices such as /dev/null, and pipes, are no files that somebody could have changed.
+    is_kept = path.is_file() or path.is_dir()
+    return is_kept and not os.statvfs(path).f_flag & os.ST_RDONLY

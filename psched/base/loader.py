@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from psched.base.errors import LoadError, described
+from psched.base.file_rights import refusal, refusal_of_file
 
 
 @contextmanager
@@ -56,6 +57,10 @@ def load_module(name: str) -> ModuleType:
             return _load_file(Path(name))
         if other := loaded_instead(name):
             raise LoadError(f"the module {other}")
+        found = PathFinder.find_spec(name.partition(".")[0])
+        origin = Path((found and found.origin) or os.devnull)
+        if reason := refusal_of_file(origin, owner=False):
+            raise LoadError(f"the module {name!r} is refused: {reason}")
         return importlib.import_module(name)
     except LoadError:
         raise
@@ -108,9 +113,15 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
 
 
 def extend_path(folders: Sequence[str]) -> None:
-    """Insert folders at the beginning of the module search path, in the given order."""
+    """Insert folders at the beginning of the module search path, in the given order.
+
+    Raises:
+        LoadError: another user may write one of them.
+    """
     for folder in reversed(folders):
         if folder not in sys.path:
+            if (reason := refusal(Path(folder))) is not None:
+                raise LoadError(f"no module is loaded from there: {reason}")
             sys.path.insert(0, folder)
 
 
@@ -165,6 +176,8 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise LoadError(f"there is no file {str(path)!r}")
+    if (reason := refusal_of_file(path)) is not None:
+        raise LoadError(f"{str(path)!r} is refused: {reason}")
     name = path.stem
     there = sys.modules.get(name)
     if there is not None and _is_of(there, path):
@@ -196,9 +209,7 @@ def _attribute(module: ModuleType, path: str) -> Any:  # noqa: ANN401
         for part in path.split("."):
             found = getattr(found, part)
     except AttributeError:
-        raise LoadError(
-            f"the module {module.__name__!r} has no {path!r}{_file(module)}"
-        ) from None
+        raise LoadError(f"the module {module.__name__!r} has no {path!r}{_file(module)}") from None
     except (Exception, SystemExit) as error:
         told = described(error)
         raise LoadError(f"{path!r} of the module {module.__name__!r} raised {told}") from error

@@ -1,11 +1,13 @@
 """The command ``psched`` and its subcommands, each of which is imported only when it is called."""
 
+import sys
 from importlib import import_module
 
 import click
 
 from psched.base.loader import gc_paused
 from psched.cli import options
+from psched.config.urls import without_secrets
 from psched.memory import MEMORY
 
 _SUBCOMMANDS = {
@@ -189,6 +191,11 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     schedules. psched COMMAND --help explains a command.
     """
     MEMORY.use_running_master()
+    shown = [without_secrets(each) if "://" in each else each for each in sys.argv]
+    if shown != sys.argv:  # such as a password in --url, which ps would show to every user
+        from psched.process.kernel import set_title  # noqa: PLC0415  # it is rarely needed
+
+        set_title(" ".join(shown[1:]))
     context.obj = options.ConfigLocation(config, environment)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from psched.base.file_rights import refusal_of_file
 from psched.config.kinds import Kind
 from psched.config.problems import InvalidValueError
 from psched.config.references import Context
@@ -21,7 +22,7 @@ class InputFile(Kind):
 
     Args:
         private: whether the file contains a secret. Such a file is refused if every user of the
-            host is allowed to read or change it.
+            host is allowed to read it. Every file is refused if they are allowed to change it.
         needed: whether the file must be readable now. False for a file that only the service needs,
             so that other users can still use the configuration.
     """
@@ -78,6 +79,8 @@ def _content(file: Path, *, private: bool) -> bytes:
                 raise InvalidValueError(
                     "may be read or changed by everybody on this host; run `chmod o= FILE` on it"
                 )
+            if reason := refusal_of_file(file, owner=False):
+                raise InvalidValueError(reason)
             return opened.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no path"

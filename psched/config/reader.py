@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from psched.base.file_rights import refusal_of_file
 from psched.config.kinds import RawValue, without_lines
 from psched.config.problems import Problem, config_error, safe_name
 from psched.config.references import Context
@@ -144,7 +145,11 @@ def _settings_in(
 
 def _content(source: _Source) -> str:
     try:
-        return source.path.read_text(encoding="utf-8-sig")
+        content = source.path.read_text(encoding="utf-8-sig")
+        # Examined afterwards, so that nobody can have replaced what was read by something else.
+        if (refusal := refusal_of_file(source.path)) is None:
+            return content
+        text = f"is refused, because whoever may write it can run code: {refusal}"
     except OSError as error:
         text = f"cannot be read: {error.strerror} ({source.reason})"
     except UnicodeDecodeError:

@@ -69,14 +69,8 @@ _TLS_OPTIONS = {
 options in a url that concern TLS."""
 
 
-_FILE_OPTIONS = (
-    "timeout",
-    "isolation_level",
-    "detect_types",
-    "check_same_thread",
-    "cached_statements",
-)
-"""The options of Python's SQLite driver. Those of SQLite itself need a url, which psched refuses."""
+_FILE_OPTIONS = ("timeout", "isolation_level", "detect_types", "check_same_thread")
+"""Options of Python's SQLite driver; those of SQLite itself need a ``file:``, which is refused."""
 
 
 class Url(Kind):

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -10,6 +11,7 @@ from psched.application.dispatch import Dispatch, check_handler
 from psched.application.router import load_dispatch
 from psched.application.task import Task
 from psched.base.errors import LoadError
+from psched.base.file_rights import refusal_of_file
 from psched.config import Config
 from psched.handlers.exec import Exec, Program
 from psched.handlers.push import Push
@@ -64,11 +66,13 @@ def load_handlers(settings: Config) -> Dispatch | None:
 
 def _program(command: Sequence[str]) -> type[Program]:
     """A handler that runs a program, with the task's key as its last argument."""
-    if shutil.which(command[0]) is None:
+    if (path := shutil.which(command[0])) is None:
         raise LoadError(
             f"exec: there is no executable program {command[0]!r}; write the path of its file, and"
             " its arguments as separate items"
         )
+    if reason := refusal_of_file(Path(path), owner=False):
+        raise LoadError(f"exec: {reason}")
 
     class Command(Program):
         def __init__(self, task: Task) -> None:

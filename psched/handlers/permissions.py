@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.base.errors import NotAllowedError
-from psched.base.file_rights import user_name
+from psched.base.file_rights import refusal_of_file, user_name
 from psched.config import Config
 
 _REFUSED = ("shell", "env", "cwd")
@@ -79,6 +79,8 @@ def find_listed(command: str, programs: Sequence[str]) -> str:
         if path is None or os.path.realpath(path) != str(file):
             continue
         if Path(path).name in (Path(asked).name, file.name):
+            if reason := refusal_of_file(Path(path), owner=False):
+                raise NotAllowedError(f"exec_type lists {program}, but {reason}")
             return path
     raise NotAllowedError(
         f"exec_type does not list {command!r}, which is {file}: rows may run {', '.join(programs)}"
@@ -131,4 +133,3 @@ def _which(program: str) -> str | None:
     except ValueError:  # the name contains a NUL
         return None
     return None if path is None else str(Path(path).absolute())
-

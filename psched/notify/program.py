@@ -11,8 +11,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from shutil import which
 
 from psched.base.clock import Clock, SystemClock
+from psched.base.file_rights import refusal_of_file
 from psched.base.texts import brief
 from psched.core.history.redaction import Redaction
 from psched.notify import guard
@@ -50,6 +53,8 @@ def run(
     Raises:
         DeliveryError: it could not be started, did not end in time, or did not exit with 0.
     """
+    if (path := which(command[0])) and (reason := refusal_of_file(Path(path), owner=False)):
+        raise DeliveryError(f"{command[0]} is not run: {reason}", retry=True)
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as report:
         try:

@@ -19,6 +19,7 @@ from psched.base.errors import ConfigError
 from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
+from psched.config.remarks import remarks
 from psched.master import leftover_processes, nonce_file
 from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
@@ -86,6 +87,8 @@ def run_configured(
             os.write(ready, b".")
             os.close(ready)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
+        for remark in remarks(settings):
+            _log.warning("%s", remark)
         read_spec = ConfigSource(given, environment, overrides, journal).read_spec
         return _run(read_spec, inbox, journal, terminal, cgroup, hidden=hidden)
 

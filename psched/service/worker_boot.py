@@ -18,6 +18,7 @@ from psched.base.log import Log
 from psched.base.texts import brief, cut, visible
 from psched.config import Config, withhold
 from psched.config.monitoring.expect import NO_EXPECTATIONS
+from psched.config.remarks import remarks
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of
 from psched.core.remote_policy import answer_request
@@ -108,6 +109,8 @@ class WorkerBoot:
             }
             for what in (each for each, value in given.items() if value):
                 _log.warning("%s: a master of a program keeps no monitor", what)
+            for remark in remarks(settings):
+                _log.warning("%s", remark)
         try:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)

@@ -23,7 +23,6 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
         ConfigError: the url or the type cannot be used.
     """
     if ":" in settings.type:
-        loader.extend_path(settings.load_path)
         return _by_path(settings.type, settings, clock, rng)
     if path := settings.store_kind.class_path:
         return _by_path(path, settings, clock, rng)
@@ -53,6 +52,8 @@ def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> S
         ConfigError: the class cannot be imported, or the store cannot be created.
     """
     try:
+        if settings.type == path:  # a class of the user's own
+            loader.extend_path(settings.load_path)
         make = loader.load_object(path)
     except LoadError as error:
         raise ConfigError(f"type: {error}") from error

@@ -160,9 +160,9 @@ def load_here(call: Call) -> NextAfter:
         NotLoadedError: the class cannot be imported in this process, or is not allowed.
         InvalidError: the class is invalid.
     """
-    loader.extend_path(call.load_path)
-    _refuse_unlisted(call)
     try:
+        loader.extend_path(call.load_path)
+        _refuse_unlisted(call)
         found = loader.load_object(call.name)
     except LoadError as error:
         problem = str(error)

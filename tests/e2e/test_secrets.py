@@ -4,11 +4,14 @@ import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from support.processes import children
+from support.processes import children, title
 from support.waiting import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -179,3 +182,18 @@ def test_where_proc_is_hidden_it_is_said_and_psched_works(service, without_ptrac
     # The master, monitor and worker, its collector, its fork server, and an idle runner.
     wait_until(lambda: len(master.descendants) <= 6, what="the end of what a task has left")
     assert master.stop() == 0
+
+
+@pytest.mark.parametrize("option", ["--url={}", "--database={}"])
+def test_a_password_on_the_command_line_leaves_the_list_of_processes(tmp_path, option):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+        url = f"mysql://u:Xsecret@127.0.0.1:{silent.getsockname()[1]}/x"
+        command = [sys.executable, "-m", "psched", "list", option.format(url)]
+        env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+        with subprocess.Popen(command, cwd=tmp_path, env=env) as process:
+            try:
+                masked = f"psched list {option.format(url.replace('Xsecret', '***'))}"
+                wait_until(lambda: title(process.pid) == masked, what="another title")
+                assert b"Xsecret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            finally:
+                process.kill()

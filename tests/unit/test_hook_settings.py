@@ -10,7 +10,10 @@ from psched.core.alerts.alert import Rule
 from psched.core.alerts.hooks import hooks_of
 from psched.core.declare import declare
 from psched.core.definition import parse_row
+from psched.core.history.redaction import Redaction
 from psched.core.model import Row
+from psched.notify.delivery import DeliveryError
+from psched.notify.program import run
 
 CANARY = "c4n4ry"
 
@@ -142,6 +145,36 @@ def test_names_of_hooks_have_a_form_and_a_limit():
     assert "must be the name of a hook" in problem({"on_failed": f"https://{CANARY}"})
     assert "names more than 20 hooks" in problem({"on_failed": [f"a{n}" for n in range(21)]})
     assert take({"hooks": TWO, "on_failed": ["ops", "ops"]}).on_failed == ("ops",)
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        (
+            "https://hooks.slack.com/services/T0/B0/abcdefghijklmnopqrstuvwx",
+            {"abcdefghijklmnopqrstuvwx"},
+        ),
+        ("https://example.org/notify?key=abcdefgh%2Fjklmnopq", {"abcdefgh/jklmnopq"}),
+    ],
+)
+def test_the_long_parts_of_a_webhook_s_url_are_secrets_too(url, parts):
+    found = take({"hooks": {"chat": {"webhook": url}}}).secrets
+    assert parts | {url} <= found
+    assert not {"services", "notify", "key", "hooks.slack.com"} & found
+
+
+@pytest.mark.parametrize("hook", [{"command": "./run"}, {"mail": "ops", "sendmail": "./run"}])
+def test_a_program_of_a_hook_that_everybody_may_write_is_told_and_not_run(
+    tmp_path, monkeypatch, hook
+):
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "run"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o777)
+    [told] = problems_here(take({"hooks": {"ops": hook}}).hooks)
+    assert told == f"ops: {program} may be written by everybody on this host; run `chmod o-w` on it"
+    with pytest.raises(DeliveryError, match="is not run: .* may be written by everybody"):
+        run([str(program)], b"", {}, seconds=1, redaction=Redaction(()))
 
 
 def test_secrets_of_hooks_are_not_shown():

@@ -26,6 +26,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
 from psched.config import Config
 from psched.config.monitoring.hooks import problems_here
+from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.history.protocol import KeepsHistory
@@ -68,6 +69,8 @@ def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) 
     _, settings = worker_options.settings_of_run(location, given, words)
     warn_of_other_database(settings)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")
+    for remark in remarks(settings):
+        click.echo(f"  warning: {remark}")
     problems = _Problems()
     with problems.collected():
         _check_handlers(settings)
@@ -188,7 +191,8 @@ def _check_database(settings: Config, problems: _Problems) -> None:
             return
         click.echo(f"database: {settings.safe_url}, table {settings.table}")
         for name, value in facts:
-            click.echo(f"  {name}: {value}")
+            unverified = name == "encrypted" and is_unverified(settings)
+            click.echo(f"  {name}: {value}{', not verified' if unverified else ''}")
         with problems.collected():
             click.echo(f"  history: {_describe_history(store, settings)}")
         with problems.collected():

@@ -10,6 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from psched.base.file_rights import refusal_of_file
 from psched.config import urls
 from psched.config.input_files import InputFile, read_password
 from psched.config.kinds import (
@@ -25,7 +26,7 @@ from psched.config.kinds import (
     SecretText,
     without_lines,
 )
-from psched.config.monitoring.http_url import header_problem, parse
+from psched.config.monitoring.http_url import header_problem, parse, secret_words
 from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
 from psched.config.references import Context
 
@@ -78,7 +79,7 @@ class Webhook:
     @property
     def secrets(self) -> set[str]:
         """The texts that must not be shown, except for what `secret_file` contains."""
-        found = {self.url, self.secret or ""} | urls.secrets(self.url)
+        found = {self.url, self.secret or ""} | urls.secrets(self.url) | secret_words(self.url)
         for name, value in self.headers:
             if _SECRET_HEADER.search(name):
                 found |= {value, value.rpartition(" ")[2]}  # also what follows Bearer or Basic
@@ -335,8 +336,10 @@ def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
                 read_password(hook.secret_file)
             except InvalidValueError as error:
                 yield f"{name}: secret_file: {error}"
-        if program is not None and which(program) is None:
+        if program is not None and (path := which(program)) is None:
             yield f"{name}: {program} is not on this host, or not executable"
+        elif program is not None and (reason := refusal_of_file(Path(path or ""), owner=False)):
+            yield f"{name}: {reason}"
 
 
 def undefined_hooks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,10 +3,14 @@
 import base64
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 PORTS = {"http": 80, "https": 443}
 """The schemes that psched requests, each with its standard port."""
+
+_SHORTEST_SECRET = 16
+"""A part of a URL with fewer characters, such as ``ping``, is no secret. The identifier of a check
+has 36 characters, a ping key has 22, and the last part of a URL of Slack 24."""
 
 _HOST = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]*:[0-9a-f:.]*")
 """A name, or an IPv6 address without the name of an interface."""
@@ -76,3 +80,14 @@ def header_problem(name: str, value: str) -> str | None:
     if not _HEADER_VALUE.fullmatch(value):
         return "contains a line break or another control character"
     return None
+
+
+def secret_words(url: str) -> set[str]:
+    """The parts of a URL's path and query that are so long that they may be secret, also decoded.
+
+    Many receivers trust whoever knows such a part.
+    """
+    parts = urlsplit(url)
+    words = re.split("[/?&=]", f"{parts.path}?{parts.query}")
+    found = {word for word in words if len(word) >= _SHORTEST_SECRET}
+    return found | {*map(unquote, found)}

@@ -14,7 +14,7 @@ from typing_extensions import override
 from psched.base.stable_hash import stable_hash
 from psched.config import urls
 from psched.config.kinds import FrozenMapping, Kind, MatchingText, RawValue
-from psched.config.monitoring.http_url import parse
+from psched.config.monitoring.http_url import parse, secret_words
 from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError, safe_name
 from psched.config.references import Context
 
@@ -28,10 +28,6 @@ LONGEST_NAME = 64
 """The most characters in the name of a ping."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
-
-_SHORTEST_SECRET = 16
-"""A part of a URL with fewer characters, such as ``ping``, is no secret. The identifier of a check
-has 36 characters, and a ping key has 22."""
 
 _LONGEST_SLUG = 100
 _DIGITS = 8
@@ -60,9 +56,7 @@ class Pings(FrozenMapping[str]):
             parts = urlsplit(url)
             if parts.path != f"/{KEY}":
                 found.add(url.partition(f"/{KEY}")[0])
-            words = re.split("[/?&=]", f"{parts.path}?{parts.query}")
-            found |= {word for word in words if len(word) >= _SHORTEST_SECRET}
-            found |= urls.secrets(url)
+            found |= secret_words(url) | urls.secrets(url)
         return (found | {*map(unquote, found)}) - {""}
 
 
