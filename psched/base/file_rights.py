@@ -6,8 +6,6 @@ import pwd
 import stat
 from pathlib import Path
 
-_ROOT = 0
-
 
 def refusal(path: Path, *, sticky: bool = False, owner: bool = True) -> str | None:
     """Why another user may write a file or a folder; None if nobody else but root may.
@@ -28,7 +26,7 @@ def refusal(path: Path, *, sticky: bool = False, owner: bool = True) -> str | No
             return None
         if found.st_mode & stat.S_IWOTH and not (sticky and found.st_mode & stat.S_ISVTX):
             return f"{path} may be written by everybody on this host; run `chmod o-w` on it"
-        if not owner or found.st_uid in (_ROOT, os.geteuid()):
+        if not owner or found.st_uid in (0, os.geteuid()):
             return None
         other, user = pwd.getpwuid(found.st_uid).pw_name, user_name()
     except (OSError, KeyError):
@@ -61,9 +59,7 @@ def only_mine(path: Path) -> bool:
     everybody may create files is not: whoever creates a journal there changes a database.
     """
     try:
-        return all(
-            _is_private_chain(each) for each in (path.absolute(), Path(os.path.realpath(path)))
-        )
+        return all(map(_is_private_chain, (path.absolute(), Path(os.path.realpath(path)))))
     except OSError:
         return False
 
@@ -87,7 +83,7 @@ def _is_private_chain(path: Path) -> bool:
 
 def _is_private(path: Path, *, sticky: bool = False) -> bool:
     found = path.stat()
-    if found.st_uid not in (_ROOT, os.geteuid()):
+    if found.st_uid not in (0, os.geteuid()):
         return False
     if sticky and found.st_mode & stat.S_ISVTX:
         return True
@@ -97,14 +93,14 @@ def _is_private(path: Path, *, sticky: bool = False) -> bool:
 
 def _has_others(group: int) -> bool:
     """Whether a group may have another member than this user and root."""
+    name = user_name()
     try:
         found = grp.getgrgid(group)
     except KeyError:
         return True
-    name = user_name()
     # Who has a group as the main one is not listed in it. It is this user alone in the group that
     # has this user's name.
-    return not {*found.gr_mem} <= {name, "root"} or (found.gr_name != name and group != _ROOT)
+    return not {*found.gr_mem} <= {name, "root"} or (found.gr_name != name and group != 0)
 
 
 def _may_change(path: Path) -> bool:

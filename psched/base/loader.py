@@ -49,49 +49,43 @@ def load_module(name: str) -> ModuleType:
     """Import a module by its name or by the path of its .py file.
 
     Raises:
-        LoadError: there is no such module, its code raised an exception, or a module with its name
-            was loaded from another file before.
+        LoadError: there is no such module, its code raised an exception, or there is an
+            `objection`.
     """
+    if not name.endswith(".py") and (reason := objection(name)):
+        raise LoadError(f"the module {name!r} is refused: {reason}")
     try:
         if name.endswith(".py"):
             return _load_file(Path(name))
-        if other := loaded_instead(name):
-            raise LoadError(f"the module {other}")
-        found = PathFinder.find_spec(name.partition(".")[0])
-        origin = Path((found and found.origin) or os.devnull)
-        if reason := refusal_of_file(origin, owner=False):
-            raise LoadError(f"the module {name!r} is refused: {reason}")
         return importlib.import_module(name)
-    except LoadError:
-        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(
                 f"there is no module {name!r} on the load path ({_path()}); set load_path, or -I"
             ) from None
-        other = loaded_instead(_lacking(error))
-        told = f"{described(error)}; {other}" if other else described(error)
+        told = "; ".join(filter(None, (described(error), objection(_lacking(error)))))
         raise LoadError(f"importing {name!r} failed: {told}") from error
 
 
-def loaded_instead(name: str) -> str:
-    """Say which module was loaded in place of the one that is first on the path; else empty.
+def objection(name: str) -> str | None:
+    """Say why the module that is first on the path would not be loaded, or must not be.
 
     A module of Python's own, such as ``calendar``, may be loaded long before ``load_path`` is set,
-    and then Python looks for no other with this name.
+    and then Python looks for no other with this name. Or everybody may write the file.
 
     Args:
         name: the module's name; if it is dotted, its first part counts.
     """
     first = name.partition(".")[0]
-    loaded, spec = sys.modules.get(first), PathFinder.find_spec(first)
-    if loaded is None or spec is None or spec.origin is None or first == "__main__":
-        return ""
+    spec = PathFinder.find_spec(first)
+    if spec is None or spec.origin is None or first == "__main__":
+        return None
     built_in = first in sys.builtin_module_names
-    file = "a part of Python itself" if built_in else getattr(loaded, "__file__", None)
-    if file is None or os.path.realpath(file) == os.path.realpath(spec.origin):
-        return ""
-    return f"{first!r} is {file}, which was loaded first; give {spec.origin} another name"
+    loaded = getattr(sys.modules.get(first), "__file__", None)
+    file = "a part of Python itself" if built_in else loaded
+    if file is not None and os.path.realpath(file) != os.path.realpath(spec.origin):
+        return f"{first!r} is {file}, which was loaded first; give {spec.origin} another name"
+    return refusal_of_file(Path(spec.origin), owner=False)
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401

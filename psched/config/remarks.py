@@ -18,8 +18,7 @@ _VERIFYING = re.compile(r"sslmode=verify|sslrootcert=|ssl_ca=|ssl_verify_\w+=(tr
 def remarks(settings: Config) -> Iterator[str]:
     """Yield warnings about who else may write the code, read secrets, or pose as the server."""
     file = settings.origin
-    places = {*map(Path, settings.load_path), *([] if file is None else [file, file.parent])}
-    for place in sorted(places):
+    for place in sorted({*map(Path, settings.load_path), *((file, file.parent) if file else ())}):
         if writable_by_group(place):
             yield f"the group of {place} may write it, and so choose what runs: run `chmod g-w`"
     if file is not None and _is_open_secret(file, settings):

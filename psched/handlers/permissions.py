@@ -103,13 +103,12 @@ def describe_programs(settings: Config) -> str:
     if allowed is True:
         why = "exec_type is on" if settings.exec_type else "only this user may add rows (exec_type)"
         return f"rows may run any program as user {user}: {why}"
-    if allowed is False and settings.exec_type is None and not (settings.exec or settings.script):
-        return (
-            f"rows cannot choose a program, because others than user {user} may add rows: set"
-            " exec_type to on, or to a list of programs"
-        )
     if allowed is False:
-        why = "" if settings.exec_type is False else ", because one handler serves every type"
+        why = ""
+        if settings.exec or settings.script:
+            why = ", because one handler serves every type" if settings.exec_type is None else ""
+        elif settings.exec_type is None:
+            why = f", because others than user {user} may add rows; set it to on, or to a list"
         return f"rows cannot choose a program: exec_type is off{why}"
     return f"rows may run these programs as user {user}: {', '.join(allowed)} (exec_type)"
 

@@ -166,9 +166,9 @@ def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int
 
 
 def describe(pid: int) -> str:
-    """A process's pid, name and state, for a log line. State D is an uninterruptible sleep.
+    """A process's pid, name and state, for a log line; and whose it is, if it may not be killed.
 
-    It also says whose the process is, if this user may not kill it: a task may have run sudo.
+    State D is an uninterruptible sleep.
     """
     with suppress(OSError):
         state = _stat(pid)

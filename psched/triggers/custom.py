@@ -232,7 +232,7 @@ def _refuse_unlisted(call: Call) -> None:
     if call.triggers is None:
         if not loader.is_below(module, call.load_path):
             folders = ", ".join(call.load_path) or "which is empty"
-            fix = loader.loaded_instead(module) or (
+            fix = loader.objection(module) or (
                 "set load_path, or name the module in the setting triggers"
             )
             raise NotLoadedError(

@@ -32,7 +32,7 @@ def problem(file):
     with pytest.raises(ConfigError) as found:
         load(environ={}, cwd=file.parent.parent)
     assert str(refused.value) == str(found.value)
-    with pytest.raises(ConfigError, match="may be written by|belongs to"):
+    with pytest.raises(ConfigError, match=r"may be written by|belongs to"):
         read_raw(file)
     return str(refused.value)
 
@@ -170,7 +170,7 @@ def test_a_server_is_verified_by_its_authority(tmp_path):
     assert not is_unverified(from_mapping({"url": url, "ssl_ca": str(authority)}))
     assert is_unverified(from_mapping({"url": url, "ssl_verify": "none"}))
     authority.chmod(0o666)
-    with pytest.raises(ConfigError, match="ssl_ca: .*may be written by everybody"):
+    with pytest.raises(ConfigError, match=r"ssl_ca: .*may be written by everybody"):
         from_mapping({"url": url, "ssl_ca": str(authority)})
 
 

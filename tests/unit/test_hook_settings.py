@@ -173,7 +173,7 @@ def test_a_program_of_a_hook_that_everybody_may_write_is_told_and_not_run(
     program.chmod(0o777)
     [told] = problems_here(take({"hooks": {"ops": hook}}).hooks)
     assert told == f"ops: {program} may be written by everybody on this host; run `chmod o-w` on it"
-    with pytest.raises(DeliveryError, match="is not run: .* may be written by everybody"):
+    with pytest.raises(DeliveryError, match=r"is not run: .* may be written by everybody"):
         run([str(program)], b"", {}, seconds=1, redaction=Redaction(()))
 
 

@@ -236,8 +236,8 @@ def test_it_is_told_describe_programs():
     assert told().startswith(FREE)
     assert told().endswith(": only this user may add rows (exec_type)")
     assert told(url="mysql://u:p@db/x") == (
-        f"rows cannot choose a program, because others than user {user_name()} may add rows: set"
-        " exec_type to on, or to a list of programs"
+        "rows cannot choose a program: exec_type is off, because others than user"
+        f" {user_name()} may add rows; set it to on, or to a list"
     )
     assert told(only=["exec"]).startswith(FREE)
     assert "because the setting only does not name it" in told(only=["mail"])
