@@ -199,8 +199,7 @@ def open_database(request, tmp_path):
             yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
             return
         server = request.getfixturevalue(f"{kind}_server")
-        copied = has_tables and kind != "redis"
-        name = create_database(server) if copied else server.create_database()
+        name = create_database(server) if has_tables else server.create_database()
         yield Database(kind=kind, url=server.url(name), server=server)
         if not server.running:  # a test may kill it, and need not mend it
             server.start()

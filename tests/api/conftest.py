@@ -63,9 +63,8 @@ def settings(database):
 
 
 @pytest.fixture
-def schedules(settings):
+def schedules(settings):  # the tables are there, see support.tables
     """The API as `psched.open` gives it."""
-    make_store(settings.url).init()
     with psched.open(settings) as schedules:
         yield schedules
 

@@ -14,19 +14,19 @@ from psched.core.history.records import Fate, Outcome, WorkerRecord
 from psched.core.operations.overview import RUNNING
 from psched.testing import ManualClock
 from support.run_records import run_record
+from support.tables import fill_sqlite
 
 LATER = 4_000_000_000
 
 
 @pytest.fixture
 def url(tmp_path):
-    return f"sqlite:///{tmp_path}/psched.db"
+    return fill_sqlite(tmp_path / "psched.db")
 
 
 @pytest.fixture
 def schedules(url):
     with psched.open({"url": url}) as opened:
-        opened._store.init()
         yield opened
 
 
@@ -175,7 +175,6 @@ class Away:
 @pytest.mark.parametrize("name", ["overview", "workers", "durations", "failures"])
 def test_a_store_that_is_away_leaves_what_was_known_and_what_the_masters_say(url, name):
     with psched.open({"url": url, "redact": ["password"]}) as schedules:
-        schedules._store.init()
         schedules._send = lambda request: request()  # without repetitions
         schedules.add("k", "t", next_time=1_000_000_000)
         schedules.add("next", cron="0 * * * *", next_time=LATER)

@@ -46,8 +46,7 @@ class TestRedisStore(
 ):
     @pytest.fixture
     def backend_factory(self, database):
-        with store_factory(database.url) as open_store:
-            open_store().init()
+        with store_factory(database.url) as open_store:  # it is ready, see support.tables
             yield open_store
 
     @pytest.fixture

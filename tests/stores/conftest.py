@@ -13,8 +13,7 @@ from support.stores import LONG, Sql, store_factory
 def open_store(database):
     """A function that opens a further store on the test's database, which is initialised."""
     with store_factory(database.url) as factory:
-        factory().init()
-        yield factory
+        yield factory  # the tables are there, see support.tables
 
 
 @pytest.fixture

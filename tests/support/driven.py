@@ -14,6 +14,7 @@ from psched.core.model import Row
 from psched.testing import ManualClock, WorkerDriver
 from support.store_clock import StoreClock, store_clock
 from support.stores import Sql, make_store
+from support.tables import fill_sqlite
 
 START = 1_700_000_000
 """Unix seconds at which these tests begin."""
@@ -137,11 +138,10 @@ class DrivenHost:
 @contextlib.contextmanager
 def driven_host(folder: Path) -> Iterator[DrivenHost]:
     """A host whose clock stands still."""
-    url = f"sqlite:///{folder}/psched.db"
+    url = fill_sqlite(folder / "psched.db")
     with store_clock(url, start=START) as database_clock:
         clock = SharedClock(database_clock)
         store = make_store(url, clock=clock)
-        store.init()
         settings, nonces = from_mapping({"url": url}), map(str, count())
         with ScheduleCollection(
             store, settings, clock=clock, draw_nonce=lambda: next(nonces)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.servers import MariaDB, PostgreSQL, SqlServer
+from support.servers import MariaDB, PostgreSQL, Redis, SqlServer
 from support.stores import store_factory
 
 INITIALISED_BY = frozenset({"backend_factory", "each_service", "open_store", "schedules"})
@@ -22,13 +22,18 @@ def init(url: str) -> None:
         open_store().init()
 
 
-def fill_sqlite(path: Path) -> None:
-    """Make a file of SQLite that has the tables."""
+def fill_sqlite(path: Path) -> str:
+    """Make a file of SQLite that has the tables; return its url."""
     path.write_bytes(_sqlite_file())
+    return f"sqlite:///{path}"
 
 
-def create_database(server: SqlServer) -> str:
+def create_database(server: SqlServer | Redis) -> str:
     """Create a database that has the tables; return its name."""
+    if isinstance(server, Redis):  # there is little to copy
+        name = server.create_database()
+        init(server.url(name))
+        return name
     if isinstance(server, PostgreSQL):
         return server.create_database(template=_postgresql_template(server))
     assert isinstance(server, MariaDB)

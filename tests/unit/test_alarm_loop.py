@@ -18,6 +18,7 @@ from psched.monitor.delivering import Deliveries
 from psched.monitor.outage import PATIENCE, Outage
 from psched.testing import ManualClock
 from support.proxy import Proxy
+from support.tables import fill_sqlite
 from support.waiting import wait_until
 
 ALERT = Alert(key="key", rule="late", since=1, text="it is late", on_raise=("ops",))
@@ -88,9 +89,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path):
-    made = Bench(f"sqlite:///{tmp_path}/psched.db")
-    made.store.init()
-    return made
+    return Bench(fill_sqlite(tmp_path / "psched.db"))
 
 
 def test_what_is_raised_is_logged_and_delivered(bench, caplog):
@@ -132,8 +131,7 @@ def test_a_source_that_fails_is_no_outage_and_keeps_nothing_from_being_told(benc
 
 
 def test_a_table_that_is_not_as_it_should_be_is_no_outage(tmp_path, caplog):
-    bench = Bench(f"sqlite:///{tmp_path}/psched.db")
-    bench.store.init()
+    bench = Bench(fill_sqlite(tmp_path / "psched.db"))
     with closing(sqlite3.connect(tmp_path / "psched.db")) as connection:
         connection.execute("DROP TABLE psched_alerts")
     for _ in range(20):
@@ -156,8 +154,7 @@ def test_without_a_table_nothing_is_judged_until_there_is_one(tmp_path, caplog):
 
 
 def test_closed_alerts_are_deleted_when_they_are_old(tmp_path):
-    bench = Bench(f"sqlite:///{tmp_path}/psched.db", keep=3600)
-    bench.store.init()
+    bench = Bench(fill_sqlite(tmp_path / "psched.db"), keep=3600)
     old = Alert(key="old", rule="late", since=1, text="late")
     bench.store.close_alerts(bench.store.raise_alerts([old]), "over")
     bench.settle()

@@ -15,6 +15,7 @@ from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.model import CANCELLED, QUARANTINED, WAITING, Row
 from psched.testing import ManualClock
+from support.tables import fill_sqlite
 
 HOUR = 3_600_000
 
@@ -26,7 +27,6 @@ class Bench:
         self.settings = from_mapping({"url": url, **settings})
         self.clock = ManualClock()
         self.store = self.new_store()
-        self.store.init()
         self.written = 0
 
     def new_store(self):
@@ -85,7 +85,7 @@ def hooks_of(rule, settings):
 
 @pytest.fixture
 def bench(tmp_path):
-    return Bench(f"sqlite:///{tmp_path}/psched.db")
+    return Bench(fill_sqlite(tmp_path / "psched.db"))
 
 
 def test_a_failure_raises_an_alert_and_the_next_success_closes_it(bench):
@@ -353,7 +353,7 @@ def test_an_extra_run_counts_as_a_run_of_its_schedule(bench):
 
 
 def test_a_task_that_is_gone_tells_the_hooks_of_its_type(tmp_path):
-    bench = Bench(f"sqlite:///{tmp_path}/psched.db", types={"default": {"max_attempts": 7}})
+    bench = Bench(fill_sqlite(tmp_path / "psched.db"), types={"default": {"max_attempts": 7}})
     monitor = bench.monitor()
     monitor.step()
     bench.run("gone", Outcome.FAILED, Fate.GAVE_UP)
@@ -387,7 +387,7 @@ def test_a_store_that_fails_in_between_is_asked_again_for_the_same(bench):
 
 
 def test_values_of_fields_that_are_redacted_are_not_in_the_text(tmp_path):
-    bench = Bench(f"sqlite:///{tmp_path}/psched.db", redact=["password"])
+    bench = Bench(fill_sqlite(tmp_path / "psched.db"), redact=["password"])
     bench.add("k")
     bench.run("k", Outcome.FAILED, reason='cannot log in: {"password": "secret"}')
     [alert], _ = bench.monitor().step()[:2]

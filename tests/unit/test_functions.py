@@ -11,7 +11,6 @@ from typing import ClassVar
 import pytest
 
 import psched
-from psched.app import make_store, read_config
 from psched.application import Dispatch
 from psched.application.function import TaskFunction
 from psched.application.running import running, running_task
@@ -21,15 +20,14 @@ from psched.config import from_mapping
 from psched.core.columns import parse_options
 from psched.core.definition import parse_row
 from psched.core.model import Row
+from support.tables import fill_sqlite
 
 DEFAULTS = from_mapping({"url": "sqlite:///unused.db"})
 
 
 @pytest.fixture
 def url(tmp_path):
-    url = f"sqlite:///{tmp_path}/psched.db"
-    make_store(read_config({"url": url})).init()
-    return url
+    return fill_sqlite(tmp_path / "psched.db")
 
 
 @pytest.fixture
@@ -230,8 +228,7 @@ def test_a_task_whose_data_do_not_match_the_function_fails(app, data, problem):
 
 
 def test_a_function_that_a_task_runs_pushes_to_the_schedules_of_the_task(app, tmp_path):
-    other = f"sqlite:///{tmp_path}/other.db"
-    make_store(read_config({"url": other})).init()
+    other = fill_sqlite(tmp_path / "other.db")
 
     @app.task("follow")
     def follow(number): ...

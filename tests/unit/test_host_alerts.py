@@ -12,6 +12,7 @@ from psched.core.history.records import WorkerRecord
 from psched.master.totals import Host
 from psched.monitor.host_alerts import QUIET, WAITED, HostAlerts
 from psched.testing import ManualClock
+from support.tables import fill_sqlite
 
 BUSY = Host(slots=4, free=0, due=7, late=WAITED)
 
@@ -23,7 +24,6 @@ class Bench:
         self.settings = from_mapping({"url": url})
         self.clock = ManualClock()
         self.store = self.new_store()
-        self.store.init()
 
     def new_store(self):
         return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311
@@ -63,7 +63,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path):
-    return Bench(f"sqlite:///{tmp_path}/psched.db")
+    return Bench(fill_sqlite(tmp_path / "psched.db"))
 
 
 def step(monitor, seen=None):
