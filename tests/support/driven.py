@@ -120,8 +120,8 @@ class DrivenHost:
 
     def add(self, *keys: str, **fields: Any) -> None:
         """Add schedules that are due."""
-        for key in keys:
-            self.schedules.add(key, "test", next_time=START, **fields)
+        given = {"type": "test", "next_time": START, **fields}
+        self.schedules.add_many([{"key": key, **given} for key in keys])
 
     def sql(self, statement: str) -> None:
         """Run a statement, as any client of the database could."""

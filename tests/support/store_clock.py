@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from psched.stores.sql import connector
 from psched.stores.sql.dialects import dialect_of
-from support.stores import Sql
+from support.clients import engine_of
 
 
 class StoreClock:
@@ -23,7 +23,10 @@ class StoreClock:
 
     def __init__(self, url, start):
         self._open = contextlib.ExitStack()
-        self._sql = self._open.enter_context(Sql(url).session())
+        connection = engine_of(url).raw_connection()
+        self._open.callback(connection.close)
+        # SQLAlchemy would need more time for it than the database.
+        self._sql = connection.cursor().execute
         self.now = start
         self._sql("CREATE TABLE store_clock (now DOUBLE PRECISION, second INTEGER)")
         self._sql("INSERT INTO store_clock VALUES (0, 0)")
@@ -32,11 +35,7 @@ class StoreClock:
     def advance(self, seconds):
         """Let time pass, or set the clock back."""
         self.now = round(self.now + seconds, 3)
-        self._sql(
-            "UPDATE store_clock SET now = :now, second = :second",
-            now=self.now,
-            second=floor(self.now),
-        )
+        self._sql(f"UPDATE store_clock SET now = {self.now!r}, second = {floor(self.now)}")  # noqa: S608
 
     def close(self):
         self._open.close()
