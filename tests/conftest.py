@@ -1,6 +1,7 @@
 """Fixtures for all tests: servers and databases."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from support.servers import (
     Watched,
 )
 from support.session_folders import session_folder, storage
+from support.stores import KINDS
 from support.tables import INITIALISED_BY, create_database, fill_sqlite
 from support.waiting import HANG_TIMEOUT
 
@@ -27,6 +29,17 @@ from support.waiting import HANG_TIMEOUT
 pytest_plugins = ["support.cpu_times", "support.selection", "support.verifying"]
 
 pytest.register_assert_rewrite("psched.testing")
+
+# What is imported and collected lives until the end. To look for garbage in it takes seconds.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """Look for garbage in what the tests leave."""
+    gc.freeze()
+    gc.enable()
+
 
 # SQLite waits for the disk at each commit. On a disk, tests with a manual clock take twice as long.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(storage()))
@@ -48,7 +61,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("psched")
 
-DATABASES = ("sqlite", "mariadb", "postgresql")
+DATABASES = tuple(kind for kind in KINDS if kind != "redis")
 """The kinds of databases on which a test runs that has the fixture ``database``."""
 
 MARKS = {

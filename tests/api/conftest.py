@@ -8,24 +8,20 @@ import psched
 from psched.base.clock import SystemClock
 from psched.client.collection import ScheduleCollection
 from psched.config import from_mapping
-from support.stores import Sql, make_store
-
-SERVERS = ("mariadb", "postgresql", "redis")
-
-# The contract has shown that the stores do the same.
-KINDS = [
-    "sqlite",
-    *(
-        pytest.param(kind, marks=[getattr(pytest.mark, kind), pytest.mark.extended])
-        for kind in SERVERS
-    ),
-]
+from support.stores import KINDS, Sql, make_store
 
 
 def pytest_generate_tests(metafunc):
     """Run tests that send no SQL on Redis, too."""
     if "database" in metafunc.fixturenames:
-        kinds = KINDS[:-1] if "sql" in metafunc.fixturenames else KINDS
+        kinds = [
+            # The contract has shown that the stores do the same.
+            pytest.param(kind, marks=[getattr(pytest.mark, kind), pytest.mark.extended])
+            if kind != "sqlite"
+            else kind
+            for kind in KINDS
+            if kind != "redis" or "sql" not in metafunc.fixturenames
+        ]
         metafunc.parametrize("database", kinds, indirect=True)
 
 

@@ -24,7 +24,7 @@ from psched.testing import (
     TransactionContract,
     WatchingContract,
 )
-from support.stores import SOME, Sql, store_factory, takes_some_types
+from support.stores import KINDS, SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
     "sqlite": ("cas",),
@@ -55,6 +55,7 @@ def backend_factory(database):
     [
         pytest.param(kind, way, marks=_MARKS[kind], id=f"{kind}-{way}")
         for kind, ways in WAYS.items()
+        if kind in KINDS
         for way in ways
     ],
     indirect=True,

@@ -198,6 +198,7 @@ _LINES = st.tuples(
 ).map(" ".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     text=_LINES,

@@ -290,6 +290,7 @@ def modules(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @of("python")
 def test_python_runs(block, modules, database):
     runs_no_more = any(word in block.text for word in RUNS_NO_MORE)

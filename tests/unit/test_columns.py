@@ -26,6 +26,7 @@ def nested(depth):
 
 
 class TestPayloads:
+    @pytest.mark.slow
     @hypothesis.settings(max_examples=40)  # each item is large
     @given(
         st.dictionaries(

@@ -316,6 +316,7 @@ _FIELDS = st.fixed_dictionaries(
 _LABELS = st.one_of(st.none(), _WORDS)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(_WORDS, st.tuples(_LABELS, _FIELDS), max_size=4))
 def test_an_export_declares_what_was_declared_and_applying_it_changes_nothing(wanted):
     try:

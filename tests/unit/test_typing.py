@@ -58,6 +58,7 @@ def run(command):
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [mypy, pyright])
 def test_wrong_calls_are_refused_and_right_ones_are_accepted(check, tmp_path):
     wrong = dict[tuple[str, int], str]()

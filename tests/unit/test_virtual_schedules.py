@@ -204,6 +204,7 @@ def test_handlers_are_a_dispatch_or_a_mapping_and_a_type_without_one_is_an_error
         assert [each.type for each in schedules.pushed()] == ["t"]
 
 
+@pytest.mark.slow
 def test_a_task_that_is_released_for_ever_is_an_error():
     with Schedules({"t": lambda task: task.release()}) as schedules:
         schedules.push("k", "t")

@@ -26,6 +26,7 @@ def field(rng, low, high):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_plain_lines_match_when_croniter_says(seed, monkeypatch):
     rng = random.Random(seed)  # noqa: S311  # the same lines in every run

@@ -163,6 +163,7 @@ def plans(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(plans())
 def test_every_minute_of_a_simulation_is_explained_as_it_happened(plan):

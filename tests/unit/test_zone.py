@@ -72,6 +72,7 @@ def test_no_change_touches_a_wall_time_that_is_shown_once():
     assert find_zone(NEW_YORK).change(at("2025-11-02 02:00")).size == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "day"), CHANGES)
 def test_a_walk_through_every_minute_sees_each_wall_time_when_the_zone_says(name, day):
     around = find_zone(name)
