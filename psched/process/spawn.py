@@ -1,13 +1,16 @@
 """Forks processes; no other module calls fork(2)."""
 
 import os
+import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from psched.base.texts import traceback_of, visible
 from psched.process import kernel
+from psched.process.inheritance import module_of
 from psched.process.link import Link
 from psched.process.signals import forget_handlers
 
@@ -15,6 +18,9 @@ CRASHED = 70
 """Exit status of a child whose main function raised an exception (sysexits.h: EX_SOFTWARE)."""
 
 _HIGHEST = 255
+
+_MOST_LOOKS = 100
+"""How often the threads are counted after a trial fork, once in a millisecond."""
 
 _launched = False
 
@@ -65,8 +71,6 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
         RuntimeError: this process has a second thread. The child would inherit the locks that the
             thread holds, and nobody would ever release them.
     """
-    _prepare()
-
     def live() -> int:
         global _launched  # noqa: PLW0603  # a property of the process
         _launched = True
@@ -79,24 +83,31 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
     # its own handlers would run the parent's handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
+        prepare()
         return fork(live)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _prepare() -> None:
-    """Check that this process has only one thread, and flush its output.
+def prepare() -> None:
+    """Check that this process may fork, and flush its output.
 
     Raises:
-        RuntimeError: this process has more than one thread.
+        OSError: no process is left for a trial, or no descriptor to read /proc with.
+        RuntimeError: this process has more than one thread, and they do not end at a fork.
     """
-    if (count := threads()) > 1:
-        raise RuntimeError(
-            f"this process has {count} threads and must not fork; a module that handlers"
-            " import has started them at import: let it start them when a task runs"
-        )
     # Flush before the fork, because parent and child would both write the buffered output later.
     flush_output()
+    if threads() > 1:
+        # Some libraries end their threads in a fork handler, such as OpenBLAS (pthread_atfork(3)),
+        # so that these hold no lock when the process is copied. What is left after a fork counts.
+        os.waitpid(fork(lambda: 0), 0)
+        if (count := _lasting_threads()) > 1:
+            raise RuntimeError(
+                f"this process has {count} threads and must not fork: {', '.join(_describe_threads())};"
+                " a module that handlers import has started them at import: let it start them when a"
+                " task runs, or in after_fork"
+            )
 
 
 def threads() -> int:
@@ -106,6 +117,29 @@ def threads() -> int:
         OSError: no descriptor is left to read /proc with.
     """
     return len(os.listdir("/proc/self/task"))
+
+
+def _lasting_threads() -> int:
+    """`threads`; but it waits a moment for some that may be ending: the kernel lists these, too."""
+    for _ in range(_MOST_LOOKS):
+        if (count := threads()) == 1:
+            break
+        select.poll().poll(1)
+    return count
+
+
+def _describe_threads() -> list[str]:
+    """The name of each further thread, and the module that has started it, if it is known."""
+    python = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    told = []
+    for each in python:
+        module = module_of([each])
+        told.append(f"{each.name!r}" + (f" of the module {module!r}" if module else ""))
+    ours = {each.native_id for each in python} | {os.getpid()}
+    for name in {*map(int, os.listdir("/proc/self/task"))} - ours:
+        with suppress(OSError), open(f"/proc/self/task/{name}/comm") as file:  # noqa: PTH123
+            told.append(f"{file.read().strip()!r} of native code")
+    return told
 
 
 def fork(live: Callable[[], int]) -> int:
@@ -152,7 +186,7 @@ def inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
 
 
 def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
-    """Replace inherited descriptors by /dev/null.
+    """Replace inherited descriptors by ones that cannot be used; standard input by /dev/null.
 
     A child calls this, because the parent's links must not stay open in the child: the other sides
     would never read the end of their streams. The child also must not use the parent's database
@@ -161,14 +195,18 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
     destructor of such an object would write to the new file.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    # Such a descriptor can be neither read nor written: what uses it by mistake fails. SQLite, for
+    # example, would take /dev/null for an empty database.
+    unusable = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
     for number, inheritable in descriptors:
         try:
-            os.dup2(null, number, inheritable)
+            os.dup2(unusable if number else null, number, inheritable)
         except OSError:
             # The limit for descriptors was lowered below this number after the descriptor had been
             # opened. Close the descriptor, because no new file can get a number above the limit.
             os.close(number)
     os.close(null)
+    os.close(unusable)
 
 
 def flush_output() -> None:

@@ -36,7 +36,8 @@ class ForkingRunnerPool(RunnerPool):
 
     Args:
         main: the function that a runner's process executes; it returns the exit status.
-        keep: descriptors that runners need, such as the descriptor of the log file.
+        keep: returns the descriptors that runners need, such as the descriptor of the log file.
+            It is called before each fork of a fork server.
         clock: measures when an answer of a fork server is overdue.
         concurrency: the maximum number of tasks that run at the same time.
         hold_up: the maximum time in seconds for which a fork can block the worker.
@@ -56,7 +57,7 @@ class ForkingRunnerPool(RunnerPool):
         self,
         main: Callable[[Link, StopFlags], int],
         *,
-        keep: Sequence[int],
+        keep: Callable[[], Sequence[int]],
         clock: Clock,
         concurrency: int,
         hold_up: float,
@@ -69,11 +70,11 @@ class ForkingRunnerPool(RunnerPool):
         self._output = output
         self.before_server_fork: Callable[[], object] = lambda: None
         self._main = main
+        self._keep = keep
         self._places = _PLACES_PER_TASK * (concurrency + MOST_AT_ONCE)
         self._new_server = partial(
             ForkServer,
             places=self._places,
-            keep=keep,
             clock=clock,
             hold_up=hold_up,
             patience=patience,
@@ -118,7 +119,9 @@ class ForkingRunnerPool(RunnerPool):
             # Each fork server gets its own table of flags, because runners of two fork servers can
             # have the same slot number.
             flags = StopFlagTable(self._places)
-            self._server = self._new_server(partial(_live, self._main, flags))
+            self._server = self._new_server(
+                partial(_live, self._main, flags), keep=self._keep()
+            )
             self._servers[self._server] = flags
             self._servers_made += 1
             self._spared |= {self._server.pid}

@@ -32,11 +32,14 @@ from psched.master.generation_spec import (
     nothing,
 )
 from psched.master.reports.health import Limits
+from psched.process.inheritance import open_descriptors
 from psched.process.link import Link
 from psched.service.monitor_boot import check_metrics, run_monitor
 from psched.service.worker_boot import (
     MASTER_NUMBERS,
     WorkerBoot,
+    allow_basic_config,
+    attach,
     redirect_log,
     service_description,
 )
@@ -164,10 +167,13 @@ class ProgramSource:
         except SystemExit as leaving:
             if isinstance(leaving, WorkerExit):
                 return leaving.status
+            attach(worker.log)
             _log.error("%s has called sys.exit(%r)", self.name, leaving.code)
         except BaseException:  # noqa: BLE001  # a user's program can raise any exception
+            attach(worker.log)
             _log.exception("%s cannot be run", self.name)
         else:
+            attach(worker.log)
             _log.error("%s has ended without calling psched.Worker.run or psched.start", self.name)
         return BAD_HANDLERS
 
@@ -230,7 +236,9 @@ def _generation_spec(
     master = os.getpid()
 
     def work(link: Link, place: WorkerIdentity, nonces: Sequence[str] | None = None) -> int:
-        return boot(WorkerBoot(link, place, prepare_process(log, place), log, master, nonces))
+        inbox = prepare_process(log, place)
+        allow_basic_config(log)
+        return boot(WorkerBoot(link, place, inbox, log, master, nonces, open_descriptors()))
 
     return GenerationSpec(
         processors=numbers["processors"],

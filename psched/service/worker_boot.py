@@ -5,7 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from psched.memory import MEMORY
 from psched.output.collection import OutputCollection
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
+from psched.process.inheritance import UserDescriptors
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
 from psched.runner.forking_runner_pool import ForkingRunnerPool
@@ -68,6 +69,7 @@ class WorkerBoot:
             master is still alive.
         nonces: the nonces of the dead workers if this process becomes a cleaner. None if it becomes
             a worker.
+        own: the descriptors that were open before the user's code was run.
     """
 
     link: Link
@@ -76,6 +78,7 @@ class WorkerBoot:
     log: Log
     master: int
     nonces: Sequence[str] | None
+    own: frozenset[int]
 
     def serve(
         self,
@@ -98,6 +101,7 @@ class WorkerBoot:
         if os.getppid() != self.master:
             _log.error("the master has died")
             return DRAINED
+        attach(self.log)
         withhold(settings.withheld)
         if report and self.place.number == 0:
             given = {
@@ -122,7 +126,8 @@ class WorkerBoot:
             if self.nonces is not None:
                 work = partial(clean_up, make_store(settings), settings, self.nonces)
             else:
-                worker = self._worker(settings, dispatch, prepare)
+                opened = UserDescriptors(self.own)
+                worker = self._worker(settings, dispatch, prepare, opened)
                 work = partial(worker.run, settings_report(settings) if report else None)
         except ConfigError as error:
             return self.cannot_start(error, BAD_CONFIG)
@@ -135,6 +140,7 @@ class WorkerBoot:
 
     def cannot_start(self, error: Exception, status: int) -> int:
         """Log why this process cannot start and tell the master; return the exit status."""
+        attach(self.log)
         # If an exception in the user's code has caused the error, its traceback is logged, too.
         _log.error("%s", error, exc_info=error.__cause__ if status == BAD_HANDLERS else None)
         self.link.send({"failed": brief(str(error))})
@@ -145,6 +151,7 @@ class WorkerBoot:
         settings: Config,
         dispatch: Dispatch | None,
         prepare: Callable[[Store], Iterator[None]] | None,
+        opened: UserDescriptors,
     ) -> Worker:
         """Create the worker and start its runner pool.
 
@@ -165,6 +172,7 @@ class WorkerBoot:
             clock=CLOCK,
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
             output=output,
+            inherited=opened.inherited,
         )
         try:
             # Start the pool before the store is created, because runners must not inherit the
@@ -176,6 +184,9 @@ class WorkerBoot:
             raise LoadError(str(error)) from None
         except OSError:
             pass  # the worker tries again before each claim, and then logs a failure
+        if self.place.number == 0:  # the others have opened the same
+            for text in opened.lost():
+                _log.warning("%s", text)
         store = make_store(settings)
         # Disconnect the store before each fork, because a child must not inherit a connection. With
         # SQLite, a child would inherit the list of locks, but not the locks themselves, and would
@@ -219,6 +230,7 @@ def make_runner_pool(
     clock: Clock,
     cgroup: Cgroup | None = None,
     output: OutputCollection | None = None,
+    inherited: Callable[[], Sequence[int]] = tuple,
 ) -> ForkingRunnerPool:
     """Create a worker's pool of runners, without forking a runner.
 
@@ -231,6 +243,7 @@ def make_runner_pool(
         cgroup: the worker's cgroup, below which each runner has its own cgroup. None if runners
             have no cgroups of their own.
         output: collects the output of the runners; None if they keep that of the worker.
+        inherited: returns the descriptors of user code that runners inherit.
     """
     runner = Runner(
         find=find,
@@ -241,7 +254,7 @@ def make_runner_pool(
     )
     return ForkingRunnerPool(
         runner.run,
-        keep=log.descriptors,
+        keep=lambda: [*log.descriptors, *inherited()],
         clock=clock,
         concurrency=settings.concurrency,
         # Allow a fork to block the worker for as long as a request to the store can, because the
@@ -252,6 +265,34 @@ def make_runner_pool(
         before_fork=log.follow if output is None else runner.before_fork,
         output=output,
     )
+
+
+def allow_basic_config(log: Log) -> None:
+    """Let user code call `logging.basicConfig`, which does nothing if there is a handler.
+
+    If it names a file or the like, that is added to psched's log. Otherwise the log is enough.
+    """
+    configure = logging.basicConfig
+
+    @wraps(configure)
+    def basic_config(**given: Any) -> None:  # noqa: ANN401  # what users give
+        if not given.keys() & {"filename", "stream", "handlers", "force"}:
+            return
+        logging.getLogger().removeHandler(log)
+        try:
+            configure(**given)
+        finally:
+            attach(log)
+
+    logging.basicConfig = basic_config
+
+
+def attach(log: Log) -> None:
+    """Have psched's lines logged, whatever user code has configured in `logging`."""
+    logging.getLogger().addHandler(log)  # this has no effect if it is there
+    for name, known in logging.root.manager.loggerDict.items():
+        if isinstance(known, logging.Logger) and f"{name}.".startswith("psched."):
+            known.disabled = False
 
 
 def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> None:
@@ -271,7 +312,10 @@ def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> N
     except OSError as error:
         raise ConfigError(f"log: cannot be opened: {error}") from None
     journal.json = format_ == "json"
-    logging.getLogger().setLevel(level.upper())
+    journal.setLevel(level.upper())
+    # User code can want more in a log of its own.
+    root = logging.getLogger()
+    root.setLevel(min(root.level, journal.level))
 
 
 def settings_report(settings: Config) -> dict[str, Any]:

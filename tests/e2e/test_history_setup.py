@@ -17,9 +17,9 @@ def test_the_plan_is_printed_and_nothing_is_changed(service):
 
 
 def test_check_says_whether_the_history_is_kept(service):
-    assert "  history: kept\n" in service.invoke("check").output
+    assert "  history: kept\n" in service.psched("check").stdout
     service.configure(history="none")
-    assert "  history: none (the setting history)\n" in service.invoke("check").output
+    assert "  history: none (the setting history)\n" in service.psched("check").stdout
     with service.sql() as database:
         database.execute("DELETE FROM psched_info WHERE name = 'history_version'")
     missing = service.psched("check")
@@ -28,7 +28,7 @@ def test_check_says_whether_the_history_is_kept(service):
 
 
 def test_check_says_whether_alerts_are_kept(service):
-    assert "  alerts: kept\n" in service.invoke("check").output
+    assert "  alerts: kept\n" in service.psched("check").stdout
     with service.sql() as database:
         database.execute("DROP TABLE psched_alerts")
         database.execute("DELETE FROM psched_info WHERE name = 'alerts_version'")
@@ -36,7 +36,7 @@ def test_check_says_whether_alerts_are_kept(service):
     assert missing.returncode == 0
     assert "  alerts: not kept: the table psched_alerts is missing or not" in missing.stdout
     assert "created table psched_alerts" in service.invoke("init").output
-    assert "  alerts: kept\n" in service.invoke("check").output
+    assert "  alerts: kept\n" in service.psched("check").stdout
 
 
 def test_check_names_a_table_of_the_history_that_is_gone(service):

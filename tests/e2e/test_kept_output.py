@@ -74,6 +74,6 @@ def test_a_worker_without_the_table_warns_once_and_runs_tasks(prints):
     assert master.stop() == 0
     assert master.text.count("is not kept") == 1
     prints.invoke("init")
-    assert "  output: kept\n" in prints.invoke("check").output
+    assert "  output: kept\n" in prints.psched("check").stdout
     prints.configure(output="service")
-    assert "  output: not kept (the setting output: service)\n" in prints.invoke("check").output
+    assert "  output: not kept (the setting output: service)\n" in prints.psched("check").stdout

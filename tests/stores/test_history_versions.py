@@ -365,7 +365,7 @@ class TestRedis:
         try:
             with services(tmp_path) as make:
                 service = make(database.url.replace("://", "://u:x@"), processors=2)
-                shown = service.invoke("check").output
+                shown = service.psched("check").stdout
                 for key in "abc":
                     service.add(key)
                 master = service.start()

@@ -1,16 +1,20 @@
 """The command check, which tests whether a master and its workers could run."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import click
 
 from psched.app import CLOCK, make_store
+from psched.application.dispatch import Dispatch
 from psched.base import lease_times, regular_files
 from psched.base.errors import (
     ConfigError,
+    LoadError,
     MissingDatabaseError,
     MissingTableError,
     PschedError,
@@ -24,7 +28,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
-from psched.config import Config
+from psched.config import Config, withhold
 from psched.config.monitoring.hooks import problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
@@ -40,6 +44,9 @@ from psched.handlers.permissions import (
     describe_triggers,
     find_missing,
 )
+from psched.process.inheritance import UserDescriptors, open_descriptors
+from psched.process.signals import unblock
+from psched.process.spawn import launch, prepare
 from psched.service.functions.app import App
 from psched.service.monitor_boot import check_metrics
 from psched.triggers import zone
@@ -72,8 +79,8 @@ def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) 
     for remark in remarks(settings):
         click.echo(f"  warning: {remark}")
     problems = _Problems()
-    with problems.collected():
-        _check_handlers(settings)
+    if _in_child(partial(_check_handlers, settings)):
+        problems.found = True
     for line in _permissions(settings):
         click.echo(line)
     with problems.collected():
@@ -104,23 +111,64 @@ class _Problems:
             click.echo(f"Error: {error}", err=True)
 
 
-def _check_handlers(settings: Config) -> None:
-    dispatch = load_handlers(settings)
-    if isinstance(dispatch, SingleHandler):
-        click.echo(f"handlers: {dispatch.name} for every type: ok")
-    elif dispatch is not None:
-        dispatch.load_all()
-        found = f"{len(dispatch.routes)} routes"
-        if isinstance(dispatch, App):
-            functions = f"{len(dispatch.functions)} functions"
-            found = f"{functions}, {found}" if dispatch.routes else functions
-        click.echo(f"handlers: {found}: ok")
-    else:
-        click.echo("handlers: none configured")
-    if dispatch is not None and dispatch.find("exec") is not None:
-        click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
-    else:
-        click.echo(f"programs: {describe_programs(settings)}")
+def _check_handlers(settings: Config) -> int:
+    """Load the handlers, in a child of this command, as a worker does; return its exit status."""
+    problems = _Problems()
+    own = open_descriptors()
+    with problems.collected():
+        withhold(settings.withheld)
+        dispatch = load_handlers(settings)
+        opened = UserDescriptors(own)
+        # As a worker forks a fork server, which then forks runners.
+        if _in_child(partial(_check_routes, dispatch, settings)):
+            problems.found = True
+        for text in opened.lost():
+            click.echo(f"  warning: {text}")
+    return int(problems.found)
+
+
+def _check_routes(dispatch: Dispatch | None, settings: Config) -> int:
+    """Load what tasks load themselves; return the exit status."""
+    problems = _Problems()
+    with problems.collected():
+        prepare()
+        if isinstance(dispatch, SingleHandler):
+            click.echo(f"handlers: {dispatch.name} for every type: ok")
+        elif dispatch is not None:
+            dispatch.load_all()
+            found = f"{len(dispatch.routes)} routes"
+            if isinstance(dispatch, App):
+                functions = f"{len(dispatch.functions)} functions"
+                found = f"{functions}, {found}" if dispatch.routes else functions
+            click.echo(f"handlers: {found}: ok")
+        else:
+            click.echo("handlers: none configured")
+        if dispatch is not None and dispatch.find("exec") is not None:
+            click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
+        else:
+            click.echo(f"programs: {describe_programs(settings)}")
+    return int(problems.found)
+
+
+def _in_child(main: Callable[[], int]) -> int:
+    """Call a function in a forked child, as a worker is one; return the child's exit status.
+
+    Raises:
+        LoadError: a signal has killed the child, or the handlers have left threads.
+    """
+
+    def live() -> int:
+        unblock()
+        return main()
+
+    try:
+        pid = launch(live)
+    except RuntimeError as error:
+        raise LoadError(str(error)) from None
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        raise LoadError(f"loading the handlers was ended by {signal.Signals(-code).name}")
+    return code
 
 
 def _permissions(settings: Config) -> Iterator[str]:
