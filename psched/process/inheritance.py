@@ -2,7 +2,7 @@
 
 Files, pipes, folders and devices work in tasks as after any fork(2). Sockets, databases and queues
 of the kernel do not: two processes that use one connection read each other's answers, and SQLite's
-locks belong to the process that has opened the file. Tasks find these closed, and `lost` names them.
+locks belong to the process that has opened the file. Tasks find these closed; `lost` names them.
 """
 
 import fcntl
@@ -13,81 +13,66 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-_DATABASE = re.compile(
-    r"(?:\.(?:db3?|sdb|s3db|sqlite3?|mdb|duckdb)|-wal|-shm|-journal|/etilqs_\w+)(?: \(deleted\))?",
-    re.IGNORECASE,
-)
-"""Matches the end of the path of a database file, of one of its companions, or of a temporary file
-of SQLite's."""
+_DATABASE = re.compile(r"(?i)(\.(db3?|sdb|s3db|sqlite3?|mdb|duckdb)|/etilqs_\w+)( \(deleted\))?$")
+"""Matches the path of a database file, and of a temporary file of SQLite's."""
 
-_COMPANION = re.compile(r"-(?:wal|shm|journal)$")
+_COMPANION = re.compile(r"-(wal|shm|journal)$")
+"""Matches the path of a file that SQLite keeps beside a database."""
 
 _SQLITE = b"SQLite format 3\0"
 
-_QUEUE = "anon_inode:"
-"""The beginning of what /proc shows instead of a path for epoll, inotify and their like."""
-
-_FARTHEST, _MOST = 8, 500
+_FARTHEST, _MOST = 16, 500
 """The most references between a module and what it has opened, and the most objects that are
 examined at one distance, if the module is to be named."""
 
 
 class _Open(NamedTuple):
-    """An open descriptor: its number, what /proc shows as its path, and its fstat(2)."""
+    """A descriptor; of two of the same file, the path or the inode is the same."""
 
     number: int
     path: str
-    status: os.stat_result
+    inode: tuple[int, int]
+    mode: int
 
 
 def open_descriptors() -> frozenset[int]:
-    """The numbers of this process's descriptors.
-
-    Raises:
-        OSError: no descriptor is left to read /proc with.
-    """
+    """The numbers of this process's descriptors."""
     return frozenset(each.number for each in _all_open())
 
 
 class UserDescriptors:
-    """The descriptors that user code has opened, which this object finds when it is created.
+    """The descriptors that are open now, but for those that were ``own`` before user code was run.
 
-    Files that user code has written to are flushed, because each task would write what is left in
-    the buffers again.
-
-    Args:
-        own: the descriptors that were open before user code was run.
-
-    Raises:
-        OSError: no descriptor is left to read /proc with.
+    Files are flushed, because each task would write again what user code has left in their buffers.
     """
 
     def __init__(self, own: Collection[int]) -> None:
         self._opened = [each for each in _all_open() if each.number not in own]
-        self._marks = {mark for each in self._opened for mark in _marks(each)}
-        if self._opened:
-            _flush_files()
+        self._known = {mark for each in self._opened for mark in (each.path, each.inode)}
+        for each in gc.get_objects() if self._opened else ():
+            # The type is asked, because objects of users' classes can do anything when they are.
+            if issubclass(type(each), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+                with suppress(Exception):
+                    each.flush()
 
     def inherited(self) -> list[int]:
         """The descriptors that a process gets which is forked now.
 
-        User code can have opened others since: a log handler opens its file again, or late. So a
-        descriptor counts if it is the same file, has the same path, or if it is a file that was
-        opened to append; psched itself appends only to its log.
-
-        Raises:
-            OSError: no descriptor is left to read /proc with.
+        A log handler can have opened its file since, or again. So files with the same path count,
+        and those that were opened to append: psched itself appends only to its log.
         """
+        now = {each.number: each for each in _all_open()}
         return [
-            each.number
-            for each, database in _with_kinds([*_all_open()])
-            if _is_file(each) and not database and (_is_log(each) or self._marks & _marks(each))
+            number
+            for number in now.keys() - _not_shared([*now.values()])
+            if not self._known.isdisjoint(now[number]) or _was_opened(number, os.O_APPEND)
         ]
 
     def lost(self) -> Iterator[str]:
@@ -95,115 +80,103 @@ class UserDescriptors:
 
         Call this after a fork: what a library closes in its own fork handler is not named.
         """
-        now = {each.number: each for each in _all_open()}
-        for each, database in _with_kinds(self._opened):
-            still = now.get(each.number)
-            if (_is_file(each) and not database) or still is None or _marks(still) != _marks(each):
-                continue
-            module = _module_of(each, is_database=database)
+        still = [each for each in _all_open() if each in self._opened]
+        paths = {each.number: each.path for each in still}
+        for number, what in _not_shared(still).items():
+            module = _module_of(number, paths[number])
             opener = f"the module {module!r} has opened" if module else "was opened at import"
             yield (
-                f"descriptor {each.number}, {_described(each, is_database=database)}, {opener}: tasks"
-                " find it closed; open it in the task, or in after_fork"
+                f"descriptor {number}, {what}, {opener}: tasks find it closed; open it in the task,"
+                " or in after_fork"
             )
+
+
+def readers(numbers: Iterable[int]) -> list[tuple[int, bool]]:
+    """Those descriptors that only read a file, and hold no lock; whether each outlives execve(2)."""
+    return [
+        (number, os.get_inheritable(number))
+        for number in numbers
+        if _was_opened(number, os.O_RDONLY)
+        and "\nlock:" not in Path(f"/proc/self/fdinfo/{number}").read_text()
+    ]
+
+
+def reopen(descriptors: Iterable[tuple[int, bool]]) -> None:
+    """Give this process a place of its own in files that it reads, because forks share theirs."""
+    for number, inheritable in descriptors:
+        with suppress(OSError):  # this user may not, or no descriptor is left
+            fresh = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+            os.lseek(fresh, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(fresh, number, inheritable)
+            os.close(fresh)
 
 
 def _all_open() -> Iterator[_Open]:
     for name in os.listdir("/proc/self/fd"):
         # Ignore the descriptor by which the folder was listed, because it is closed already.
         with suppress(OSError):
-            yield _Open(int(name), os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name)))
+            path, status = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
+            yield _Open(int(name), path, (status.st_dev, status.st_ino), status.st_mode)
 
 
-def _marks(each: _Open) -> set[object]:
-    return {each.path, (each.status.st_dev, each.status.st_ino)}
+def _was_opened(number: int, how: int) -> bool:
+    """Whether it is a regular file that was opened to append (O_APPEND) or only to read."""
+    flags = fcntl.fcntl(number, fcntl.F_GETFL) & (how or os.O_ACCMODE)
+    return flags == how and stat.S_ISREG(os.fstat(number).st_mode)
 
 
-def _is_file(each: _Open) -> bool:
-    """Whether it is something that several processes can use: no socket, no queue of the kernel."""
-    return not stat.S_ISSOCK(each.status.st_mode) and not each.path.startswith(_QUEUE)
-
-
-def _is_log(each: _Open) -> bool:
-    """Whether it is a regular file that was opened to append."""
-    if not stat.S_ISREG(each.status.st_mode):
-        return False
-    return bool(fcntl.fcntl(each.number, fcntl.F_GETFL) & os.O_APPEND)
-
-
-def _with_kinds(descriptors: list[_Open]) -> Iterator[tuple[_Open, bool]]:
-    """Yield each descriptor with whether it is one of a database."""
+def _not_shared(descriptors: list[_Open]) -> dict[int, str]:
+    """What those descriptors are that tasks must not share, by their numbers."""
     # A database that is being created has a journal, but no header yet.
     main = {_COMPANION.sub("", each.path) for each in descriptors if _COMPANION.search(each.path)}
-    for each in descriptors:
-        database = False
-        if stat.S_ISREG(each.status.st_mode):
-            database = each.path in main or _DATABASE.search(each.path) is not None
+    found = {}
+    for number, path, _, mode in descriptors:
+        if stat.S_ISSOCK(mode):
+            found[number] = f"a socket {_address(number)}"
+        elif queue := path.partition("anon_inode:")[2]:  # epoll, inotify and their like
+            found[number] = queue.strip("[]")
+        elif stat.S_ISREG(mode):
+            is_database = _COMPANION.sub("", path) in main or _DATABASE.search(path) is not None
             with suppress(OSError):  # it can only be written
-                database = database or os.pread(each.number, len(_SQLITE), 0) == _SQLITE
-        yield each, database
+                is_database = is_database or os.pread(number, len(_SQLITE), 0) == _SQLITE
+            if is_database:
+                found[number] = f"the database {path}"
+    return found
 
 
-def _described(each: _Open, *, is_database: bool) -> str:
-    if is_database:
-        return f"the database {each.path}"
-    if not stat.S_ISSOCK(each.status.st_mode):
-        return each.path.removeprefix(_QUEUE).strip("[]")
+def _address(number: int) -> str:
     # A copy, because the object closes its descriptor.
-    with socket.socket(fileno=os.dup(each.number)) as end:
-        for word, ask in (("to", end.getpeername), ("at", end.getsockname)):
-            with suppress(OSError):
-                if address := ask():
-                    return f"a socket {word} {_text(address)}"
-    return "a socket without an address"
+    with socket.socket(fileno=os.dup(number)) as end:
+        try:
+            word, address = "to", end.getpeername()
+        except OSError:
+            word, address = "at", end.getsockname()
+    parts = address[:2] if isinstance(address, tuple) else [address]
+    return f"{word} {':'.join(map(str, parts))}" if address else "without an address"
 
 
-def _text(address: object) -> str:
-    if isinstance(address, tuple):
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return os.fsdecode(address) if isinstance(address, bytes) else str(address)
-
-
-def _flush_files() -> None:
-    for each in gc.get_objects():
-        # The type is asked, because objects of users' classes can do anything when they are.
-        if issubclass(type(each), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with suppress(Exception):
-                each.flush()
-
-
-def _module_of(each: _Open, *, is_database: bool) -> str | None:
+def _module_of(number: int, path: str) -> str | None:
     """The module whose variables lead to the object that has a descriptor; None if none do."""
     sqlite3 = sys.modules.get("sqlite3")
-    path = _COMPANION.sub("", each.path)
     found = []
     # Garbage collection does not know some objects that refer to no others, such as of epoll.
     variables = (vars(module).values() for name, module in _modules() if _is_users(name))
-    for known in chain(gc.get_objects(), *variables):
-        if is_database and sqlite3 is not None and issubclass(type(known), sqlite3.Connection):
-            with suppress(sqlite3.Error):
-                files = known.execute("pragma database_list")
-                found += [known for _, _, file in files if file == path]
-        elif _number(known) == each.number:
-            found.append(known)
+    for each in chain(gc.get_objects(), *variables):
+        # Only classes are asked for what they have: an object of a user's can do anything.
+        kind = type(each)
+        with suppress(Exception):
+            if sqlite3 is not None and issubclass(kind, sqlite3.Connection):
+                files = each.execute("pragma database_list")
+                found += [each for _, _, file in files if file == _COMPANION.sub("", path)]
+            elif kind is not type and hasattr(kind, "fileno") and each.fileno() == number:
+                found.append(each)
     return module_of(found)
-
-
-def _number(known: Any) -> int | None:  # noqa: ANN401  # any object
-    # Only classes are asked for the method: an object of a user's can do anything.
-    if isinstance(known, type) or not callable(getattr(type(known), "fileno", None)):
-        return None
-    with suppress(Exception):
-        return int(known.fileno())
-    return None
 
 
 def module_of(wave: list[Any]) -> str | None:
     """The module whose variables lead to one of some objects by the fewest references.
 
-    Of several, it is the one that was loaded first. None if no variables lead there. Modules of the
-    standard library and psched's do not count.
+    Of several, it is the first that was loaded. Python's modules and psched's do not count.
     """
     modules = {id(vars(module)): name for name, module in _modules()}
     seen = {id(modules)}

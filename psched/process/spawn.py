@@ -1,12 +1,14 @@
 """Forks processes; no other module calls fork(2)."""
 
+import gc
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
 
 from psched.base.texts import traceback_of, visible
 from psched.process import kernel
@@ -19,8 +21,9 @@ CRASHED = 70
 
 _HIGHEST = 255
 
-_MOST_LOOKS = 100
-"""How often the threads are counted after a trial fork, once in a millisecond."""
+_FLAGS, _ENDING = 6, 4
+"""The place of a thread's flags after its name in /proc, and the flag PF_EXITING: the kernel lists
+a thread for a moment after pthread_join(3) has returned."""
 
 _launched = False
 
@@ -71,6 +74,7 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
         RuntimeError: this process has a second thread. The child would inherit the locks that the
             thread holds, and nobody would ever release them.
     """
+
     def live() -> int:
         global _launched  # noqa: PLW0603  # a property of the process
         _launched = True
@@ -101,12 +105,15 @@ def prepare() -> None:
     if threads() > 1:
         # Some libraries end their threads in a fork handler, such as OpenBLAS (pthread_atfork(3)),
         # so that these hold no lock when the process is copied. What is left after a fork counts.
-        os.waitpid(fork(lambda: 0), 0)
-        if (count := _lasting_threads()) > 1:
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        if len(left := _lasting_threads()) > 1:
             raise RuntimeError(
-                f"this process has {count} threads and must not fork: {', '.join(_describe_threads())};"
-                " a module that handlers import has started them at import: let it start them when a"
-                " task runs, or in after_fork"
+                f"this process has {len(left)} threads and must not fork:"
+                f" {', '.join(dict.fromkeys(_describe(left)))}; a module that handlers import has started them,"
+                " at import or in a fork handler: let it start them when a task runs, or in"
+                " after_fork"
             )
 
 
@@ -119,27 +126,36 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _lasting_threads() -> int:
-    """`threads`; but it waits a moment for some that may be ending: the kernel lists these, too."""
-    for _ in range(_MOST_LOOKS):
-        if (count := threads()) == 1:
-            break
-        select.poll().poll(1)
-    return count
+def _lasting_threads() -> dict[int, str]:
+    """The threads of this process, but for those that are ending; the name of each, by its id."""
+    found = {}
+    for number in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it has ended
+            text = Path(f"/proc/self/task/{number}/stat").read_text()
+            name, _, rest = text.partition("(")[2].rpartition(")")
+            if not int(rest.split()[_FLAGS]) & _ENDING:
+                found[int(number)] = name
+    return found
 
 
-def _describe_threads() -> list[str]:
-    """The name of each further thread, and the module that has started it, if it is known."""
-    python = [each for each in threading.enumerate() if each is not threading.main_thread()]
-    told = []
-    for each in python:
-        module = module_of([each])
-        told.append(f"{each.name!r}" + (f" of the module {module!r}" if module else ""))
-    ours = {each.native_id for each in python} | {os.getpid()}
-    for name in {*map(int, os.listdir("/proc/self/task"))} - ours:
-        with suppress(OSError), open(f"/proc/self/task/{name}/comm") as file:  # noqa: PTH123
-            told.append(f"{file.read().strip()!r} of native code")
-    return told
+def _describe(left: Mapping[int, str]) -> Iterator[str]:
+    """Yield the name of each thread but the main one, and the module that has started it."""
+    gc.unfreeze()  # `module_of` does not find what is frozen
+    native = {
+        name.partition(".")[0]
+        for name, module in sys.modules.copy().items()
+        if isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
+    }
+    python = {each.native_id: each for each in threading.enumerate()}
+    for number, name in left.items():
+        if (thread := python.get(number)) is None:
+            others = ", ".join(sorted(native - sys.stdlib_module_names))
+            yield f"{name!r} of native code (which is loaded of {others})"
+        elif thread is not threading.main_thread():
+            # A thread that no variable leads to is the module's that has its function or class.
+            code = getattr(thread, "_target", None) or type(thread)
+            module = module_of([thread]) or getattr(code, "__module__", None)
+            yield f"{thread.name!r} of the module {module!r}"
 
 
 def fork(live: Callable[[], int]) -> int:

@@ -214,11 +214,8 @@ class ForkServer:
             if (received := self.channel.receive(wait=left)) is not None:
                 self._handle(received[0])
         answer, born = self._answer or {}, self.late()
-        if answer["threads"] > 1:
-            raise RuntimeError(
-                f"the process that forks runners has {answer['threads']} threads and must not; a"
-                " module that handlers import has started them after a fork"
-            )
+        if answer["refused"] is not None:
+            raise RuntimeError(answer["refused"])
         if not born:
             raise OSError(answer["error"], os.strerror(answer["error"]))
         return born

@@ -11,12 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from psched.base.texts import brief
 from psched.process import kernel
 from psched.process.channel import Channel
+from psched.process.inheritance import readers, reopen
 from psched.process.kernel import set_title
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox
-from psched.process.spawn import blank, fork, inherited, threads
+from psched.process.spawn import blank, fork, inherited, prepare
 
 _log = logging.getLogger("psched.worker")
 
@@ -59,6 +61,7 @@ class Forker:
         self._keep = keep
         self._before_fork = before_fork
         self._to_blank: Sequence[tuple[int, bool]] = ()
+        self._to_reopen: Sequence[tuple[int, bool]] = ()
         # The pids of the runners that have not been buried, and whether each runner is alive.
         self._alive: dict[int, bool] = {}
 
@@ -74,6 +77,7 @@ class Forker:
             # CHLD). If each runner set them itself, it would copy memory pages.
             self._inbox = SignalInbox(SIGNALS)
             self._to_blank = inherited((0, *self._keep))
+            self._to_reopen = readers(self._keep)
         except OSError:
             return NO_DESCRIPTOR
         set_title("fork server")
@@ -118,18 +122,21 @@ class Forker:
         # This error is reported if fewer links than runners have arrived. The kernel drops links if
         # this process has reached its limit of descriptors.
         error: int | None = errno.EMFILE
-        # Threads are counted, because a module that handlers import might start a thread after each
-        # fork, even in this process. If there is a second thread, nothing is forked.
-        beside = 0
+        # A module that handlers import might start a thread after each fork, even in this process.
+        # If there is a second thread, nothing is forked.
+        refused: str | None = ""
         try:
-            beside = threads()
+            prepare()
+            refused = None
+        except RuntimeError as failed:
+            refused = brief(str(failed))
         except OSError as failed:
             error = failed.errno
         # The loop writes as little memory as possible, because each page that is written between
         # two forks is copied.
         # The links come first, and then the pipes for the output, if there are any.
         pipes: Sequence[int | None] = ends[len(places) :] or [None] * len(places)
-        for place, end, pipe in zip(places, ends, pipes, strict=False) if beside == 1 else ():
+        for place, end, pipe in zip(places, ends, pipes, strict=False) if refused is None else ():
             try:
                 born.append(fork(partial(self._live, server, place, end, pipe, ends)))
             except OSError as failed:
@@ -138,7 +145,7 @@ class Forker:
         for end in ends:
             os.close(end)
         self._alive.update((pid, True) for pid in born)
-        return {"born": born, "error": error, "threads": beside}
+        return {"born": born, "error": error, "refused": refused or None}
 
     def _live(
         self, server: int, place: int, own: int, pipe: int | None, ends: Sequence[int]
@@ -152,6 +159,7 @@ class Forker:
             if end != own:
                 os.close(end)
         blank(self._to_blank)
+        reopen(self._to_reopen)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
         # The base class of `socket.socket` is used, because its objects are created faster. An

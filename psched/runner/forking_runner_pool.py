@@ -119,9 +119,7 @@ class ForkingRunnerPool(RunnerPool):
             # Each fork server gets its own table of flags, because runners of two fork servers can
             # have the same slot number.
             flags = StopFlagTable(self._places)
-            self._server = self._new_server(
-                partial(_live, self._main, flags), keep=self._keep()
-            )
+            self._server = self._new_server(partial(_live, self._main, flags), keep=self._keep())
             self._servers[self._server] = flags
             self._servers_made += 1
             self._spared |= {self._server.pid}

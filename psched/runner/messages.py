@@ -90,7 +90,11 @@ TO_RUNNER = Shapes(
 
 FROM_FORK_SERVER = Shapes(
     {
-        "born": {"born": listed(pid, 64), "error": maybe(whole(1, 4095)), "threads": whole()},
+        "born": {
+            "born": listed(pid, 64),
+            "error": maybe(whole(1, 4095)),
+            "refused": maybe(brief_text),
+        },
         "ended": {
             "ended": listed(
                 each(

@@ -5,7 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,8 @@ class WorkerBoot:
         if os.getppid() != self.master:
             _log.error("the master has died")
             return DRAINED
+        # Now, because what psched opens from now on is its own.
+        opened = UserDescriptors(self.own)
         attach(self.log)
         withhold(settings.withheld)
         if report and self.place.number == 0:
@@ -126,7 +128,6 @@ class WorkerBoot:
             if self.nonces is not None:
                 work = partial(clean_up, make_store(settings), settings, self.nonces)
             else:
-                opened = UserDescriptors(self.own)
                 worker = self._worker(settings, dispatch, prepare, opened)
                 work = partial(worker.run, settings_report(settings) if report else None)
         except ConfigError as error:
@@ -268,21 +269,16 @@ def make_runner_pool(
 
 
 def allow_basic_config(log: Log) -> None:
-    """Let user code call `logging.basicConfig`, which does nothing if there is a handler.
-
-    If it names a file or the like, that is added to psched's log. Otherwise the log is enough.
-    """
+    """Have `logging.basicConfig` work for user code that names a file, although there is a log."""
     configure = logging.basicConfig
 
-    @wraps(configure)
     def basic_config(**given: Any) -> None:  # noqa: ANN401  # what users give
-        if not given.keys() & {"filename", "stream", "handlers", "force"}:
-            return
-        logging.getLogger().removeHandler(log)
-        try:
-            configure(**given)
-        finally:
-            attach(log)
+        if given.keys() & {"filename", "stream", "handlers", "force"}:
+            logging.getLogger().removeHandler(log)
+            try:
+                configure(**given)
+            finally:
+                attach(log)
 
     logging.basicConfig = basic_config
 
@@ -314,8 +310,7 @@ def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> N
     journal.json = format_ == "json"
     journal.setLevel(level.upper())
     # User code can want more in a log of its own.
-    root = logging.getLogger()
-    root.setLevel(min(root.level, journal.level))
+    logging.root.setLevel(min(logging.root.level, journal.level))
 
 
 def settings_report(settings: Config) -> dict[str, Any]:

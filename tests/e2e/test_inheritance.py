@@ -116,14 +116,19 @@ def run(service, key, type_, **fields):
 
 
 def works(service):
-    run(service, "k", "uses")
+    for key in "one", "two":
+        run(service, key, "uses")
     for name in LOGS:
         lines = (service.folder / f"{name}.log").read_text().splitlines()
         # A program is run from its first line by the process that becomes the master, too.
         assert [*dict.fromkeys(lines)] == ["module loaded", "task ran"], name
-        assert lines.count("task ran") == 1
+        assert lines.count("task ran") == 2
     # What was in the buffer is written once.
-    assert (service.folder / "output").read_text().splitlines() == ["a header", "of the task"]
+    assert (service.folder / "output").read_text().splitlines() == [
+        "a header",
+        "of the task",
+        "of the task",
+    ]
 
 
 @pytest.mark.parametrize(("form", "name"), [(DISPATCH, "h:Dispatch"), (APP, "h:app")])
@@ -285,7 +290,10 @@ def test_what_does_not_survive_a_fork_is_named_once_by_the_start_and_by_check_an
     ]
     assert checked.returncode == 0
     for said in checked.stdout, master.text:
-        named = re.findall(r"descriptor \d+, (.*), the module '(\w+)' has opened: tasks find", re.sub(r"(new|listener)\d+", r"\1", said))
+        named = re.findall(
+            r"descriptor \d+, (.*), the module '(\w+)' has opened: tasks find",
+            re.sub(r"(new|listener)\d+", r"\1", said),
+        )
         assert sorted(named) == sorted(expected)
         assert said.count("open it in the task") == len(expected)
 
@@ -415,3 +423,95 @@ def test_a_module_that_fails_after_it_has_configured_logging_is_reported(service
     master = service.start(generation=0)
     assert master.wait() == 65
     assert "ValueError: for a reason" in master.text
+
+
+# --- threads ---------------------------------------------------------------------------
+
+NATIVE = """
+    import ctypes, os
+    libc = ctypes.CDLL(None)
+
+    class Native:
+        \"\"\"A thread of no Python code, as libraries have.\"\"\"
+
+        def start(self):
+            self.over = ctypes.create_string_buffer(64)
+            libc.sem_init(self.over, 0, 0)
+            self.number = ctypes.c_ulong()
+            libc.pthread_create(ctypes.byref(self.number), None, libc.sem_wait, self.over)
+
+        def end(self):
+            libc.sem_post(self.over)
+            libc.pthread_join(self.number, None)
+
+    THREAD = Native()
+    THREAD.start()
+"""
+
+PYTHON = """
+    import os, threading
+
+    class Python:
+        def start(self):
+            self.over = threading.Event()
+            self.thread = threading.Thread(target=self.over.wait, name="of a library", daemon=True)
+            self.thread.start()
+
+        def end(self):
+            self.over.set()
+            self.thread.join()
+
+    THREAD = Python()
+    THREAD.start()
+"""
+
+ROUTES = """
+    from psched.application import Dispatch as Base
+    import library
+
+    def runs(task):
+        assert type(library.THREAD).__name__ in {"Native", "Python"}
+
+    class Dispatch(Base):
+        routes = {"runs": runs}
+"""
+
+THREADS = pytest.mark.parametrize("kind", [NATIVE, PYTHON], ids=["native", "python"])
+
+
+@pytest.mark.parametrize(
+    "again", ["", ", after_in_child=THREAD.start"], ids=["for good", "and start again in the child"]
+)
+@THREADS
+def test_threads_that_end_in_a_fork_handler_hinder_nothing(service, kind, again):
+    service.write("library.py", kind + f"    os.register_at_fork(before=THREAD.end{again})\n")
+    service.write("h.py", ROUTES)
+    service.configure(dispatch="h:Dispatch", processors=2)
+    checked = service.psched("check")
+    assert "handlers: 1 routes: ok" in checked.stdout
+    assert checked.returncode == 0
+    master = service.start()
+    for key in "one", "two":
+        run(service, key, "runs")
+    assert master.stop() == 0
+
+
+@pytest.mark.parametrize("when", ["at import", "after the fork"])
+@THREADS
+def test_threads_that_are_left_are_named_by_the_start_and_by_check(service, kind, when):
+    library = kind
+    if when == "after the fork":
+        library = kind.replace("    THREAD.start()\n", "")
+        library += "    os.register_at_fork(after_in_child=THREAD.start)\n"
+    service.write("library.py", library)
+    service.write("h.py", ROUTES)
+    service.configure(dispatch="h:Dispatch")
+    checked = service.psched("check")
+    master = service.start(generation=0)
+    assert master.wait() == 65
+    assert checked.returncode == 1
+    name = "'of a library' of the module 'library'" if kind is PYTHON else "native code"
+    for said in checked.stderr, master.text:
+        assert "this process has 2 threads and must not fork" in said
+        assert name in said
+        assert "let it start them when a task runs" in said

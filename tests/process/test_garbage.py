@@ -232,9 +232,9 @@ FORK_SERVERS_GARBAGE = [
     b'{"ended":[[99999,0,null,0,0]]}',
     b'{"ended":[["1",0,null,0,0]]}',
     b'{"ended":1}',
-    b'{"born":[],"error":null,"threads":1}',
-    b'{"born":[99999],"error":null,"threads":1}',
-    b'{"born":["1"],"error":null,"threads":1}',
+    b'{"born":[],"error":null,"refused":null}',
+    b'{"born":[99999],"error":null,"refused":null}',
+    b'{"born":["1"],"error":null,"refused":null}',
     b'{"born":[]}',
     b"x" * 180_000,
 ]

@@ -1,7 +1,6 @@
 """The command check, which tests whether a master and its workers could run."""
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,8 +78,7 @@ def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) 
     for remark in remarks(settings):
         click.echo(f"  warning: {remark}")
     problems = _Problems()
-    if _in_child(partial(_check_handlers, settings)):
-        problems.found = True
+    problems.collected_in_child(partial(_check_handlers, settings, problems))
     for line in _permissions(settings):
         click.echo(line)
     with problems.collected():
@@ -110,65 +108,51 @@ class _Problems:
             self.found = True
             click.echo(f"Error: {error}", err=True)
 
+    def collected_in_child(self, work: Callable[[], object]) -> None:
+        """Call a function in a forked child, as a worker is one, and print an error of it."""
 
-def _check_handlers(settings: Config) -> int:
-    """Load the handlers, in a child of this command, as a worker does; return its exit status."""
-    problems = _Problems()
+        def live() -> int:
+            unblock()
+            with self.collected():
+                prepare()
+                work()
+            return int(self.found)
+
+        with self.collected():
+            code = os.waitstatus_to_exitcode(os.waitpid(launch(live), 0)[1])
+            if code < 0:
+                raise LoadError(f"a process that loads the handlers was ended by signal {-code}")
+            self.found |= code != 0
+
+
+def _check_handlers(settings: Config, problems: _Problems) -> None:
+    """Load the handlers, and fork, as a worker does."""
     own = open_descriptors()
-    with problems.collected():
-        withhold(settings.withheld)
-        dispatch = load_handlers(settings)
-        opened = UserDescriptors(own)
-        # As a worker forks a fork server, which then forks runners.
-        if _in_child(partial(_check_routes, dispatch, settings)):
-            problems.found = True
-        for text in opened.lost():
-            click.echo(f"  warning: {text}")
-    return int(problems.found)
+    withhold(settings.withheld)
+    dispatch = load_handlers(settings)
+    opened = UserDescriptors(own)
+    problems.collected_in_child(partial(_check_routes, dispatch, settings))
+    for text in opened.lost():
+        click.echo(f"  warning: {text}")
 
 
-def _check_routes(dispatch: Dispatch | None, settings: Config) -> int:
-    """Load what tasks load themselves; return the exit status."""
-    problems = _Problems()
-    with problems.collected():
-        prepare()
-        if isinstance(dispatch, SingleHandler):
-            click.echo(f"handlers: {dispatch.name} for every type: ok")
-        elif dispatch is not None:
-            dispatch.load_all()
-            found = f"{len(dispatch.routes)} routes"
-            if isinstance(dispatch, App):
-                functions = f"{len(dispatch.functions)} functions"
-                found = f"{functions}, {found}" if dispatch.routes else functions
-            click.echo(f"handlers: {found}: ok")
-        else:
-            click.echo("handlers: none configured")
-        if dispatch is not None and dispatch.find("exec") is not None:
-            click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
-        else:
-            click.echo(f"programs: {describe_programs(settings)}")
-    return int(problems.found)
-
-
-def _in_child(main: Callable[[], int]) -> int:
-    """Call a function in a forked child, as a worker is one; return the child's exit status.
-
-    Raises:
-        LoadError: a signal has killed the child, or the handlers have left threads.
-    """
-
-    def live() -> int:
-        unblock()
-        return main()
-
-    try:
-        pid = launch(live)
-    except RuntimeError as error:
-        raise LoadError(str(error)) from None
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code < 0:
-        raise LoadError(f"loading the handlers was ended by {signal.Signals(-code).name}")
-    return code
+def _check_routes(dispatch: Dispatch | None, settings: Config) -> None:
+    """Load what tasks load themselves."""
+    if isinstance(dispatch, SingleHandler):
+        click.echo(f"handlers: {dispatch.name} for every type: ok")
+    elif dispatch is not None:
+        dispatch.load_all()
+        found = f"{len(dispatch.routes)} routes"
+        if isinstance(dispatch, App):
+            functions = f"{len(dispatch.functions)} functions"
+            found = f"{functions}, {found}" if dispatch.routes else functions
+        click.echo(f"handlers: {found}: ok")
+    else:
+        click.echo("handlers: none configured")
+    if dispatch is not None and dispatch.find("exec") is not None:
+        click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
+    else:
+        click.echo(f"programs: {describe_programs(settings)}")
 
 
 def _permissions(settings: Config) -> Iterator[str]:
