@@ -92,7 +92,7 @@ class UserDescriptors:
 
 
 def readers(numbers: Iterable[int]) -> list[tuple[int, bool]]:
-    """Those descriptors that only read a file, and hold no lock; whether each outlives execve(2)."""
+    """Those that only read a file, and hold no lock; each with whether it outlives execve(2)."""
     return [
         (number, os.get_inheritable(number))
         for number in numbers
@@ -115,8 +115,8 @@ def _all_open() -> Iterator[_Open]:
     for name in os.listdir("/proc/self/fd"):
         # Ignore the descriptor by which the folder was listed, because it is closed already.
         with suppress(OSError):
-            path, status = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
-            yield _Open(int(name), path, (status.st_dev, status.st_ino), status.st_mode)
+            path, status = Path(f"/proc/self/fd/{name}").readlink(), os.fstat(int(name))
+            yield _Open(int(name), str(path), (status.st_dev, status.st_ino), status.st_mode)
 
 
 def _was_opened(number: int, how: int) -> bool:

@@ -109,11 +109,11 @@ def prepare() -> None:
             os._exit(0)
         os.waitpid(pid, 0)
         if len(left := _lasting_threads()) > 1:
+            names = ", ".join(dict.fromkeys(_describe(left)))
             raise RuntimeError(
-                f"this process has {len(left)} threads and must not fork:"
-                f" {', '.join(dict.fromkeys(_describe(left)))}; a module that handlers import has started them,"
-                " at import or in a fork handler: let it start them when a task runs, or in"
-                " after_fork"
+                f"this process has {len(left)} threads and must not fork: {names}; a module that"
+                " handlers import has started them, at import or in a fork handler: let it start"
+                " them when a task runs, or in after_fork"
             )
 
 
@@ -145,12 +145,11 @@ def _describe(left: Mapping[int, str]) -> Iterator[str]:
         name.partition(".")[0]
         for name, module in sys.modules.copy().items()
         if isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
-    }
+    } - sys.stdlib_module_names
     python = {each.native_id: each for each in threading.enumerate()}
     for number, name in left.items():
         if (thread := python.get(number)) is None:
-            others = ", ".join(sorted(native - sys.stdlib_module_names))
-            yield f"{name!r} of native code (which is loaded of {others})"
+            yield f"{name!r} of native code (loaded: {', '.join(sorted(native))})"
         elif thread is not threading.main_thread():
             # A thread that no variable leads to is the module's that has its function or class.
             code = getattr(thread, "_target", None) or type(thread)

@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -348,8 +347,8 @@ LISTS = """
                 continue  # the listing's own
         executed = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True)
         others = [line.split("-> ")[1] for line in executed.stdout.splitlines()[1:]]
-        executed = sorted(each.partition(":")[0] for each in others if not each.startswith("/proc/"))
-        text = json.dumps({"inside": inside, "executed": executed})
+        kinds = [each.partition(":")[0] for each in others if not each.startswith("/proc/")]
+        text = json.dumps({"inside": inside, "executed": sorted(kinds)})
         (HERE / f"{task.key}.json").write_text(text)
 
     def uses_the_store(task):
@@ -510,6 +509,7 @@ def test_threads_that_are_left_are_named_by_the_start_and_by_check(service, kind
     master = service.start(generation=0)
     assert master.wait() == 65
     assert checked.returncode == 1
+    assert "Traceback" not in checked.stderr
     name = "'of a library' of the module 'library'" if kind is PYTHON else "native code"
     for said in checked.stderr, master.text:
         assert "this process has 2 threads and must not fork" in said

@@ -1,7 +1,6 @@
 """Libraries that handler modules import, and use, at import: the table in docs/tasks.md."""
 
 import fcntl
-import os
 import subprocess
 import sys
 import threading
@@ -58,7 +57,8 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
-    do_GET = do_POST
+    def do_GET(self):
+        self.do_POST()
 
     def log_message(self, *_words):
         """Nothing."""
@@ -266,7 +266,7 @@ REFUSED = {
     PROVIDER = TracerProvider()
     PROVIDER.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
     """,
-    "of native code (which is loaded of grpc": """
+    "of native code (loaded: grpc": """
     import grpc
 
     CHANNEL = grpc.insecure_channel("127.0.0.1:1")

@@ -101,10 +101,13 @@ class _Problems:
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Print an error that is raised within the block, and continue after the block."""
+        """Print an error that is raised within the block, and continue after the block.
+
+        A `RuntimeError` says that handlers have left threads.
+        """
         try:
             yield
-        except (PschedError, OSError) as error:
+        except (PschedError, OSError, RuntimeError) as error:
             self.found = True
             click.echo(f"Error: {error}", err=True)
 
