@@ -85,6 +85,18 @@ class Dispatch:
         handler = self._load(target) if isinstance(target, str) else target
         return handler.handler if isinstance(handler, TaskFunction) else handler
 
+    def after_fork(self) -> object:
+        """Called in each process of tasks, before its first task; override it.
+
+        If it raises, the attempt fails.
+        """
+
+    def before_exit(self) -> object:
+        """Called at the end of each process of tasks, after its exit functions; override it.
+
+        If it raises, the attempt fails whose task was the last of the process.
+        """
+
     def load_all(self) -> None:
         """Import now every handler that would be imported when a task first needs it.
 

@@ -42,7 +42,7 @@ class _ITimerSpec(ctypes.Structure):
     _fields_ = (("it_interval", _TimeSpec), ("it_value", _TimeSpec))
 
 
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     # Load the C library by its name, so that preloaded libraries do not override its functions:
     # libfaketime treats every instant as a time of day and would shift the timer by its offset.
     # Before glibc 2.34, the functions are in librt.so.1.
@@ -98,7 +98,7 @@ class Timer:
     """
 
     def __init__(self, number: signal.Signals) -> None:
-        self._library = _library()
+        self._library = library()
         self._timer = ctypes.c_void_p()
         self._at: float | None = None
         event = _SigEvent(sigev_signo=number, sigev_notify=_SIGEV_SIGNAL)

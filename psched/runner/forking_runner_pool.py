@@ -137,6 +137,12 @@ class ForkingRunnerPool(RunnerPool):
 
     @property
     @override
+    def leaving(self) -> bool:
+        self.dismiss()  # also those that have run a task since the first call
+        return any(runner.used for runner in self._alive.values())
+
+    @property
+    @override
     def wakes(self) -> float:
         return min([self._reaper.wakes, *(server.wakes for server in self._servers)])
 

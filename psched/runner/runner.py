@@ -18,6 +18,7 @@ from typing import Any
 from typing_extensions import override
 
 from psched.application.calling import call_handler
+from psched.application.dispatch import Dispatch
 from psched.application.task import Holder, Task
 from psched.base.compression import LARGEST
 from psched.base.errors import (
@@ -48,6 +49,7 @@ from psched.runner.end_report import ProgramEnd
 from psched.runner.error_text import error_text, without_own
 from psched.runner.messages import TO_RUNNER
 from psched.runner.progress import pack
+from psched.runner.python_exit import PythonExit
 from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
@@ -62,6 +64,9 @@ _STATUS = 0xFF
 """The bits of a number that become an exit status."""
 
 _NO_PROGRAM = ProgramEnd(None, None)
+
+_LONGEST_EXIT = 5
+"""Seconds after which a process that ends between two tasks is killed."""
 
 _USUAL: list[dict[str, object]] = [
     {
@@ -195,6 +200,7 @@ class Runner:
         judge: decides what to do with a row whose trigger a user has written; see
             `psched.core.remote_policy`.
         tasks: how many tasks the process runs before it exits.
+        hooks: has the hooks of each process.
     """
 
     _link: Link
@@ -210,8 +216,12 @@ class Runner:
         open_schedules: Callable[[], Schedules],
         judge: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         tasks: int,
+        hooks: Dispatch,
     ) -> None:
         self._find = find
+        self._hooks = hooks
+        self._has_begun = False
+        self._exit = PythonExit(hooks.before_exit)
         self._log = log
         self._open_schedules = open_schedules
         self._judge = judge
@@ -221,12 +231,14 @@ class Runner:
         # Measuring it here, too, would copy 30 memory pages.
         self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()
 
-    def before_fork(self) -> None:
-        """Prepare the fork server for a fork; it calls this before each one."""
+    def before_fork(self, *, collects: bool) -> None:
+        """Prepare the fork server for a fork; ``collects`` tells whether output is collected."""
         self._log.follow()
-        # They can be the log's file, which is replaced when the log is renamed.
-        self._log.followers.update(self._streams.save())
-        self._log.leave_standard_streams()
+        self._exit.prepare()
+        if collects:
+            # They can be the log's file, which is replaced when the log is renamed.
+            self._log.followers.update(self._streams.save())
+            self._log.leave_standard_streams()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
         """Run tasks in this process until it must exit; return the exit status.
@@ -244,14 +256,20 @@ class Runner:
         self._stop = Stop(stop_flags)
         self._log.process = "task"
         set_title("runner: idle")
+        self._work(link)
+        if self._has_begun:
+            self._leave()
+        return 0
+
+    def _work(self, link: Link) -> None:
         left = self._tasks
         while left and (message := link.wait()) is not None:
-            stop_flags.begun = True
+            self._stop_flags.begun = True
             if "judge" in message:
                 # The rest of the loop is skipped, because a process that calls users' triggers
                 # never runs a task.
                 if not self._answer(message["judge"]):
-                    return 0
+                    return
                 continue
             if left < self._tasks:
                 # Zombies are reaped before each further task, because the worker has killed the
@@ -263,16 +281,16 @@ class Runner:
             ProgramEnd.last = None
             if self._usage is not None:
                 self._usage.begin(first=left == self._tasks)
-            end = self._perform(message["run"], message["data"])
-            left = left - 1 if left > 1 and _is_clean() else 0
-            end["last"] = not left
+            end = self._perform(message["run"], message["data"], more=left > 1)
+            left = 0 if end["last"] else left - 1
             link.deliver(_USUAL_PACKED[_USUAL.index(end)] if end in _USUAL else end)
             if left:
                 set_title("runner: idle")
-        return 0
 
-    def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> dict[str, object]:
-        """Run one task; return the message that reports its end."""
+    def _perform(
+        self, assignment: Mapping[str, Any], stored: bytes, *, more: bool
+    ) -> dict[str, object]:
+        """Run one task, which ``more`` may follow; return the message that reports its end."""
         limit = assignment["data_limit"]
         holder = _Holder(
             self._link,
@@ -284,7 +302,7 @@ class Runner:
         try:
             task = Task({**assignment, "data": payload_text(stored, limit)}, holder)
         except InvalidError as error:
-            return {"quarantine": text_of(error)}
+            return {"quarantine": text_of(error), "last": not (more and _is_clean())}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
         with suppress(OSError):  # earlier tasks have left no descriptor; the streams stay
@@ -293,21 +311,34 @@ class Runner:
         # The log file can have been replaced since the fork. `follow` then opens the new file.
         self._log.follow()
         self._log.subject = occurrence
+        # By these, the client knows its own task, also in a program that the handler starts.
+        os.environb |= {b"PSCHED_KEY": task.key.encode(), b"PSCHED_FENCE": b"%d" % task.fence}
         failure = text = None
+        last = True
         try:
             try:
                 self._stop.begin()
-                self._call(task, assignment)
+                try:
+                    self._begin()
+                    self._call(task, assignment)
+                except BaseException as error:
+                    if os.getpid() != self._process:
+                        raise
+                    with self._stop.guarded():  # an exception must not replace the handler's
+                        failure, text = _failed(error, f"the handler of {task.type!r}")
+                if more and self._has_begun:
+                    self._exit.pause()
+                    last = not _is_clean()
+                if last:
+                    self._exit.end(self._stop)
             finally:
                 self._stop.end()
         except BaseException as error:
             if os.getpid() != self._process:
                 raise  # in a child that the handler has forked, which ends with a traceback
-            error.__traceback__ = without_own(error.__traceback__)
-            failure = _told(error)
-            text = None if isinstance(error, _OWN_ERRORS) else error_text(error)
-            ProgramEnd.last = ProgramEnd.last or _program_end(error)
-            _report(task, error, failure)
+            if failure is None:
+                failure, text = _failed(error, "the end of its process")
+                failure = f"at the end of its process: {failure}"
         if os.getpid() != self._process:
             # This process is a child that the handler has forked. It exits, because it must not
             # send messages for the task.
@@ -321,7 +352,7 @@ class Runner:
             "error": text,
             "exit": (program.status, program.signal),
             "used": None if self._usage is None else self._usage.end(program.peak_kb),
-            "last": True,
+            "last": last,
             "store": holder.has_opened,
             "result": holder.result,
         }
@@ -338,6 +369,7 @@ class Runner:
         self._log.follow()
         failed = False
         try:
+            self._begin()
             answer = self._judge(question)
         except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
             failed, answer = True, {"failed": described(error)}
@@ -349,6 +381,25 @@ class Runner:
         last = failed or not _is_clean()
         self._link.deliver({**answer, "last": last})
         return not last
+
+    def _begin(self) -> None:
+        """Prepare this process for users' code, unless it has run some."""
+        if not self._has_begun:
+            # Python itself seeds the generator of `random` after a fork.
+            if (numpy := sys.modules.get("numpy.random")) is not None:
+                with suppress(TypeError):  # the user has replaced its generator
+                    numpy.seed()
+            self._hooks.after_fork()
+            self._has_begun = True
+
+    def _leave(self) -> None:
+        """End this process between two tasks, where no time limit applies to exit functions."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LONGEST_EXIT)
+        try:
+            self._exit.end(self._stop)
+        except BaseException as error:  # noqa: BLE001  # an exit function may raise anything
+            _failed(error, "the end of a process of tasks")
 
     def _call(self, task: Task, assignment: Mapping[str, Any]) -> None:
         handler: Any = self._find(task.type)
@@ -390,13 +441,19 @@ def _told(error: BaseException) -> str:
     return described(error)
 
 
-def _report(task: Task, error: BaseException, failure: str) -> None:
+def _failed(error: BaseException, what: str) -> tuple[str, str | None]:
+    """Log what something has raised; return what the worker is told: a line, and a traceback."""
+    error.__traceback__ = without_own(error.__traceback__)
+    failure = _told(error)
+    ProgramEnd.last = ProgramEnd.last or _program_end(error)
+    if isinstance(error, _OWN_ERRORS):
+        _log.error("%s", failure)
+        return failure, None
     if isinstance(error, ProcessStopError):
         _log.warning("%s", failure)
-    elif isinstance(error, _OWN_ERRORS):
-        _log.error("%s", failure)
     else:
-        _log.error("the handler of %r raised", task.type, exc_info=error)
+        _log.error("%s raised", what, exc_info=error)
+    return failure, error_text(error)
 
 
 def _is_clean() -> bool:

@@ -46,6 +46,11 @@ class RunnerPool(ABC):
         return bool(self._idle)
 
     @property
+    def leaving(self) -> bool:
+        """Whether a runner that has run a task still lives; asked when no task is left."""
+        return False
+
+    @property
     @abstractmethod
     def wakes(self) -> float:
         """When to call `reap` again, seconds of the monotonic clock."""

@@ -11,6 +11,7 @@ until the exception can propagate. If the handler has caught the exception, it i
 again, because it is cleaning up.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -111,6 +112,33 @@ class Stop:
             yield
         finally:
             self._cancel = None
+
+    def raise_again(self) -> None:
+        """Let the next TERM raise an exception, although an earlier one has ended other code."""
+        self._raised = False
+
+    def call_exit_functions(self) -> None:
+        """Call the exit functions of this process, and raise the first exception that one raises.
+
+        Python ignores these exceptions. That of TERM ends only the function that runs.
+        """
+        failed: list[BaseException] = []
+        before, own = sys.unraisablehook, self._hook
+
+        def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+            error = unraisable.exc_value
+            if error is None or "atexit callback" not in (unraisable.err_msg or ""):
+                before(unraisable)
+            elif not isinstance(error, SystemExit) or error.code:
+                failed.append(error)
+
+        self._hook = sys.unraisablehook = hook
+        try:
+            atexit._run_exitfuncs()  # noqa: SLF001  # there is no public way
+        finally:
+            self._hook, sys.unraisablehook = own, before
+        if failed:
+            raise failed[0]
 
     def _before_fork(self) -> None:
         """Block TERM while the task forks, because the child must not run psched's handler."""

@@ -16,6 +16,7 @@ from psched.core.columns import NAME_LENGTH, check_name
 from psched.core.declare import KNOWN, describe
 from psched.core.model import Row
 from psched.core.shorthands import name_main_class
+from psched.service.functions.app import App
 
 _TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
 """The fields that say when a schedule runs; a job must not have more than one of them."""
@@ -35,6 +36,7 @@ class Jobs:
         program: the program's name.
         routes: the handler of each type.
         schedules: the key and the fields of each schedule. A job without a schedule has no item.
+        included: the apps whose hooks are called.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Jobs:
         self._keys: set[str] = set()
         self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
+        self.included: list[App] = []
 
     def check_key(self, key: str) -> None:
         """Raise an error if no new job can have this key.
@@ -125,12 +128,16 @@ class Jobs:
         return describe(schedule["key"], fields, self.settings, self._now)
 
     def dispatch(self) -> Dispatch:
-        """A `Dispatch` with the `routes` of the jobs."""
+        """A `Dispatch` with the `routes` of the jobs, and the hooks of included apps."""
 
-        class Routes(Dispatch):
+        class Routes(App):
             routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = self.routes
 
-        return Routes()
+        made = Routes()
+        for app in self.included:
+            made.after_fork(app.after_fork)
+            made.before_exit(app.before_exit)
+        return made
 
     def _handler_of(self, run: Any) -> tuple[Target, dict[str, Any] | None]:  # noqa: ANN401
         if inspect.isclass(run):

@@ -173,7 +173,7 @@ class Program:
         return decorate
 
     def include(self, app: App) -> None:
-        """Run the tasks of an app, too.
+        """Run the tasks of an app, too, and call its hooks in all processes of tasks.
 
         Functions that you add to the app later are not included. From now on, the app uses the
         settings of this program.
@@ -188,6 +188,7 @@ class Program:
             self._jobs.check_key(type_)
         for type_, function in app.functions.items():
             self.add(type_, run=function)
+        self._jobs.included.append(app)
         app.use(partial(open_schedules, self._jobs.settings))
 
     def __enter__(self) -> Self:

@@ -174,6 +174,7 @@ class WorkerBoot:
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
             output=output,
             inherited=opened.inherited,
+            hooks=dispatch,
         )
         try:
             # Start the pool before the store is created, because runners must not inherit the
@@ -232,6 +233,7 @@ def make_runner_pool(
     cgroup: Cgroup | None = None,
     output: OutputCollection | None = None,
     inherited: Callable[[], Sequence[int]] = tuple,
+    hooks: Dispatch | None = None,
 ) -> ForkingRunnerPool:
     """Create a worker's pool of runners, without forking a runner.
 
@@ -245,6 +247,7 @@ def make_runner_pool(
             have no cgroups of their own.
         output: collects the output of the runners; None if they keep that of the worker.
         inherited: returns the descriptors of user code that runners inherit.
+        hooks: has the hooks of each process of tasks; None if there are none.
     """
     runner = Runner(
         find=find,
@@ -252,6 +255,7 @@ def make_runner_pool(
         open_schedules=open_schedules,
         judge=partial(answer_request, settings=settings),
         tasks=settings.max_tasks_per_child,
+        hooks=hooks or Dispatch(),
     )
     return ForkingRunnerPool(
         runner.run,
@@ -263,7 +267,7 @@ def make_runner_pool(
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
-        before_fork=log.follow if output is None else runner.before_fork,
+        before_fork=partial(runner.before_fork, collects=output is not None),
         output=output,
     )
 

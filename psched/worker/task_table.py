@@ -128,6 +128,11 @@ class TaskTable:
         return any(not task.empty for task in self)
 
     @property
+    def leaving(self) -> bool:
+        """Whether a process that has run tasks has not exited yet; see `RunnerPool.leaving`."""
+        return self._pool.leaving
+
+    @property
     def links(self) -> Sequence[Waitable]:
         """The connections to all runners and their fork servers."""
         return self._pool.links

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from psched.application import Dispatch
 from psched.base import log
 from psched.base.clock import SystemClock
 from psched.base.lease_times import Deadlines
@@ -65,6 +66,7 @@ class Bench:
         cgroup: this process's, below which each runner is given one.
         open_schedules: opens the schedules for a task; default: none does.
         secrets: are hidden in output.
+        hooks: has the hooks of each process of tasks.
         settings: psched's.
 
     Attributes:
@@ -80,6 +82,7 @@ class Bench:
         cgroup: Cgroup | None = None,
         open_schedules: Callable[[], Any] | None = None,
         secrets: Iterable[str] = (),
+        hooks: Dispatch | None = None,
         **settings: Any,
     ) -> None:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
@@ -99,6 +102,7 @@ class Bench:
             clock=CLOCK,
             cgroup=cgroup,
             output=self.output,
+            hooks=hooks,
         )
         if self.output is not None:
             self.pool.start()

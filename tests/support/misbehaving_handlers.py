@@ -123,9 +123,7 @@ def loses_its_output(_task):
 
 def leaves_threads(task):
     """Leave threads that never end; one sends requests for the task even when it is over."""
-    never = threading.Event()
-    for daemon in True, False:
-        threading.Thread(target=never.wait, daemon=daemon).start()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     threading.Thread(target=nag, args=[task], daemon=True).start()
 
 

@@ -82,6 +82,8 @@ class App(Dispatch):
         **settings: Unpack[Settings],
     ) -> None:
         super().__init__()
+        self._at_fork: list[Callable[[], object]] = []
+        self._at_exit: list[Callable[[], object]] = []
         self.functions: dict[str, TaskFunction[Any, Any, Any]] = {}
         self._schedules = ThreadSchedules(
             lambda: open_schedules(read_config(given, environment, settings))
@@ -151,6 +153,16 @@ class App(Dispatch):
         finally:
             self._schedules = before
 
+    @override
+    def after_fork(self, function: Callable[[], object] | None = None, /) -> Any:
+        """Decorate a function that each process of tasks calls before its first task."""
+        return _hook(self._at_fork, function)
+
+    @override
+    def before_exit(self, function: Callable[[], object] | None = None, /) -> Any:
+        """Decorate a function that each process of tasks calls at its end."""
+        return _hook(self._at_exit, function)
+
     @classmethod
     @override
     def route(cls, routes: Routes) -> None:
@@ -165,6 +177,16 @@ class App(Dispatch):
     def find(self, type_: str) -> Any | None:
         found = self.functions.get(type_)
         return super().find(type_) if found is None else found.handler
+
+
+def _hook(added: list[Callable[[], object]], function: Callable[[], object] | None) -> object:
+    """Add a function that a user decorates. Without one, psched calls those that were added."""
+    if function is not None:
+        added.append(function)
+        return function
+    for each in added:
+        each()
+    return None
 
 
 def _check_usual_options(options: Mapping[str, Any]) -> None:
