@@ -19,7 +19,7 @@ from psched.client.author import Author
 from psched.core.columns import DECODER
 from psched.core.history.protocol import AuditSelection, KeepsHistory
 from psched.core.history.records import AuditRecord
-from psched.core.model import DELETING, Row
+from psched.core.model import BEING_DELETED, Row
 from psched.core.store_protocol import Store
 
 _log = logging.getLogger("psched.audit")
@@ -197,7 +197,7 @@ class Auditor:
             old, new = _differences(before, after)
             if not new:
                 return None
-            if after.status == DELETING:
+            if after.status in BEING_DELETED:
                 # The definition is recorded now, because nobody reads it when the row is deleted.
                 old = _definition(before)
         return self._made(

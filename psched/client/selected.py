@@ -16,8 +16,8 @@ from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
 from psched.core.arguments.fields import Changes
 from psched.core.declare import When
 from psched.core.model import (
+    BEING_DELETED,
     CANCELLED,
-    DELETING,
     ENDED,
     FINISHED,
     MIGRATING,
@@ -38,7 +38,7 @@ from psched.core.shorthands import Until, instant
 CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED})
 """The statuses of schedules of which there can be extra runs."""
 
-CAN_BE_EDITED = STATES - {DELETING, MIGRATING}
+CAN_BE_EDITED = STATES - {*BEING_DELETED, MIGRATING}
 """The statuses of schedules that can be edited."""
 
 

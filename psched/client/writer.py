@@ -4,6 +4,7 @@ Each change is recorded in the audit trail after it was applied.
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import cache, partial
@@ -33,6 +34,8 @@ from psched.core.definition import parse_row
 from psched.core.history.protocol import KeepsHistory
 from psched.core.history.records import RunRecord
 from psched.core.model import (
+    AFTER_RUN,
+    BEING_DELETED,
     CANCELLED,
     CANCELLING,
     DELETING,
@@ -43,6 +46,7 @@ from psched.core.model import (
     QUARANTINED,
     Row,
 )
+from psched.core.operations.extra_runs import schedule_of
 from psched.core.store_protocol import ReplacesAndRecords, ReplacesMany, Store
 
 _log = logging.getLogger("psched.audit")
@@ -138,6 +142,8 @@ class Writer:
 
     def delete(self, key: str) -> bool:
         """Delete a row, or mark a leased row for deletion by its worker; see `Schedule.delete`."""
+        if b"PSCHED_KEY" in os.environb and self._settings.store_kind.keeps_status:
+            return self._end("delete", key, None, DELETING)
         lost = LostAnswers[Row | None]()
         seen: Row | None = None
 
@@ -147,7 +153,7 @@ class Writer:
                 if self._auditor.is_able:
                     found = self._store.get(stored_key(key))
                     # If an answer was lost, this may be the mark of the earlier try.
-                    if found is not None and not (lost and found.status == DELETING):
+                    if found is not None and not (lost and found.status in BEING_DELETED):
                         seen = found
                 return lost.send(seen, partial(self._store.delete, stored_key(key)))
             except NotFoundError:
@@ -170,7 +176,7 @@ class Writer:
         """Change the definition of a schedule; see `ScheduleCollection.modify`."""
 
         def change(seen: Row) -> Row | None:
-            if seen.status == DELETING:
+            if seen.status in BEING_DELETED:
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
             wanted = changes if decide is None else decide(seen)
             if decide is not None and not wanted:
@@ -178,7 +184,7 @@ class Writer:
             return redeclare(seen, wanted, self._settings, self._store.now)
 
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
-            return row.status != DELETING and was_replaced(row, seen, written)
+            return row.status not in BEING_DELETED and was_replaced(row, seen, written)
 
         self.replace("modify", key, change, was_applied)
 
@@ -329,7 +335,7 @@ class Writer:
         self,
         action: str,
         key: str,
-        status: str,
+        status: str | None,
         mark: str,
         only_if: Condition | None = None,
     ) -> bool:
@@ -341,8 +347,8 @@ class Writer:
         Args:
             action: what is done, for the audit trail.
             key: the schedule's key.
-            status: the status of the schedule when it has ended.
-            mark: the status that marks a leased row.
+            status: the status of the schedule when it has ended; None if it is deleted.
+            mark: the status that marks a leased row, unless its own task does this.
             only_if: see `Condition`; None if the row is changed in any case.
 
         Returns:
@@ -360,13 +366,13 @@ class Writer:
                     done.append(lost.last)
                     return True
                 raise
-            if seen.status == DELETING:
+            if seen.status in BEING_DELETED and status is not None:
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
             if seen.status == mark or (lost and seen.status == status):
                 done.extend([lost.last] if lost else [])
                 return seen.status == status
             require(only_if, seen)
-            if seen.status in ENDED:
+            if seen.status in ENDED and status is not None:
                 raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
             new = self._ended(seen, status, mark)
             write = seen, new
@@ -383,14 +389,16 @@ class Writer:
         self._auditor.record(action, done)
         return rests
 
-    def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
+    def _ended(self, seen: Row, status: str | None, mark: str) -> Row | None:
         """Return the ended row, or the marked row if it is leased; None if it must be deleted."""
         if not self._settings.store_kind.keeps_status:
             raise NotSupportedError(
                 f"a store of type {self._settings.type} keeps no ended schedules"
             )
         if seen.owner is not None:
-            return changed(seen, status=mark)
+            return changed(seen, status=AFTER_RUN[mark] if _is_of_own_task(seen) else mark)
+        if status is None:
+            return None
         # The worker of an extra run may have died, and nobody has leased the row since.
         seen = attempts.given_back(seen)
         keep = seen.cron is not None
@@ -407,6 +415,14 @@ class Writer:
             reason=None,
             retain_until=None if keep else ceil(self._store.now()) + retention,
         )
+
+
+def _is_of_own_task(row: Row) -> bool:
+    """Whether this process belongs to the task that holds a row's lease."""
+    key = os.environb.get(b"PSCHED_KEY", b"").decode(errors="replace")
+    if row.key == schedule_of(key):
+        return attempts.given_back(row) is not row  # an extra run holds it
+    return row.key == key and os.environb.get(b"PSCHED_FENCE") == b"%d" % row.fence
 
 
 def check_requeue(row: Row) -> None:

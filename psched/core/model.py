@@ -48,16 +48,22 @@ DELETING = "deleting"
 CANCELLING = "cancelling"
 FINISHING = "finishing"
 
+AFTER_RUN = {DELETING: "to_delete", CANCELLING: "to_cancel", FINISHING: "to_finish"}
+"""The marks that a task gives its own row: its worker lets it end by itself."""
+
+BEING_DELETED = frozenset({DELETING, AFTER_RUN[DELETING]})
+
+_ENDS = {DELETING: None, CANCELLING: CANCELLED, FINISHING: FINISHED}
+
 MARKS = {
-    DELETING: None,
-    CANCELLING: CANCELLED,
-    FINISHING: FINISHED,
+    **_ENDS,
+    **{AFTER_RUN[mark]: status for mark, status in _ENDS.items()},
     **{status: status for status in sorted(ENDED)},
 }
-"""The marks: statuses of a leased row that ask its worker to stop the task.
+"""The marks: statuses of a leased row that ask its worker to stop the task, or to await its end.
 
-The value is the row's status once the task has stopped; None means that the row is removed. psched
-itself writes only the first three marks. Clients can set any mark with plain SQL.
+The value is the row's status once the task has ended; None means that the row is removed. psched
+itself writes only the first six marks. Clients can set any mark with plain SQL.
 """
 
 STATUSES = frozenset({WAITING, *SET_ASIDE, *MARKS})

@@ -24,8 +24,8 @@ from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
 from psched.core.history.spans import dropped_spans
 from psched.core.model import (
+    BEING_DELETED,
     CANCELLED,
-    DELETING,
     EXPIRED,
     FAILED,
     FINISHED,
@@ -131,7 +131,11 @@ def _after_run(
     leased: Row, current: Row, decision: Decision, settings: Config, now: float
 ) -> Settlement:
     # A one-shot that has succeeded becomes finished, even if it was cancelled during the run.
-    done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
+    done = (
+        isinstance(decision, Finish)
+        and current.cron is None
+        and current.status not in BEING_DELETED
+    )
     if current.known_status is None or (current.status in MARKS and not done):
         end = _resting(current, settings)
         return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
@@ -286,7 +290,7 @@ def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
 
 def _resting(row: Row, settings: Config) -> Settlement:
     """The settlement of a row that must not run because of its status."""
-    if row.status == DELETING:
+    if row.status in BEING_DELETED:
         return Settlement.of(row, remove=True, fate=Fate.CANCELLED)
     if row.status in SET_ASIDE:
         return Settlement.of(

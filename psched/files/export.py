@@ -13,7 +13,7 @@ from psched.base.texts import visible
 from psched.config import Config
 from psched.core.columns import annotation, decode, payload_limit
 from psched.core.definition import parse_row
-from psched.core.model import DELETING, WAITING, Row
+from psched.core.model import BEING_DELETED, WAITING, Row
 from psched.files.plan import non_defaults
 
 _FIRST = ("type", "cron", "timezone", "delay", "data")
@@ -40,7 +40,7 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
     documents: dict[str | None, dict[str, dict[str, Any]]] = {}
     remarks, omitted = list[str](), list[str]()
     for row in sorted(rows, key=lambda row: row.key):
-        if row.cron is None or row.status == DELETING:
+        if row.cron is None or row.status in BEING_DELETED:
             continue
         try:
             parse_row(row, settings)

@@ -9,7 +9,7 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.columns import annotation
 from psched.core.declare import FIELDS, TIMES, describe
-from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
+from psched.core.model import BEING_DELETED, DEFAULT_TYPE, MIGRATING, Row
 from psched.core.operations.changes.fields import fields_of, is_same
 from psched.core.operations.extra_runs import schedule_of
 
@@ -137,7 +137,7 @@ def plan(
         for row in rows.values()
         if row.key not in keys
         and has_label(row, label)
-        and row.status not in {DELETING, MIGRATING}
+        and row.status not in {*BEING_DELETED, MIGRATING}
         and schedule_of(row.key) is None
     ]
     left.sort(key=lambda item: item.key)
@@ -151,7 +151,7 @@ def has_label(row: Row, label: str | None) -> bool:
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
     """The reason why a declaration with this label must not change a row; None if it can."""
-    if row.status == DELETING:
+    if row.status in BEING_DELETED:
         return "is being deleted; apply again when it has been deleted"
     if row.status == MIGRATING:
         return "is being moved here from another table"

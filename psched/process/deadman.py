@@ -43,6 +43,7 @@ class _ITimerSpec(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL:
+    """The C library."""
     # Load the C library by its name, so that preloaded libraries do not override its functions:
     # libfaketime treats every instant as a time of day and would shift the timer by its offset.
     # Before glibc 2.34, the functions are in librt.so.1.

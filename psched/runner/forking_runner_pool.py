@@ -137,12 +137,6 @@ class ForkingRunnerPool(RunnerPool):
 
     @property
     @override
-    def leaving(self) -> bool:
-        self.dismiss()  # also those that have run a task since the first call
-        return any(runner.used for runner in self._alive.values())
-
-    @property
-    @override
     def wakes(self) -> float:
         return min([self._reaper.wakes, *(server.wakes for server in self._servers)])
 
@@ -241,12 +235,13 @@ class ForkingRunnerPool(RunnerPool):
         tree.kill_below(runner.pid)
 
     @override
-    def dismiss(self) -> None:
+    def dismiss(self) -> bool:
         for runner in [*self._idle, *self._held]:
             self._let_exit(runner)
         self._idle.clear()
         self._dismissed = True
         self._dismiss_servers()
+        return any(runner.used for runner in self._alive.values())
 
     @override
     def _let_exit(self, runner: RunnerChild) -> None:

@@ -256,20 +256,14 @@ class Runner:
         self._stop = Stop(stop_flags)
         self._log.process = "task"
         set_title("runner: idle")
-        self._work(link)
-        if self._has_begun:
-            self._leave()
-        return 0
-
-    def _work(self, link: Link) -> None:
         left = self._tasks
         while left and (message := link.wait()) is not None:
-            self._stop_flags.begun = True
+            stop_flags.begun = True
             if "judge" in message:
                 # The rest of the loop is skipped, because a process that calls users' triggers
                 # never runs a task.
                 if not self._answer(message["judge"]):
-                    return
+                    break
                 continue
             if left < self._tasks:
                 # Zombies are reaped before each further task, because the worker has killed the
@@ -286,6 +280,9 @@ class Runner:
             link.deliver(_USUAL_PACKED[_USUAL.index(end)] if end in _USUAL else end)
             if left:
                 set_title("runner: idle")
+        if self._has_begun:
+            self._leave()
+        return 0
 
     def _perform(
         self, assignment: Mapping[str, Any], stored: bytes, *, more: bool

@@ -46,11 +46,6 @@ class RunnerPool(ABC):
         return bool(self._idle)
 
     @property
-    def leaving(self) -> bool:
-        """Whether a runner that has run a task still lives; asked when no task is left."""
-        return False
-
-    @property
     @abstractmethod
     def wakes(self) -> float:
         """When to call `reap` again, seconds of the monotonic clock."""
@@ -180,8 +175,12 @@ class RunnerPool(ABC):
         """Have a waiting runner exit; `reap` will return it."""
 
     @abstractmethod
-    def dismiss(self) -> None:
-        """Let the waiting runners exit, because no task will follow."""
+    def dismiss(self) -> bool:
+        """Let the waiting runners exit, because no task will follow.
+
+        Returns:
+            Whether runners that have run tasks still live.
+        """
 
     def cut_off(self, runner: RunnerChild) -> bool:
         """Kill a runner if it has sent an invalid message.

@@ -252,6 +252,7 @@ class ManualRunnerPool(RunnerPool):
                 each.exit_with(0)
 
     @override
-    def dismiss(self) -> None:
+    def dismiss(self) -> bool:
         for runner in self._idle:
             self._let_exit(runner)
+        return False

@@ -18,7 +18,7 @@ from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
 from psched.core import attempts
 from psched.core.history.recording import Recorder
-from psched.core.model import DELETING, QUARANTINED, Release, Retry
+from psched.core.model import AFTER_RUN, DELETING, QUARANTINED, Release, Retry
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
 from psched.master.reports.load import Load
@@ -385,6 +385,8 @@ class LeaseLoop:
         keys = [*(task.row.key for task in self._tasks), *self._tasks.lent]
         marked = self._gateway.request(partial(self._store.marked, keys))
         for key, mark in marked.items():
+            if mark in AFTER_RUN.values():
+                continue  # the task itself has asked for it
             reason = Reason.DELETED if mark == DELETING else Reason.CANCELLED
             # Extra runs are stopped with their schedules.
             task = self._tasks[key] if key in self._tasks else self._tasks.lent.get(key)

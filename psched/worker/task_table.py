@@ -128,11 +128,6 @@ class TaskTable:
         return any(not task.empty for task in self)
 
     @property
-    def leaving(self) -> bool:
-        """Whether a process that has run tasks has not exited yet; see `RunnerPool.leaving`."""
-        return self._pool.leaving
-
-    @property
     def links(self) -> Sequence[Waitable]:
         """The connections to all runners and their fork servers."""
         return self._pool.links
@@ -166,9 +161,9 @@ class TaskTable:
         if self._output is not None:
             self._output.stop()
 
-    def dismiss(self) -> None:
-        """Let the waiting runners exit, because no task will follow."""
-        self._pool.dismiss()
+    def dismiss(self) -> bool:
+        """Let the waiting runners exit; see `RunnerPool.dismiss`."""
+        return self._pool.dismiss()
 
     def start(
         self, row: Row, run: Run, deadlines: Deadlines, schedule: Lease | None = None

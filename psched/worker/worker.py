@@ -291,7 +291,7 @@ class Worker:
     def _see_whether_it_is_done(self, now: float) -> None:
         """Set the exit status if no lease is left, or the store has not answered for too long."""
         # The exit functions of runners need time. Runners limit it themselves.
-        if self._lease_loop.idle and (now >= self._give_up_at or not self._tasks.leaving):
+        if self._lease_loop.idle and (now >= self._give_up_at or not self._tasks.dismiss()):
             self._lease_loop.leave()
             self.exit_status = DRAINED
         elif self._tasks.alive or self._lease_loop.asks:

@@ -8,6 +8,7 @@ import logging
 import logging.handlers
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def leaves_compressed(_task):
 def wraps_output(_task):
     raw = os.fdopen(os.open("out", os.O_WRONLY | os.O_CREAT, 0o600), "wb", buffering=0)
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw))
-    print("printed")
+    print("printed")  # noqa: T201
 
 
 def logs_to_memory(_task):
@@ -115,7 +116,7 @@ async def leaves_in_a_loop(task):
 
 
 def forks(task):
-    if pid := os.fork():
+    if pid := os.fork():  # noqa: TID251
         os.waitpid(pid, 0)
         return
     leaves_text(task)
@@ -362,10 +363,8 @@ rand = _global.random
 
 
 def draws(_task):
-    import numpy.random  # noqa: PLC0415
-    import random  # noqa: PLC0415
-
-    note(f"{numpy.random.rand()} {random.random()}")
+    numbers = sys.modules["numpy.random"].rand(), random.random()  # noqa: S311, TID251
+    note(" ".join(map(str, numbers)))
 
 
 def draw():

@@ -323,6 +323,24 @@ def test_an_extra_run_of_a_deleted_schedule_is_cancelled(host):
     assert runs(store, extra) == [(None, "cancelled")]
 
 
+def test_an_extra_run_that_deletes_its_schedule_is_not_stopped(host, monkeypatch):
+    add_daily(host)
+    [extra] = add_extra(host)
+    worker = host.worker(poll_interval=5)
+    worker.advance(1)
+    monkeypatch.setenv("PSCHED_KEY", extra)
+    monkeypatch.setenv("PSCHED_FENCE", str(host.row(extra).fence))
+    assert not host.schedules["report"].delete()
+
+    worker.advance(60)
+    assert worker.tasks[extra].stop_reason == ""
+    worker.tasks[extra].finish()
+    worker.advance(1)
+
+    assert not host.schedules["report"].exists()
+    assert host.row(extra).status == "finished"
+
+
 def test_an_extra_run_of_a_schedule_that_has_ended_is_cancelled(host):
     add_daily(host)
     [extra] = add_extra(host)

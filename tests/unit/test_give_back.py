@@ -275,8 +275,8 @@ class TestOverlap:
         ("status", "reason"),
         [
             (None, "its schedule k was deleted"),
-            ("deleting", "its schedule k is being deleted"),
-            ("cancelling", "its schedule k is being cancelled"),
+            ("deleting", "its schedule k is about to end: it is deleting"),
+            ("cancelling", "its schedule k is about to end: it is cancelling"),
             ("failed", "its schedule k has ended: it is failed"),
         ],
     )

@@ -439,6 +439,53 @@ def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(host):
     assert not host.schedules["doomed"].exists()
 
 
+@pytest.mark.parametrize(
+    ("verb", "mark", "status"),
+    [
+        ("delete", "to_delete", None),
+        ("cancel", "to_cancel", "cancelled"),
+        ("force_finish", "to_finish", "finished"),
+    ],
+)
+def test_a_task_that_ends_its_own_schedule_is_not_stopped(host, monkeypatch, verb, mark, status):
+    host.schedules.add("own", "test", cron="*/10 * * * *", next_time=START // 600 * 600)
+    worker = host.worker(poll_interval=5)
+    worker.tick()
+    monkeypatch.setenv("PSCHED_KEY", "own")
+    monkeypatch.setenv("PSCHED_FENCE", str(host.row("own").fence))
+    for _ in range(2):
+        assert not getattr(host.schedules["own"], verb)()
+
+    worker.advance(60)
+    assert worker.tasks["own"].stop_reason == ""
+    assert host.row("own").status == mark
+    worker.tasks["own"].finish("ValueError: no")
+    worker.advance(1)
+
+    if status is None:
+        assert not host.schedules["own"].exists()
+    else:
+        assert (host.row("own").status, host.row("own").owner) == (status, None)
+
+
+@pytest.mark.parametrize("verb", ["delete", "cancel"])
+@pytest.mark.parametrize(("key", "fence"), [("other", 1), ("own", 7)])
+def test_one_that_somebody_else_ends_as_well_is_stopped(host, monkeypatch, verb, key, fence):
+    host.add("own")
+    worker = host.worker(poll_interval=5)
+    worker.tick()
+    monkeypatch.setenv("PSCHED_KEY", "own")
+    monkeypatch.setenv("PSCHED_FENCE", str(host.row("own").fence))
+    getattr(host.schedules["own"], verb)()
+    monkeypatch.setenv("PSCHED_KEY", key)
+    monkeypatch.setenv("PSCHED_FENCE", str(fence))
+    getattr(host.schedules["own"], verb)()
+
+    worker.advance(6)
+
+    assert worker.tasks["own"].stop_reason == {"delete": "deleted", "cancel": "cancelled"}[verb]
+
+
 # --- dead workers and recycling ------------------------------------------------------
 
 

@@ -1,10 +1,12 @@
 """The command check, which tests whether a master and its workers could run."""
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import click
 
@@ -132,7 +134,8 @@ def _check_handlers(settings: Config, problems: _Problems) -> None:
     """Load the handlers, and fork, as a worker does."""
     own = open_descriptors()
     withhold(settings.withheld)
-    dispatch = load_handlers(settings)
+    with _exit_functions_told():
+        dispatch = load_handlers(settings)
     opened = UserDescriptors(own)
     problems.collected_in_child(partial(_check_routes, dispatch, settings))
     for text in opened.lost():
@@ -144,7 +147,8 @@ def _check_routes(dispatch: Dispatch | None, settings: Config) -> None:
     if isinstance(dispatch, SingleHandler):
         click.echo(f"handlers: {dispatch.name} for every type: ok")
     elif dispatch is not None:
-        dispatch.load_all()
+        with _exit_functions_told():
+            dispatch.load_all()
         found = f"{len(dispatch.routes)} routes"
         if isinstance(dispatch, App):
             functions = f"{len(dispatch.functions)} functions"
@@ -156,6 +160,27 @@ def _check_routes(dispatch: Dispatch | None, settings: Config) -> None:
         click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
     else:
         click.echo(f"programs: {describe_programs(settings)}")
+
+
+@contextmanager
+def _exit_functions_told() -> Iterator[None]:
+    """Print a line about each exit function that a user's module registers within the block."""
+    register = atexit.register
+
+    def tell(function: Callable[..., Any], /, *args: Any, **named: Any) -> object:  # noqa: ANN401
+        module = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001
+        if module.partition(".")[0] not in sys.stdlib_module_names:
+            name = getattr(function, "__qualname__", function)
+            click.echo(
+                f"  {module}: its exit function {name} does not run in tasks; use before_exit"
+            )
+        return register(function, *args, **named)
+
+    atexit.register = tell  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        atexit.register = register
 
 
 def _permissions(settings: Config) -> Iterator[str]:

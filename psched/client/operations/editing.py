@@ -10,7 +10,7 @@ from psched.client.lost_answers import was_replaced
 from psched.client.writer import Condition, Writer, require
 from psched.config import Config
 from psched.core.declare import redeclare
-from psched.core.model import DELETING, Row
+from psched.core.model import BEING_DELETED, Row
 from psched.core.operations.changes.fields import changes_of
 from psched.core.operations.changes.rescheduled import Rescheduled, next_runs
 from psched.core.store_protocol import Store
@@ -56,7 +56,7 @@ class Editor:
             return None if same and not outcome.changes else row
 
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
-            return row.status != DELETING and was_replaced(row, seen, written)
+            return row.status not in BEING_DELETED and was_replaced(row, seen, written)
 
         self.writer.replace("edit", key, change, was_applied)
         return made[0]
@@ -66,7 +66,7 @@ class Editor:
         return self._edited(row, decide)[1]
 
     def _edited(self, seen: Row, decide: Decide) -> tuple[Row, Rescheduled]:
-        if seen.status == DELETING:
+        if seen.status in BEING_DELETED:
             raise NotFoundError(f"the schedule {seen.key!r} is being deleted")
         wanted, now = decide(seen), self.store.now()
         row = redeclare(seen, wanted, self.settings, lambda: now) if wanted else seen

@@ -15,7 +15,7 @@ from psched.client.operations.skipped_records import records_of
 from psched.client.writer import Condition, Recorded, Writer, require
 from psched.config import Config
 from psched.core.history.why.asked_time import parse_next
-from psched.core.model import DELETING, ENDED, MARKS, PAUSED, RUNNING, WAITING, Row
+from psched.core.model import BEING_DELETED, ENDED, MARKS, PAUSED, RUNNING, WAITING, Row
 from psched.core.operations import pausing
 from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
@@ -111,7 +111,7 @@ class Pauser:
 
 
 def _refuse_ended(row: Row) -> None:
-    if row.status == DELETING:
+    if row.status in BEING_DELETED:
         raise NotFoundError(f"the schedule {row.key!r} is being deleted")
     if row.status in ENDED:
         raise AlreadyFinishedError(f"{row.key!r} has ended already: it is {row.status}")

@@ -20,7 +20,7 @@ from psched.core.alerts.alert import Alert, Rule
 from psched.core.attempts import returned
 from psched.core.catchup import iso
 from psched.core.columns import LATEST_TIME, annotation
-from psched.core.model import DELETING, ENDED, PAUSED, QUARANTINED, WAITING, Row
+from psched.core.model import BEING_DELETED, ENDED, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.operations.pauses import PauseRule, active_rules, past_pauses
 
 EXPECTED = (Rule.LATE, Rule.LONGEST, Rule.SILENT, Rule.UNUSUAL)
@@ -255,7 +255,7 @@ def why_over(
     """
     if watched is None:
         return "the schedule does not exist any more"
-    if watched.row.status == DELETING:
+    if watched.row.status in BEING_DELETED:
         return "the schedule is being deleted"
     if watched.settings.expect.get(alert.rule) is None:
         return f"expect.{alert.rule} does not apply any more"

@@ -17,7 +17,7 @@ from psched.config import Config
 from psched.core.columns import encode, parse_options, payload_text
 from psched.core.declare import derive
 from psched.core.definition import parse_row
-from psched.core.model import DELETING, ENDED, MARKS, MIGRATING, QUARANTINED, Row
+from psched.core.model import BEING_DELETED, ENDED, MARKS, MIGRATING, QUARANTINED, Row
 from psched.core.operations.extra_runs import (
     ID_LENGTH,
     OVERLAP_OPTION,
@@ -67,7 +67,7 @@ def refuse_extra_runs(seen: Row) -> None:
             f"{key!r} is an extra run of {schedule!r}; name {schedule!r}, or requeue the extra run"
             " when it has ended",
         )
-    if seen.status == DELETING:
+    if seen.status in BEING_DELETED:
         raise NotFoundError(f"the schedule {key!r} is being deleted")
     if seen.status == QUARANTINED:
         why = f": {seen.reason}" if seen.reason else ""

@@ -15,6 +15,7 @@ from psched.core.history.why.availability import TOLERANCE, find_cause, newest_r
 from psched.core.history.why.case import Case
 from psched.core.history.why.recorded import LATE, details_of, pause_clause, summary
 from psched.core.model import (
+    AFTER_RUN,
     CANCELLED,
     CANCELLING,
     DELETING,
@@ -114,6 +115,8 @@ def answer_at_rest(case: Case, row: Row) -> Answer:
         what = _STOPPING[row.status]
         text = f"is running, but its task is being stopped, because it was {what}"
         return case.answer(Code.CANCELLED, State.DID_NOT_RUN, text, status=row.status)
+    if row.status in AFTER_RUN.values() and row.owner is not None:
+        return _leased(case, row, row.owner)
     change = last_change_to(case, row.status)
     if case.once and row.status == FINISHED:
         return _finished(case, change)

@@ -20,7 +20,7 @@ from psched.core.catchup import describe_dropped, iso, oldest_kept
 from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
-from psched.core.model import DELETING, ENDED, MARKS, PAUSED, WAITING, Row
+from psched.core.model import BEING_DELETED, ENDED, MARKS, PAUSED, WAITING, Row
 from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.pausing import missed_spans
 from psched.triggers.trigger import Trigger
@@ -111,7 +111,7 @@ def _skipped(
 
 def _refuse(row: Row) -> None:
     key, status = row.key, row.status
-    if status == DELETING:
+    if status in BEING_DELETED:
         raise NotFoundError(f"the schedule {key!r} is being deleted")
     if status in ENDED:
         raise AlreadyFinishedError(f"{key!r} has ended already: it is {status}")

@@ -5,16 +5,10 @@ from psched.config import Config
 from psched.core import attempts
 from psched.core.columns import plain_reason
 from psched.core.history.records import Fate
-from psched.core.model import CANCELLED, CANCELLING, DELETING, FINISHING, MARKS, Row, Settlement
+from psched.core.model import CANCELLED, ENDED, MARKS, Row, Settlement
 from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
 from psched.core.policy import postpone
-
-_BEING_ENDED = {
-    DELETING: "is being deleted",
-    CANCELLING: "is being cancelled",
-    FINISHING: "is being finished",
-}
 
 
 def without_lease(
@@ -40,8 +34,9 @@ def without_lease(
     if schedule is None:
         return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} was deleted")
     if schedule.status in MARKS:
-        what = _BEING_ENDED.get(schedule.status, f"has ended: it is {schedule.status}")
-        return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} {what}")
+        what = "has ended" if schedule.status in ENDED else "is about to end"
+        why = f"its schedule {key} {what}: it is {schedule.status}"
+        return _cancelled(row, own, Fate.CANCELLED, why)
     is_running = schedule.owner is not None and now < (schedule.next_run_time or 0)
     # If no run is going on, the lease was held only for a moment, so the next claim succeeds.
     needed = key, overlap if is_running else QUEUE
