@@ -300,6 +300,16 @@ class TestOptionsOfRun:
         assert (done.returncode, done.stderr) == (0, "")
         assert "handlers: /bin/true for every type: ok\n" in done.stdout
 
+    def test_exit_functions_that_do_not_run_in_tasks_are_named(self, service):
+        # `logging` is registered by the standard library, which psched ends itself.
+        service.write("client.py", "import atexit\n@atexit.register\ndef flush(): pass")
+        service.write("jobs.py", "import client, logging\nfrom psched.application import Dispatch")
+        done = service.psched("check", "-I", ".", "-r", "jobs", "Dispatch")
+        assert "  client: its exit function flush does not run in tasks; use before_exit\n" in (
+            done.stdout
+        )
+        assert done.stdout.count("exit function") == 1
+
     def test_the_database_of_an_option_is_checked(self, service):
         done = service.psched("check", "--url", f"sqlite:///{service.folder}/none.db")
         assert done.returncode == 1
