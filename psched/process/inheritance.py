@@ -7,7 +7,6 @@ locks belong to the process that has opened the file. Tasks find these closed; `
 
 import fcntl
 import gc
-import io
 import os
 import re
 import socket
@@ -48,19 +47,11 @@ def open_descriptors() -> frozenset[int]:
 
 
 class UserDescriptors:
-    """The descriptors that are open now, but for those that were ``own`` before user code was run.
-
-    Files are flushed, because each task would write again what user code has left in their buffers.
-    """
+    """The descriptors that user code has opened: those that are open now, and were not ``own``."""
 
     def __init__(self, own: Collection[int]) -> None:
         self._opened = [each for each in _all_open() if each.number not in own]
         self._known = {mark for each in self._opened for mark in (each.path, each.inode)}
-        for each in gc.get_objects() if self._opened else ():
-            # The type is asked, because objects of users' classes can do anything when they are.
-            if issubclass(type(each), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-                with suppress(Exception):
-                    each.flush()
 
     def inherited(self) -> list[int]:
         """The descriptors that a process gets which is forked now.
@@ -196,7 +187,9 @@ def module_of(wave: list[Any]) -> str | None:
 
 def _modules() -> list[tuple[str, ModuleType]]:
     """The modules in the order in which they were loaded."""
-    return [(name, each) for name, each in [*sys.modules.items()] if isinstance(each, ModuleType)]
+    # Users' code may put anything there.
+    loaded: list[tuple[str, Any]] = [*sys.modules.items()]
+    return [(name, each) for name, each in loaded if isinstance(each, ModuleType)]
 
 
 def _is_users(name: str) -> bool:
