@@ -35,7 +35,7 @@ _master = whole(1, 2**31 - 1)
 _LOAD = {"slots": whole(), "free": whole(), "due": whole(), "late": number()}
 """The fields of `psched.master.reports.load.Load`."""
 
-_READINESS = {"claim_age": maybe(number()), "waited": number()}
+_READINESS = {"claim_age": maybe(number()), "waited": number(), "no_fork": maybe(brief_text)}
 """Whether a worker could claim rows lately; see `psched.master.reports.health.WorkerFacts`. Older
 versions do not send these fields."""
 

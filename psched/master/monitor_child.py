@@ -246,9 +246,9 @@ class MonitorKeeper:
     def _watch(self, child: Child, now: float) -> None:
         """Read the monitor's messages; kill it if it is silent, or has sent an invalid message."""
         if (late := now - self._stepped - _STANDSTILL) > 0:
-            # Extend the limit, but do not reset it, so that a monitor that hangs is found even on a
-            # host where every call is late.
-            child.heard = min(now, child.heard + late + _STANDSTILL)
+            # A part of the time counts, so that a monitor that hangs is found even on a host where
+            # every call is late.
+            child.heard = min(now, child.heard + late)
         child.link.flush()
         if child.link.receive():
             child.heard, child.ready = now, True

@@ -63,6 +63,7 @@ class WorkerChild(Child):
             no message yet, or it is of an older version.
         waited: the seconds for which the oldest due row has waited for a slot of the worker; None
             if the worker has not told that.
+        no_fork: why the worker can fork no process for a task. None if it can, or does not know.
         failure: why the worker could not start, according to its last message or a time limit. None
             if that is not known.
         report: the last report that the worker has sent. Empty if it has sent no report.
@@ -96,6 +97,7 @@ class WorkerChild(Child):
         self.load = Load()
         self.claimed: float | None = None
         self.waited: float | None = None
+        self.no_fork: str | None = None
         self.report: Mapping[str, Any] = {}
         self.reported = 0.0
         self.killed_at = now
@@ -143,7 +145,7 @@ class WorkerChild(Child):
         if "tasks" in message:
             self.tasks, self.store_fault = message["tasks"], message["away"]
             self.load = Load(*(message[name] for name in Load._fields))
-            self.waited = message.get("waited")
+            self.waited, self.no_fork = message.get("waited"), message.get("no_fork")
         if "claim_age" in message:
             age = message["claim_age"]
             self.claimed = float("-inf") if age is None else now - age
@@ -164,6 +166,7 @@ class WorkerChild(Child):
             store_away=self.store_fault,
             is_full=self.load.is_full,
             waited=self.waited or 0.0,
+            no_fork=self.no_fork,
             claim_age=self.claim_age(now),
         )
 
@@ -245,8 +248,7 @@ class WorkerChild(Child):
         """Extend the worker's time limits, because the master could not read messages for a time.
 
         Args:
-            seconds: the length of that time, plus the time that the worker might need to send its
-                next message.
+            seconds: the length of that time.
             now: seconds of the monotonic clock.
         """
         self.started = min(now, self.started + seconds)

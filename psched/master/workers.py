@@ -22,11 +22,6 @@ _STANDSTILL = 1.0
 """Seconds. If `excuse_standstill` is called later than `Workers.due` by more than this, the master
 has stood still: it was stopped, or the kernel gave it no processor time."""
 
-_RECOVERY = 2.0
-"""Seconds. After the master has stood still, the workers' time limits are extended by the length of
-the standstill and these seconds, because the workers might have stood still, too, and need time to
-send a message."""
-
 
 class Workers:
     """All living workers of all generations, and the nonces of dead workers.
@@ -278,9 +273,10 @@ class Workers:
         late = now - self.due
         if late > _STANDSTILL:
             for worker in self:
-                # Extend the limits, but do not reset them, so that a worker that hangs is found
-                # even on a host where every call is late.
-                worker.stood_still(late + _RECOVERY, now)
+                # A part of the time counts, so that a worker that hangs is found even on a host
+                # where every call is late. No worker needs more: it sends a message after a
+                # quarter of its limit at the latest.
+                worker.stood_still(late - _STANDSTILL, now)
 
     @property
     def wakes(self) -> float:

@@ -119,7 +119,8 @@ class HostAlerts:
         if host.due and not host.free and host.slots and host.late >= WAITED:
             wanted[Rule.NO_SLOT] = (
                 f"{counted(host.due, 'due row')} cannot start, the oldest is {host.late} s late:"
-                f" none of {counted(host.slots, 'slot')} is free; raise concurrency or processors"
+                f" none of {counted(host.slots, 'slot')} is free;"
+                f" {host.problem or 'raise concurrency or processors'}"
             )
         elif host.slots and not host.due:
             over[Rule.NO_SLOT] = "no due row waits for a slot any more"

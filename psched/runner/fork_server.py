@@ -49,7 +49,7 @@ _STEP = 1.0
 """Seconds between two checks whether an answer or a report of the fork server is overdue."""
 
 _ORDER = 0
-"""The key of an order in `_owed`, which counts the seconds without an answer or a report. The other
+"""The key of an order in `_owed`, which says since when an answer or a report is owed. The other
 keys are pids of runners whose end has not been reported."""
 
 _MOST_MESSAGES = 100
@@ -96,7 +96,8 @@ class ForkServer:
         places: the number of slots, which is the maximum number of runners at one time.
         keep: descriptors that runners need besides standard input, output and error.
         clock: measures when an answer is overdue.
-        hold_up: the maximum time in seconds for which `fork` can block the worker.
+        hold_up: the maximum time in seconds for which `fork` can block the worker: for all its
+            calls that wait for the same order together.
         patience: if the fork server has not answered an order or has not reported the end of a
             runner for this many seconds, it counts as hanging and is killed.
         before_fork: a function that the fork server calls before it forks.
@@ -174,13 +175,17 @@ class ForkServer:
         now = self._clock.monotonic()
         if now < self._watched + _STEP:
             return
-        owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
+        owed = {pid: now for pid in runners if pid in self._places and not tree.alive(pid)}
         if self.owes:
-            owed.append(_ORDER)
-        # Each check adds one step, however long ago the last check was. If all processes were
-        # stopped for a while, that time therefore counts as only one step.
-        self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
-        if any(seconds > self._patience for seconds in self._owed.values()):
+            owed[_ORDER] = now
+        # If all processes were stopped for a while, half of the patience counts, so that the fork
+        # server has the other half to answer. A request and a fork do not block the worker longer.
+        most = self._patience / 2
+        for each, since in self._owed.items():
+            if each in owed:
+                owed[each] = since + max(0.0, now - max(since, self._watched) - most)
+        self._owed = owed
+        if any(now - since > self._patience for since in owed.values()):
             _log.error("the fork server hangs: killing it")
             tree.send(self.pid, signal.SIGKILL)
             self._owed = {}
@@ -203,7 +208,7 @@ class ForkServer:
         """
         if not self._ordered:
             self._order(min(count, MOST_AT_ONCE, len(self._free)))
-        until = self._clock.monotonic() + self._hold_up
+        until = self._owed.get(_ORDER, self._clock.monotonic()) + self._hold_up
         while self.owes:
             left = until - self._clock.monotonic()
             if self.channel.closed:
@@ -297,7 +302,7 @@ class ForkServer:
             for _, end in pairs:
                 end.close()
         del self._free[: len(ordered)]
-        self._ordered = ordered
+        self._ordered, self._owed[_ORDER] = ordered, self._clock.monotonic()
 
     def _open_pipes(self, count: int) -> Sequence[Pipe | None]:
         """The pipes for the output of new runners; None if their output is not collected."""
@@ -319,6 +324,7 @@ class ForkServer:
             pids: the pids of these runners.
         """
         ordered, self._ordered = self._ordered, []
+        self._owed.pop(_ORDER, None)
         for each in ordered[len(pids) :]:
             each.close()
             self._free.append(each.place)

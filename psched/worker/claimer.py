@@ -156,12 +156,15 @@ class Claimer:
     @property
     def free(self) -> int:
         """How many more rows this worker would claim if they were due; 0 if it claims no more."""
-        return max(0, self._room)
+        return 0 if self._tasks.no_fork else max(0, self._room)
 
     @property
     def is_full(self) -> bool:
-        """Whether this worker does not claim rows for the only reason that it has no free slot."""
-        return not self._stopped and self._room <= 0
+        """Whether this worker does not claim rows for the only reason that it has no free slot.
+
+        A slot for which no process can be forked is not free.
+        """
+        return not self._stopped and self.free == 0
 
     @property
     def wakes(self) -> float:

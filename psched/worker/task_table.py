@@ -69,6 +69,7 @@ class TaskTable:
         started: how many tasks have been started so far.
         no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
             for some seconds.
+        no_fork: why the last call of `prepare` has failed; None if it has succeeded.
         lent: the extra runs that also hold the lease of their schedule, by the schedule's key; read
             only.
     """
@@ -86,6 +87,7 @@ class TaskTable:
         self.reporter = RunReporter(None) if reporter is None else reporter
         self.started = 0
         self.no_forks = FaultLog("cannot fork", _log, clock)
+        self.no_fork: str | None = None
         self._tasks: dict[str, RunningTask] = {}
         self._lent: dict[str, RunningTask] = {}
         self.lent: Mapping[str, RunningTask] = self._lent
@@ -144,8 +146,10 @@ class TaskTable:
         try:
             self._pool.prepare(count, unused=unused)
         except OSError as error:
+            self.no_fork = str(error)
             self.no_forks.failed(error)
             raise
+        self.no_fork = None
         self.no_forks.passed()
 
     def order(self, count: int) -> None:

@@ -309,6 +309,7 @@ class Worker:
         tasks, why = len(self._tasks), self._recycling.why
         away = None if self._lease_loop.away is None else brief(self._lease_loop.away)
         load = {**self._lease_loop.load._asdict(), "waited": self._lease_loop.waited}
+        load["no_fork"] = None if self._tasks.no_fork is None else brief(self._tasks.no_fork)
         news = {"tasks": tasks, "away": away, "enough": why, **load}
         is_new = news != self._last_news or (self._counts is not None and self._counts.has_news)
         if is_new or (why and not self._stopping):

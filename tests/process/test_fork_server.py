@@ -1,5 +1,6 @@
 """The process that forks runners: what it keeps, and what it lets go."""
 
+import contextlib
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import threading
 from math import inf
 from pathlib import Path
 
+from psched.base.clock import SystemClock
 from psched.process import kernel, tree
 from psched.runner.fork_server import MOST_AT_ONCE
 from support.bench import Bench
@@ -16,7 +18,7 @@ from support.forks import fork_server
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
 from support.processes import kill
-from support.waiting import has_ended, wait_for_end, wait_until
+from support.waiting import HANG_TIMEOUT, has_ended, wait_for_end, wait_until
 
 RELEASED = "Retry(wait=0, reason='its fork server died')"
 SHORT = {"child_heartbeat_limit": 8, "database_timeout": 3}
@@ -317,6 +319,60 @@ def late():
 
 def test_what_was_waited_for_in_vain_is_not_lost():
     assert isolated(late) == [["TimeoutError"] * 2, True, False, 3, 2]
+
+
+class Shifted(SystemClock):
+    """The system's clock, ahead by as many seconds as the test says."""
+
+    ahead = 0.0
+
+    def monotonic(self):
+        return SystemClock.monotonic() + self.ahead
+
+
+def checks_until_it_is_killed(seconds, standstill=0.0):
+    """How many checks that are so far apart find that the server hangs."""
+    clock = Shifted()
+    server = fork_server(waits, hold_up=0.01, clock=clock)
+    kill(server.pid, signal.SIGSTOP)
+    with contextlib.suppress(TimeoutError):
+        server.fork(1)
+    clock.ahead += standstill
+    checks = 0
+    while server._owed:
+        clock.ahead += seconds
+        server.watch([])
+        checks += 1
+    wait_for_end(server.pid)
+    return checks
+
+
+def test_time_counts_and_not_how_often_the_worker_finds_it_to_check():
+    assert isolated(checks_until_it_is_killed, 2) == 10
+    assert isolated(checks_until_it_is_killed, 9) == 3
+
+
+def test_a_standstill_of_the_whole_service_leaves_it_time_to_answer():
+    # Half of its 20 seconds.
+    assert isolated(checks_until_it_is_killed, 2, 3600) == 6
+
+
+def waited_for_again():
+    server = fork_server(waits, hold_up=0.01)
+    kill(server.pid, signal.SIGSTOP)
+    said = []
+    for _ in range(2):
+        try:
+            server.fork(1)
+        except TimeoutError as error:
+            said.append(str(error))
+        server._owed[0] -= HANG_TIMEOUT
+        server._hold_up = HANG_TIMEOUT
+    return said
+
+
+def test_an_order_that_is_overdue_holds_up_the_worker_no_second_time():
+    assert isolated(waited_for_again) == 2 * ["the fork server does not answer"]
 
 
 def bench_with_a_stopped_server(**settings):

@@ -270,6 +270,9 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
     assert master.workers() == [worker]
     assert master.text.count("cannot fork: ") == 1
     assert service.row("one").row.fence == 0
+    done = service.psched("health")
+    assert done.stdout.startswith("not ready: the master is starting: ")
+    assert "; no process can be forked: [Errno 11] Resource temporarily" in done.stdout
 
 
 def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):

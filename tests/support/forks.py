@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from psched.base.clock import SystemClock
+from psched.base.clock import Clock, SystemClock
 from psched.process.link import Link
 from psched.runner.fork_server import ForkServer
 
@@ -13,13 +13,14 @@ def fork_server(
     keep: Sequence[int] = (),
     hold_up: float = 20,
     before_fork: Callable[[], object] = list,
+    clock: Clock | None = None,
 ) -> ForkServer:
     """A fork server whose children run ``main``."""
     return ForkServer(
         main,
         places=200,
         keep=keep,
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         hold_up=hold_up,
         patience=20,
         before_fork=before_fork,

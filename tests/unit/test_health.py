@@ -19,6 +19,7 @@ LATE = replace(FULL, waited=301)
 AWAY = replace(IDLE, store_away="it refuses connections")
 HANGS = replace(IDLE, silent_for=31, claim_age=32)
 STUCK = replace(IDLE, claim_age=31)
+FORKLESS = replace(FULL, claim_age=1, no_fork="the fork server does not answer")
 LEAVES = replace(IDLE, claims=False)
 
 
@@ -34,6 +35,7 @@ def judged(*workers, phase="serving", **limits):
         [FULL],
         [replace(LATE, waited=300)],
         [AWAY, IDLE],
+        [FORKLESS, FULL],
         [HANGS, STUCK, LEAVES, IDLE],
         # A worker with a free slot claims what the other one has counted.
         [LATE, IDLE],
@@ -54,6 +56,7 @@ def test_one_worker_that_could_claim_lately_is_enough(workers, phase):
         ([AWAY], "the database cannot be used: it refuses connections"),
         ([replace(FULL, store_away="x")], "the database cannot be used: x"),
         ([HANGS, LEAVES], "the workers have been silent for 31.0 s"),
+        ([FORKLESS], "no process can be forked: the fork server does not answer"),
         ([replace(FULL, silent_for=31)], "the workers have been silent for 31.0 s"),
         ([STUCK], "no search for due tasks was answered for 31.0 s"),
         ([replace(IDLE, claim_age=None)], "no search for due tasks was answered yet"),
@@ -125,11 +128,11 @@ def reason(driver):
     return why_not_ready(facts_in(document), Limits())
 
 
-def claimed(driver, *, age):
+def claimed(driver, *, age, **more):
     """Have both workers tell how long ago a claim was answered."""
     for number in 0, 1:
         load = Load(slots=1, free=1)._asdict()
-        driver.worker(number).say(tasks=0, away=None, enough="", claim_age=age, **load)
+        driver.worker(number).say(tasks=0, away=None, enough="", claim_age=age, **load, **more)
     driver.tick()
 
 
@@ -170,6 +173,15 @@ def test_an_answered_claim_grows_old(driver):
     assert reason(driver) is None
     driver.advance(31)
     assert reason(driver).startswith("the workers have been silent for")
+
+
+def test_that_no_process_can_be_forked_is_told_at_once_and_in_the_status_line(driver):
+    driver.boot()
+    claimed(driver, age=1, no_fork="no room")
+    assert reason(driver) == "no process can be forked: no room"
+    assert driver.title.endswith("; no process can be forked")
+    claimed(driver, age=1, no_fork=None)
+    assert reason(driver) is None
 
 
 def test_a_worker_without_an_answer_so_far_is_not_ready(driver):

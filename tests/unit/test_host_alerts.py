@@ -89,7 +89,8 @@ def test_rows_that_wait_too_long_for_a_slot_raise_an_alert_until_none_waits(benc
     assert step(monitor, BUSY) == ([], [])
     assert step(monitor, BUSY._replace(due=0)) == ([], ["no due row waits for a slot any more"])
     assert bench.open() == []
-    assert len(step(monitor, BUSY)[0]) == 1
+    [text], _ = step(monitor, BUSY._replace(problem="no process can be forked: x"))
+    assert text.endswith(": none of 4 slots is free; no process can be forked: x")
 
 
 def test_a_host_that_stops_or_is_not_known_changes_nothing(bench):

@@ -431,6 +431,17 @@ def test_a_master_that_has_stood_still_blames_nobody_for_it(driver):
     assert SIGABRT in silent.signals
 
 
+def test_a_worker_that_hangs_is_found_though_each_turn_of_the_master_is_late(driver):
+    silent = driver.worker(0)
+    driver.silence(silent)
+    until = driver.clock.monotonic() + 100
+    while driver.clock.monotonic() < until:
+        driver.advance(0)
+        driver.clock.advance(driver.workers.due + 3 - driver.clock.monotonic())
+    assert silent.signals[0] == SIGABRT
+    assert driver.worker(1).signals == []
+
+
 def test_where_the_system_has_no_process_it_is_tried_again_and_said_once(driver, caplog):
     driver.spawner.refusal = BlockingIOError(11, "Resource temporarily unavailable")
     driver.worker(0).dies()

@@ -118,6 +118,15 @@ def test_a_monitor_is_not_taken_for_silent_because_the_master_has_stood_still(dr
     assert not kept.lives
 
 
+def test_a_monitor_that_hangs_is_found_though_each_turn_of_the_master_is_late(driver):
+    beat(driver)
+    hung = monitor(driver)
+    for _ in range(100):
+        driver.clock.advance(10)
+        driver.tick()
+    assert not hung.lives
+
+
 def test_the_monitor_is_told_from_time_to_time_that_nothing_has_changed(driver):
     beat(driver)
     driver.advance(20)

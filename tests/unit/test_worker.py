@@ -577,8 +577,13 @@ def test_without_a_process_nothing_is_claimed_and_that_is_logged_once(host, capl
     worker.advance(30)
     claims = store.requests["claim"]
     assert lines(caplog, "ERROR") == ["cannot fork: [Errno 11] Resource temporarily unavailable"]
+    told = worker.messages[-1]
+    assert (told["free"], told["due"]) == (0, 1)
+    assert told["no_fork"] == "[Errno 11] Resource temporarily unavailable"
     worker.pool.refuses = False
     worker.advance(2)
+
+    assert worker.messages[-1]["no_fork"] is None
 
     assert store.requests["claim"] > claims
     assert list(worker.tasks) == ["two"]

@@ -55,6 +55,7 @@ class WorkerFacts:
             last count; 0 if no row waits, or the worker has a free slot.
         claim_age: seconds since the store has last answered a claim of the worker; None if it has
             answered none.
+        no_fork: why it can fork no process for a task; None if it can, or does not know.
     """
 
     claims: bool
@@ -63,6 +64,7 @@ class WorkerFacts:
     is_full: bool
     waited: float
     claim_age: float | None
+    no_fork: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ def _worker_facts(worker: Mapping[str, Any]) -> WorkerFacts:
         is_full=load.is_full,
         waited=worker.get("waited", load.late),
         claim_age=worker.get("claim_age", worker["silent_for"]),
+        no_fork=worker.get("no_fork"),
     )
 
 
@@ -110,10 +113,9 @@ def why_not_ready(facts: Facts, limits: Limits) -> str | None:
     store answers the other requests of the worker.
     """
     if (reason := _NOT_CLAIMING.get(facts.phase)) is not None:
-        away = [worker.store_away for worker in facts.workers if worker.store_away]
-        return (
-            f"{reason}; {away[0]}" if away and facts.phase == MasterState.STARTING.value else reason
-        )
+        starting = facts.phase == MasterState.STARTING.value
+        unable = [each.store_away or _without_fork(each) for each in facts.workers if starting]
+        return "; ".join([reason, *filter(None, unable)][:2])
     claiming = [worker for worker in facts.workers if worker.claims]
     if not claiming:
         return "no worker is ready to claim tasks"
@@ -129,14 +131,18 @@ def why_not_ready(facts: Facts, limits: Limits) -> str | None:
     return None
 
 
+def _without_fork(worker: WorkerFacts) -> str | None:
+    return None if worker.no_fork is None else f"no process can be forked: {worker.no_fork}"
+
+
 def _why_useless(worker: WorkerFacts, limits: Limits) -> str | None:
     """Why a worker could not claim lately; None if it could."""
     if worker.store_away is not None:
         return f"the database cannot be used: {worker.store_away}"
     if worker.silent_for > limits.claims_within:
         return f"the workers have been silent for {format_duration(worker.silent_for)}"
-    if worker.is_full:
-        return None
+    if (reason := _without_fork(worker)) or worker.is_full:
+        return reason
     if worker.claim_age is None:
         return "no search for due tasks was answered yet"
     if worker.claim_age > limits.claims_within:

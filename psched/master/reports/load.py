@@ -1,7 +1,7 @@
 """How busy the workers are: their free slots, and the due rows that wait for one."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ class Load(NamedTuple):
 
     Attributes:
         slots: the number of tasks that can run at the same time.
-        free: how many more tasks can be started now; 0 if no more tasks are claimed.
+        free: how many more tasks can be started now; 0 if no more tasks are claimed, or if no
+            process can be forked.
         due: the number of due rows that wait because no slot is free. `MOST_DUE` means this number
             or more.
         late: the seconds by which the oldest of these rows is late; 0 if no row waits.
@@ -84,12 +85,19 @@ class LoadLog:
         self._since: float | None = None
         self._latest = 0.0
 
-    def note(self, load: Load) -> None:
-        """Note the load of all workers; log the beginning or the end of an episode."""
+    def note(self, load: Load, unable: Sequence[str] = ()) -> None:
+        """Note the load of all workers; log the beginning or the end of an episode.
+
+        Args:
+            load: the load.
+            unable: why workers can fork no process.
+        """
         now = self._clock.monotonic()
         if load.due and self._since is None and not load.free:
             self._since, self._latest = now, 0.0
-            _log.warning("%s, no free slot: raise concurrency or processors", load.waiting)
+            why = "raise concurrency or processors"
+            why = f"no process can be forked: {unable[0]}" if unable else why
+            _log.warning("%s, no free slot: %s", load.waiting, why)
         elif not load.due and self._since is not None:
             text = "no due row waits for a slot any more, after %.0f s; the oldest was %d s late"
             _log.info(text, now - self._since, self._latest)

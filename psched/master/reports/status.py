@@ -137,7 +137,7 @@ class Status:
         load = _load_of(workers)
         if state is MasterState.SERVING:
             # In another state, free slots do not show that due rows are claimed.
-            self._load_log.note(load)
+            self._load_log.note(load, [worker.no_fork for worker in workers if worker.no_fork])
         self._set_title(self._text(state, generation, workers, load))
         # The process title does not name the causes, because every user of the host can read it.
         text = self._text(state, generation, workers, load, causes=True)
@@ -184,6 +184,8 @@ class Status:
             text += f"; {load.waiting}"
         if faults := [worker.store_fault for worker in workers if worker.store_fault]:
             text += "; the database cannot be used" + (f": {faults[0]}" if causes else "")
+        if unable := [worker.no_fork for worker in workers if worker.no_fork]:
+            text += "; no process can be forked" + (f": {unable[0]}" if causes else "")
         if self.problem:
             text += f"; restart failed: {self.problem}"
         return brief(text)[:_LONGEST_TEXT]
@@ -296,13 +298,15 @@ def _losses(worker: WorkerChild) -> Mapping[str, int]:
     return {name: number for name, number in lost.items() if number}
 
 
-def _readiness(worker: WorkerChild, now: float) -> Mapping[str, float | None]:
+def _readiness(worker: WorkerChild, now: float) -> Mapping[str, float | str | None]:
     """The fields that say whether a worker could claim rows lately, as far as it tells them."""
-    told: dict[str, float | None] = {}
+    told: dict[str, float | str | None] = {}
     if worker.claimed is not None:
         told["claim_age"] = worker.claim_age(now)
     if worker.waited is not None:
         told["waited"] = worker.waited
+    if worker.no_fork is not None:
+        told["no_fork"] = worker.no_fork
     return told
 
 
