@@ -4,6 +4,7 @@
 PerfectSched, so that the ``except`` clauses of a ported handler keep their meaning.
 """
 
+import errno
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -87,6 +88,10 @@ class CommandError(PschedError):
     """A command did not exit with status 0."""
 
 
+class NoRoomError(PschedError):
+    """A task could not begin, because the system had no process or memory left for it."""
+
+
 class UnfinishedError(PschedError):
     """A handler returned without a call of ``finish()``, and ``on_return`` is ``retry``."""
 
@@ -145,6 +150,11 @@ class SchemaError(StoreError):
 
 class MissingTableError(SchemaError):
     """The table does not exist."""
+
+
+def no_room(error: OSError) -> bool:
+    """Whether a fork failed because the limit of processes, or of memory, is reached."""
+    return error.errno in {errno.EAGAIN, errno.ENOMEM}
 
 
 def described(error: BaseException) -> str:

@@ -247,7 +247,15 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The task was interrupted for an external reason: any worker can run it again at once."""
+    """The task was interrupted for an external reason; this does not count as an attempt.
+
+    Attributes:
+        wait: seconds until any worker can run it again.
+        reason: a text that says what kept it from running; None for no text.
+    """
+
+    wait: float = field(default=0.0, repr=False)
+    reason: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,10 @@ def _settlement(
     if isinstance(decision, Quarantine) and leased.version == current.version:
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
-        return _repeat(current, wait=0, attempt=attempts.before_claim(current))
+        # A payload that was read is invalid no more if the definition was changed meanwhile.
+        found = decision if isinstance(decision, Release) else Release()
+        attempt = attempts.before_claim(current)
+        return _repeat(current, wait=found.wait, attempt=attempt, reason=found.reason)
     end = _failed(current, definition, decision)
     return pausing.after_failure(end, current, definition, decision)
 

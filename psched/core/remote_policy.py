@@ -86,7 +86,7 @@ class PolicyRequest:
             "now": self.now,
             "leased": leased,
             "retry": [*astuple(decision)] if isinstance(decision, Retry) else None,
-            "release": isinstance(decision, Release),
+            "release": [*astuple(decision)] if isinstance(decision, Release) else None,
             "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
             "pauses": [[*pause] for pause in self.pauses],
         }
@@ -135,8 +135,8 @@ def parse_answer(request: PolicyRequest, message: object) -> Settlement | None:
 def _decision(message: Mapping[str, Any]) -> Decision:
     if message["quarantine"] is not None:
         return Quarantine(message["quarantine"])
-    if message["release"]:
-        return Release()
+    if message["release"] is not None:
+        return Release(*message["release"])
     return Finish() if message["retry"] is None else Retry(*message["retry"])
 
 

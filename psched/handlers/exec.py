@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from psched.application.task import Task
-from psched.base.errors import CommandError, ProcessStopError
+from psched.base.errors import CommandError, NoRoomError, ProcessStopError, no_room, text_of
 from psched.base.exec_data import check_exec
 from psched.handlers.permissions import check_enabled, check_fields, find_listed
 from psched.process import kernel, tree
@@ -66,20 +66,15 @@ class Program:
 
         Raises:
             CommandError: a signal killed the program, or its exit status does not count as success.
+            NoRoomError: the system has no process or memory left.
             OSError: the program cannot be started.
         """
-        self._process = subprocess.Popen(
-            self._arguments,
-            stdin=subprocess.PIPE,
-            env={**os.environ, **_environment(self._task), **self._env},
-            cwd=self._cwd,
-            # Create a process group for the program, so that `kill` can signal the program and its
-            # children without signalling this process.
-            process_group=0,
-            # Let the kernel kill the program when its runner dies. The worker would do this, but
-            # the worker might be dead as well.
-            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
-        )
+        try:
+            self._process = self._start()
+        except OSError as error:
+            if no_room(error):
+                raise NoRoomError(text_of(error)) from error
+            raise
         if self._process.stdin is not None:
             # Ignore a broken pipe, because a program need not read its standard input.
             with suppress(BrokenPipeError), self._process.stdin as stream:
@@ -91,6 +86,20 @@ class Program:
                 f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
             )
             raise CommandError(f"{self._arguments[0]} {how}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._arguments,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **_environment(self._task), **self._env},
+            cwd=self._cwd,
+            # Create a process group for the program, so that `kill` can signal the program and its
+            # children without signalling this process.
+            process_group=0,
+            # Let the kernel kill the program when its runner dies. The worker would do this, but
+            # the worker might be dead as well.
+            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
+        )
 
     def _input(self) -> bytes:
         return self._task.raw_data if self._stdin is None else self._stdin.encode()

@@ -35,6 +35,8 @@ FROM_RUNNER = Shapes(
         },
         # Sent instead of "done" if the payload could not be read, so that the task was not run.
         "quarantine": {"quarantine": brief_text, "last": flag},
+        # Sent instead of "done" if the system had no process left, so that the task did not begin.
+        "no_room": {"no_room": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
         "extend": {"extend": flag},

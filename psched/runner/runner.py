@@ -25,6 +25,7 @@ from psched.base.errors import (
     CommandError,
     InvalidError,
     LoadError,
+    NoRoomError,
     NotAllowedError,
     PreemptedError,
     ProcessStopError,
@@ -32,6 +33,7 @@ from psched.base.errors import (
     UnfinishedError,
     UnknownOutcomeError,
     described,
+    no_room,
     text_of,
 )
 from psched.base.log import Log
@@ -310,7 +312,7 @@ class Runner:
         self._log.subject = occurrence
         # By these, the client knows its own task, also in a program that the handler starts.
         os.environb |= {b"PSCHED_KEY": task.key.encode(), b"PSCHED_FENCE": b"%d" % task.fence}
-        failure = text = None
+        failure = text = lacks = None
         last = True
         try:
             try:
@@ -322,7 +324,10 @@ class Runner:
                     if os.getpid() != self._process:
                         raise
                     with self._stop.guarded():  # an exception must not replace the handler's
-                        failure, text = _failed(error, f"the handler of {task.type!r}")
+                        if isinstance(error, NoRoomError):
+                            lacks = text_of(error)
+                        else:
+                            failure, text = _failed(error, f"the handler of {task.type!r}")
                 if more and self._has_begun:
                     self._exit.pause()
                     last = not _is_clean()
@@ -343,6 +348,8 @@ class Runner:
         flush_output()
         holder.close()
         self._log.subject = ""
+        if lacks is not None:
+            return {"no_room": lacks, "last": last}
         program = ProgramEnd.last or _NO_PROGRAM
         return {
             "done": failure,
@@ -386,7 +393,12 @@ class Runner:
             if (numpy := sys.modules.get("numpy.random")) is not None:
                 with suppress(TypeError):  # the user has replaced its generator
                     numpy.seed()
-            self._hooks.after_fork()
+            try:
+                self._hooks.after_fork()
+            except (OSError, RuntimeError) as error:
+                if _lacks_room(error):
+                    raise NoRoomError(text_of(error)) from error
+                raise
             self._has_begun = True
 
     def _leave(self) -> None:
@@ -399,7 +411,12 @@ class Runner:
             _failed(error, "the end of a process of tasks")
 
     def _call(self, task: Task, assignment: Mapping[str, Any]) -> None:
-        handler: Any = self._find(task.type)
+        try:
+            handler: Any = self._find(task.type)
+        except LoadError as error:
+            if _lacks_room(error):
+                raise NoRoomError(text_of(error)) from error
+            raise
         if handler is None:
             raise LoadError(
                 f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
@@ -427,6 +444,22 @@ def _program_end(error: BaseException) -> ProgramEnd | None:
         if type(code) is int and -signal.NSIG < code <= _STATUS:
             return ProgramEnd.of_code(code)
     return None
+
+
+def _lacks_room(error: BaseException | None) -> bool:
+    """Whether code could not be loaded because no process or thread was left that it starts."""
+    while error is not None:
+        if isinstance(error, OSError) and no_room(error):
+            return True
+        if isinstance(error, RuntimeError) and not isinstance(error, LoadError):
+            # Python tells a want of threads by the text of this error alone.
+            try:
+                (probe := threading.Thread(target=int)).start()
+            except RuntimeError:
+                return True
+            probe.join()
+        error = error.__cause__
+    return False
 
 
 def _told(error: BaseException) -> str:

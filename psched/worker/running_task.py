@@ -266,7 +266,7 @@ class RunningTask(Lease):
             pid=self.runner.pid,
             started=self.started_at.milliseconds,
             ended=self.ended_at,
-            reason=None if isinstance(decision, Finish | Release) else decision.reason,
+            reason=None if isinstance(decision, Finish) else decision.reason,
             exit_status=self.told.exit_status,
             exit_signal=self.told.exit_signal,
             cpu_ms=None if self.cpu_us is None else round(self.cpu_us / 1000),
@@ -310,8 +310,11 @@ class RunningTask(Lease):
                 self.log("finished in %.3f s", took)
             case Quarantine(reason):
                 self.log("quarantined: %s", reason, level=logging.WARNING)
-            case Release():
+            case Release(_, None):
                 self.log("released after %.3f s", took, level=logging.WARNING)
+            case Release(wait, reason):
+                text = "released after %.3f s, again in %.3g s: %s"
+                self.log(text, took, wait, reason, level=logging.WARNING)
             case Retry(_, reason) if attempts.is_exhausted(self.row, self.definition):
                 text = "failed after %.3f s, for the last time (attempt %d): %s"
                 why = f"{reason}{memory}"

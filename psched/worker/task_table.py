@@ -29,6 +29,18 @@ from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")
 
+_ENDS = {"done", "quarantine", "no_room"}
+"""The messages with which a runner tells the end of a task."""
+
+_SHORTEST_WAIT = 1.0
+"""Seconds until a task is started again that found no room for its process; each further time twice
+as many, but no more than ``retry_wait``."""
+
+_MOST_DOUBLINGS = 32
+
+_MOST_REFUSED = 1000
+"""The most occurrences of which is known how often they found no room. Others may have run them."""
+
 _PLACES = {"raw": RAW, "none": NONE}
 """For the values of the setting ``output`` by which nothing is collected: where the output goes."""
 
@@ -89,6 +101,8 @@ class TaskTable:
         self.no_forks = FaultLog("cannot fork", _log, clock)
         self.no_fork: str | None = None
         self._tasks: dict[str, RunningTask] = {}
+        # How often in a row each occurrence found no room for its process.
+        self._refused: dict[Occurrence, int] = {}
         self._lent: dict[str, RunningTask] = {}
         self.lent: Mapping[str, RunningTask] = self._lent
         self._pool = pool
@@ -401,9 +415,18 @@ class TaskTable:
             task.runner.link.cut("a message out of turn")
             return
         message = messages[0]
-        if "done" in message or "quarantine" in message:
+        if not message.keys().isdisjoint(_ENDS):
+            refused = self._refused.pop(task.occurrence, 0)
             if "quarantine" in message:
                 task.decided(Quarantine(message["quarantine"]))
+            if "no_room" in message:
+                if len(self._refused) >= _MOST_REFUSED:
+                    self._refused.clear()
+                self._refused[task.occurrence] = refused + 1
+                # A failed attempt would not have been repeated later either.
+                longest = max(_SHORTEST_WAIT, task.definition.settings.retry_wait)
+                wait = min(_SHORTEST_WAIT * 2 ** min(refused, _MOST_DOUBLINGS), longest)
+                task.decided(Release(wait, f"no room for a process: {message['no_room']}"))
             told = EndReport.of_message(message) if "done" in message else EndReport()
             self._end(task, message.get("done"), told)
             if message.get("store"):

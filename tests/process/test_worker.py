@@ -1,6 +1,7 @@
 """What a worker does with its tasks, seen from outside: their runs, their rows, its log."""
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -273,6 +274,48 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
     done = service.psched("health")
     assert done.stdout.startswith("not ready: the master is starting: ")
     assert "; no process can be forked: [Errno 11] Resource temporarily" in done.stdout
+
+
+STARTERS = {
+    "a program": ("exec", {"command": ["true"]}, ""),
+    "a process of a module": ("forks", {}, "import os\nif pid := os.fork():\n    os.waitpid(pid, 0)"
+        "\nelse:\n    os._exit(0)\n"),
+    "a thread of a module": ("starts", {}, "import threading\nthread = threading.Thread(target=int)"
+        "\nthread.start()\nthread.join()\n"),
+}
+
+
+@pytest.mark.parametrize("what", STARTERS)
+def test_a_task_that_finds_no_process_left_waits_without_an_attempt(service, limited_to, what):
+    type_, data, module = STARTERS[what]
+    service.configure(concurrency=1, retry_wait=2, dispatch="routes:Dispatch")
+    service.write("late.py", f"{module}\ndef run(_task):\n    pass\n")
+    service.write(
+        "routes.py",
+        "from psched.application import Dispatch as Base\n"
+        f"class Dispatch(Base):\n    routes = {{{type_!r}: 'late:run'}}\n"
+        if module
+        else "from recorder import Dispatch\n",
+    )
+    service.add("one", type=type_, data=data, max_attempts=1)
+    other = ["/bin/sh", "-p", "-c", 'sleep 1000 & exec "$@"', "sh"]
+    command = [*other, *service.master_command, "-c", service.config.name]
+    # The master, its worker, the fork server, the collector, a runner; and another.
+    master = service.start(*limited_to(6, command))
+    for wait, count in (1, 1), (2, 2):
+        text = rf"\[one\..*released after .* s, again in {wait} s: no room for a process: "
+        master.wait_for_log(text, count=count)
+    row = service.wait_for_row("one", lambda seen: seen.row.owner is None).row
+    assert (row.attempt, row.status) == (0, "waiting")
+    assert "no room for a process" in service.psched("why", "one").stdout
+    assert "ERROR" not in master.text
+
+    [sleeper] = [pid for pid in children(master.pid) if title(pid) == "sleep 1000"]
+    kill(sleeper)
+    service.wait_for_finish("one")
+    assert master.stop() == 0
+    last = json.loads(service.psched("history", "one", "--json").stdout.splitlines()[0])
+    assert (last["outcome"], last["attempt"]) == ("finished", 1)
 
 
 def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):

@@ -80,7 +80,7 @@ def test_another_process_decides_as_the_worker_would(row, settings):
     expected = after_claim(without_payload, settings, NOON + 1)
     found = answer(PolicyRequest(row, NOON + 1), settings)
     assert found == (None if isinstance(expected, Run) else expected)
-    for decision in (Finish(), Release(), Retry(5, "no"), Retry()):
+    for decision in (Finish(), Release(), Release(4, "no room"), Retry(5, "no"), Retry()):
         current = changed(row, version=2)
         expected = after_run(without_payload, changed(current, data=None), decision, settings, NOON)
         assert answer(PolicyRequest(current, NOON, row, decision), settings) == expected

@@ -589,6 +589,33 @@ def test_without_a_process_nothing_is_claimed_and_that_is_logged_once(host, capl
     assert list(worker.tasks) == ["two"]
 
 
+def test_a_task_that_finds_no_process_left_waits_longer_each_time_but_not_without_end(host, caplog):
+    host.add("one", cron="* * * * *", retry_wait=5, max_attempts=1)
+    worker = host.worker()
+
+    def refuse():
+        while not worker.tasks:
+            worker.advance(1)
+        runner = worker.tasks["one"]
+        runner.ask(no_room="x", last=True)
+        runner.exit_with(0)
+        worker.advance(0)
+        row = host.row("one")
+        assert (row.attempt, row.reason) == (0, "no room for a process: x")
+        assert row.next_run_time > host.clock.wall()
+
+    for _ in range(5):
+        refuse()
+
+    while not worker.tasks:
+        worker.advance(1)
+    worker.tasks["one"].finish()
+    worker.advance(1)
+    refuse()
+    assert re.findall(r"again in (\d) s: no room for a process: x\n", caplog.text) == [*"124551"]
+    assert "ERROR" not in caplog.text
+
+
 def test_a_task_whose_process_dies_is_tried_again(host):
     host.add("one", retry_wait=5)
     worker = host.worker()
