@@ -26,6 +26,10 @@ from psched.triggers.trigger import Trigger, first
 WORKER_DIED = "its worker died"
 """The reason of a row whose lease was released because its worker has died."""
 
+_MOST_WAITS = 12
+"""The longest wait after the death of a worker, as a multiple of ``retry_wait``. The script
+``recover.lua`` of the Redis store repeats it."""
+
 _MOST_DOUBLINGS = 32
 """The largest number of doublings. After so many doublings, a wait of a second is longer than every
 possible ``retry_wait_limit``."""
@@ -166,9 +170,11 @@ def wait_after_death(attempt: int, retry_wait: float) -> float:
     """Seconds from the death of an attempt's worker or fork server to the next attempt.
 
     If the first attempt died, there is no wait, because the death can have any cause. Otherwise the
-    wait is ``retry_wait``, because the occurrence itself might kill the worker or fork server.
+    occurrence itself might kill the worker or fork server, and with it the tasks of others. So the
+    wait is ``retry_wait`` longer with each attempt, up to `_MOST_WAITS` times: the earlier attempts
+    can have failed for another reason.
     """
-    return retry_wait if attempt > 1 else 0
+    return retry_wait * min(max(attempt - 1, 0), _MOST_WAITS)
 
 
 def is_exhausted(row: Row, definition: Definition) -> bool:

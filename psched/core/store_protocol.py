@@ -294,15 +294,15 @@ class Store(Protocol):
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
         """Release the leases of a dead worker. All processes of its tasks must have ended.
 
-        An occurrence that was in its second or a later attempt runs again only after ``retry_wait``
-        seconds, because the occurrence itself may have killed the worker.
+        An occurrence that was in its second or a later attempt waits, because the occurrence itself
+        may have killed the worker: see `psched.core.attempts.wait_after_death`.
 
         Args:
             nonce: the dead worker's nonce. Each owner that the worker has written begins with the
                 nonce and a dot.
             alive_time: the length of a lease in seconds. Leases that end more than this after now,
                 because a row has a longer ``alive_time``, are not released, but expire.
-            retry_wait: the wait in seconds.
+            retry_wait: the wait in seconds after a second attempt.
 
         Returns:
             The keys of the rows whose leases were released.

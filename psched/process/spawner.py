@@ -40,6 +40,10 @@ class ProcessTable(Protocol):
         """Whether a process exists and is not a zombie."""
         ...
 
+    def is_stopped(self, pid: int) -> bool:
+        """Whether a process is stopped by a signal, so that it does nothing until it gets CONT."""
+        ...
+
     def describe(self, pid: int) -> str:
         """A short description of a process, for a log line."""
         ...
@@ -84,6 +88,7 @@ class SystemSpawner:
     reap = staticmethod(reap)
     send = staticmethod(tree.send)
     is_alive = staticmethod(tree.alive)
+    is_stopped = staticmethod(tree.stopped)
     describe = staticmethod(tree.describe)
 
     def children(self) -> frozenset[int]:

@@ -104,6 +104,14 @@ def alive(pid: int) -> bool:
     return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
 
 
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal, such as STOP; false if /proc cannot be read."""
+    with suppress(OSError):
+        state = _stat(pid)
+        return state is not None and state[0] == "T"
+    return False
+
+
 def lives(pid: int, start: int) -> bool:
     """Whether the process with this pid and start time still runs.
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.attempts import WORKER_DIED, while_borrowed
+from psched.core.attempts import WORKER_DIED, wait_after_death, while_borrowed
 from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
 from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -264,7 +264,7 @@ class PlainStore(Store, abc.ABC):
             for row in [*found.values()]:
                 dead = row.owner is not None and row.owner.startswith(f"{nonce}.")
                 if dead and now < _time(row) <= now + alive_time + 1:
-                    wait = floor(retry_wait) + 1 if row.attempt > 1 else 0
+                    wait = floor(wait_after_death(row.attempt, retry_wait)) + (row.attempt > 1)
                     found[row.key] = replace(
                         row,
                         owner=None,

@@ -24,6 +24,7 @@ class ManualChild:
         signals: the signals that the parent has sent to the child, in order.
         stuck: whether the child ignores KILL, like a process in uninterruptible sleep; set by the
             test.
+        stopped: whether the child seems to be stopped by the signal STOP; set by the test.
         exit: how the child has ended; None while it is alive.
     """
 
@@ -33,7 +34,7 @@ class ManualChild:
         self.link = link
         self.received: list[Mapping[str, Any]] = []
         self.signals: list[signal.Signals] = []
-        self.stuck = False
+        self.stuck = self.stopped = False
         self.exit: Exit | None = None
 
     @property
@@ -137,6 +138,10 @@ class ManualSpawner(Spawner):
         """Whether a process is an orphan, or a child that has not ended."""
         child = self._by_pid.get(pid)
         return pid in self.orphans or (child is not None and child.lives)
+
+    def is_stopped(self, pid: int) -> bool:
+        """Whether the child is `stopped`."""
+        return pid in self._by_pid and self._by_pid[pid].stopped
 
     def describe(self, pid: int) -> str:
         """The process's pid, as text."""

@@ -68,7 +68,7 @@ def test_a_store_that_stops_makes_the_host_not_ready_until_it_is_back(make_servi
 
 
 def test_the_master_and_its_workers_make_the_host_ready_or_not(service):
-    service.configure(dispatch="jobs:Dispatch")
+    service.configure(dispatch="jobs:Dispatch", child_heartbeat_limit=600)
     service.write("jobs.py", "from recorder import Dispatch")
     master = service.start()
     wait_until(lambda: asked(service) == READY, what="the first search for due tasks")

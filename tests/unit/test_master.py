@@ -431,6 +431,22 @@ def test_a_master_that_has_stood_still_blames_nobody_for_it(driver):
     assert SIGABRT in silent.signals
 
 
+def test_a_worker_that_is_stopped_is_killed_before_it_counts_as_silent(driver, caplog):
+    silent, continued = driver.worker(0), driver.worker(1)
+    nonce = driver.record(silent).identity.nonce
+    for each in silent, continued:
+        driver.silence(each)
+        each.stopped = True
+    driver.advance(16)  # a quarter of the limit
+    assert silent.signals == []
+    continued.stopped = False
+    driver.advance(3)
+    assert silent.signals == [SIGKILL]
+    assert continued.signals == []
+    assert "is stopped by a signal: killed" in caplog.text
+    assert nonces_given_to(continued) == [nonce]
+
+
 def test_a_worker_that_hangs_is_found_though_each_turn_of_the_master_is_late(driver):
     silent = driver.worker(0)
     driver.silence(silent)

@@ -327,9 +327,7 @@ class RedisStore(WatchStore):
 
     @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        # One second is added, because scripts round the clock down, and the wait would otherwise
-        # end early.
-        wait = ceil(retry_wait) + 1 if retry_wait else 0
+        wait = ceil(retry_wait)
         released: list[str] = []
         after = b""
         while True:

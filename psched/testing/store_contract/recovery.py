@@ -64,6 +64,22 @@ class Recovery:
         assert row.reason
         assert not claim(store, "w.1").rows
 
+    def test_it_waits_longer_each_time_but_not_without_end(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        waits = {"third": (2, 2), "fourth": (3, 3), "often": (99, 12)}
+        add(store, *waits)
+        rows = claim(store, "first.1").rows
+        store.settle([ending(row, attempt=waits[row.key][0]) for row in rows])
+        claim_all(store, "dead")
+        before = floor(store.now())
+        assert _recovered(backend_factory, "dead") == waits.keys()
+        after = floor(store.now())
+        for key, (_, times) in waits.items():
+            run_at = found(store, key).next_run_time or 0
+            assert before + 300 * times + 1 <= run_at <= after + 300 * times + 1
+
     def test_the_leases_of_all_others_stay(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
         # A wrong comparison would match these owners with ``dead.1``, or use them as patterns.

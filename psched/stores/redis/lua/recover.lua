@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Ends leases of a dead worker, and writes their records: their attempts are lost. ARGV: alive_time; the
--- seconds that a row must wait if this was not its first attempt; the limits of the run history (see
+-- seconds that a row must wait longer with each attempt after its first; the limits of the run history (see
 -- `write_record`); then for each lease its member of the set HELD, the fence, and its record (empty: none).
 -- Returns the keys of the released rows, the number of records that could not be written, and the reason.
 --
@@ -27,7 +27,10 @@ for i = 6, #ARGV, VALUES do
       'reason', attempt > 0 and row[5] ~= 'paused' and 'its worker died' or row[4],
     })
     redis.call('ZREM', HELD, member)
-    set_due(key, integer(now + (attempt > 1 and tonumber(wait) or 0)))
+    -- See `psched.core.attempts.wait_after_death`. One second is added, because `now` is rounded down, and
+    -- the wait would otherwise end early.
+    local longer = tonumber(wait) * math.max(0, math.min(attempt - 1, 12))
+    set_due(key, integer(now + (longer > 0 and longer + 1 or 0)))
     released[#released + 1] = key
     local problem = record ~= '' and try_to_record(limits, key, record)
     if problem then lost, reason = lost + 1, problem end
