@@ -255,6 +255,8 @@ class MonitorKeeper:
         if not child.cut_off:
             if child.link.fault is not None:
                 self._kill(child, f"has sent {child.link.fault}", now)
+            elif child.is_stopped(now, self._limit, self._spawner):
+                self._kill(child, "is stopped by a signal", now)
             elif now > child.heard + self._limit:
                 self._kill(child, f"is silent for {self._limit:.0f} s", now)
         if child.ladder is not None and (number := child.ladder.due(now)) is not None:

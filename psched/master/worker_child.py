@@ -32,10 +32,6 @@ then at most this long for the process that releases the leases of dead workers.
 _ABORT_GRACE = 2.0
 """Seconds between two signals to a silent worker: ABRT, on which it logs its stack, and KILL."""
 
-_STOPPED = 0.25
-"""The part of its limit for which a worker must be silent until the master looks whether it is
-stopped. It is replaced then without waiting for the rest: it can hold a lock of the database."""
-
 _KILL_INTERVAL = 1.0
 """Seconds between two KILLs to a worker that is still alive."""
 
@@ -107,8 +103,6 @@ class WorkerChild(Child):
         self.killed_at = now
         self.aborted = False
         self._spawner = spawner
-        self._look_at = 0.0
-        self._is_stopped = False
 
     @override
     def send(self, number: signal.Signals) -> None:
@@ -147,7 +141,7 @@ class WorkerChild(Child):
             message: the worker's message.
             now: seconds of the monotonic clock.
         """
-        self.heard, self._is_stopped = now, False
+        self.heard = now
         if "tasks" in message:
             self.tasks, self.store_fault = message["tasks"], message["away"]
             self.load = Load(*(message[name] for name in Load._fields))
@@ -286,29 +280,18 @@ class WorkerChild(Child):
             # On ABRT, Python's faulthandler logs the worker's stack, which shows where it hangs.
             self.send(signal.SIGABRT)
             self.ladder = KillLadder(now + _ABORT_GRACE, _KILL_INTERVAL, 0)
-        if now >= self._next_look:
-            self._look_at = now + _ABORT_GRACE
-            # Look twice: a person who has stopped all processes continues one after the other.
-            before, self._is_stopped = self._is_stopped, self._spawner.is_stopped(self.pid)
-            if before and self._is_stopped:
-                self.aborted = True
-                _log.error("%s, pid %d, is stopped by a signal: killed", self.identity, self.pid)
-                self.ladder = KillLadder(now, _KILL_INTERVAL, 0)
+        if self.ready and not self.aborted and self.is_stopped(now, self.limit, self._spawner):
+            self.aborted = True
+            _log.error("%s, pid %d, is stopped by a signal: killed", self.identity, self.pid)
+            self.ladder = KillLadder(now, _KILL_INTERVAL, 0)
         if self.ladder is not None and (number := self.ladder.due(now)) is not None:
             self.send(number)
 
     @property
     def wakes(self) -> float:
         """When `watch` must be called again, in seconds of the monotonic clock."""
-        silent = float("inf") if self.aborted else min(self.expected, self._next_look)
+        silent = float("inf") if self.aborted else self.expected
         return silent if self.ladder is None else min(silent, self.ladder.wakes)
-
-    @property
-    def _next_look(self) -> float:
-        """When to look whether the worker is stopped, in seconds of the monotonic clock."""
-        if self.aborted or not self.ready:
-            return float("inf")
-        return max(self.heard + _STOPPED * self.limit, self._look_at)
 
     @property
     def limit(self) -> float:

@@ -22,6 +22,14 @@ from psched.process.link import Link
 
 if TYPE_CHECKING:
     from psched.process.kill_ladder import KillLadder
+    from psched.process.spawner import ProcessTable
+
+_STOPPED = 0.25
+"""The part of its limit for which a child must be silent until it is found out whether it is
+stopped. Children that work are not silent for so long."""
+
+_CONTINUED = 2.0
+"""Seconds after which a child that was found stopped must have been continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class Child:
         self.last_words: list[Any] = []
         self.stuck = False
         self.cut_off = False
+        self._stopped_at: float | None = None
 
     def send(self, number: signal.Signals) -> None:
         """Send the child a signal.
@@ -87,6 +96,23 @@ class Child:
         """
         if self.exit is None:
             tree.send(self.pid, number)
+
+    def is_stopped(self, now: float, limit: float, processes: "ProcessTable") -> bool:
+        """Whether the child is silent because a signal has stopped it, so that it is to be killed.
+
+        It is not awaited like a child that hangs, because it can hold a lock of the database.
+
+        Args:
+            now: the present time, in seconds of the monotonic clock.
+            limit: the seconds of silence after which the child counts as hanging.
+            processes: finds out whether it is stopped.
+        """
+        if now < self.heard + _STOPPED * limit or not processes.is_stopped(self.pid):
+            self._stopped_at = None
+        elif self._stopped_at is None:
+            self._stopped_at = now
+        # Who has stopped all processes continues them one after the other.
+        return self._stopped_at is not None and now >= self._stopped_at + _CONTINUED
 
     def reaped(self, how: Exit) -> None:
         """Store how the child ended, read its last messages into `last_words`, close the link."""

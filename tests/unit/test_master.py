@@ -440,7 +440,7 @@ def test_a_worker_that_is_stopped_is_killed_before_it_counts_as_silent(driver, c
     driver.advance(16)  # a quarter of the limit
     assert silent.signals == []
     continued.stopped = False
-    driver.advance(3)
+    driver.advance(4)
     assert silent.signals == [SIGKILL]
     assert continued.signals == []
     assert "is stopped by a signal: killed" in caplog.text

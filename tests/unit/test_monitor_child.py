@@ -118,6 +118,14 @@ def test_a_monitor_is_not_taken_for_silent_because_the_master_has_stood_still(dr
     assert not kept.lives
 
 
+def test_a_monitor_that_is_stopped_is_killed_before_it_counts_as_silent(driver):
+    beat(driver)
+    stopped = monitor(driver)
+    stopped.stopped = True
+    driver.advance(LIMIT / 4 + 9)
+    assert not stopped.lives
+
+
 def test_a_monitor_that_hangs_is_found_though_each_turn_of_the_master_is_late(driver):
     beat(driver)
     hung = monitor(driver)
