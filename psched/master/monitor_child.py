@@ -132,7 +132,9 @@ class MonitorKeeper:
             return self._not_before
         if (child := self._child) is None:
             return self._respawn.wakes(now)
-        silent = float("inf") if child.cut_off else child.heard + self._limit
+        silent = float("inf")
+        if not child.cut_off:
+            silent = min(child.heard + self._limit, child.next_look(self._limit))
         told = float("inf")
         if self._tell_at > now:
             told = self._tell_at  # something may have changed right after the last message

@@ -291,6 +291,8 @@ class WorkerChild(Child):
     def wakes(self) -> float:
         """When `watch` must be called again, in seconds of the monotonic clock."""
         silent = float("inf") if self.aborted else self.expected
+        if self.ready and not self.aborted:
+            silent = min(silent, self.next_look(self.limit))
         return silent if self.ladder is None else min(silent, self.ladder.wakes)
 
     @property

@@ -87,7 +87,8 @@ class Child:
         self.last_words: list[Any] = []
         self.stuck = False
         self.cut_off = False
-        self._stopped_at: float | None = None
+        self._was_stopped = False
+        self._look_at = now
 
     def send(self, number: signal.Signals) -> None:
         """Send the child a signal.
@@ -107,12 +108,17 @@ class Child:
             limit: the seconds of silence after which the child counts as hanging.
             processes: finds out whether it is stopped.
         """
-        if now < self.heard + _STOPPED * limit or not processes.is_stopped(self.pid):
-            self._stopped_at = None
-        elif self._stopped_at is None:
-            self._stopped_at = now
-        # Who has stopped all processes continues them one after the other.
-        return self._stopped_at is not None and now >= self._stopped_at + _CONTINUED
+        if now < self.next_look(limit):
+            return False
+        # Look twice: who has stopped all processes continues them one after the other.
+        was_stopped = self._was_stopped and self.heard < self._look_at - _CONTINUED
+        self._was_stopped = processes.is_stopped(self.pid)
+        self._look_at = now + _CONTINUED
+        return was_stopped and self._was_stopped
+
+    def next_look(self, limit: float) -> float:
+        """When to call `is_stopped` again, in seconds of the monotonic clock."""
+        return max(self.heard + _STOPPED * limit, self._look_at)
 
     def reaped(self, how: Exit) -> None:
         """Store how the child ended, read its last messages into `last_words`, close the link."""

@@ -444,6 +444,7 @@ def test_a_worker_that_is_stopped_is_killed_before_it_counts_as_silent(driver, c
     assert silent.signals == [SIGKILL]
     assert continued.signals == []
     assert "is stopped by a signal: killed" in caplog.text
+    driver.advance(0)
     assert nonces_given_to(continued) == [nonce]
 
 
