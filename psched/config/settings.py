@@ -292,6 +292,11 @@ class Config(MonitorSettings):
     """Whether each task runs in a control group of its own: always (on), never (off), or only if
     this is possible on the host (auto)."""
 
+    task_signals: Annotated[str, Choice("any", "own")] = "any"
+    """Which processes a task can send signals to: all that its user may (any), or only those that
+    it has started itself (own). This needs Linux 6.12 with Landlock, and keeps sudo from working
+    in tasks."""
+
     load_path: Annotated[tuple[str, ...], Folders()] = ()
     """Folders that are searched for Python modules before all other folders."""
 

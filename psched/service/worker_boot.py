@@ -29,6 +29,7 @@ from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
 from psched.output.collection import OutputCollection
+from psched.process import kernel
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.process.inheritance import UserDescriptors
@@ -36,6 +37,7 @@ from psched.process.link import Link
 from psched.process.signals import SignalInbox
 from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
+from psched.runner.stop_flags import StopFlags
 from psched.service.functions.app import App
 from psched.worker.composition import make_worker
 from psched.worker.startup_steps import create_missing_table
@@ -248,6 +250,9 @@ def make_runner_pool(
         output: collects the output of the runners; None if they keep that of the worker.
         inherited: returns the descriptors of user code that runners inherit.
         hooks: has the hooks of each process of tasks; None if there are none.
+
+    Raises:
+        ConfigError: the kernel cannot confine signals, as ``task_signals`` wants.
     """
     runner = Runner(
         find=find,
@@ -257,8 +262,13 @@ def make_runner_pool(
         tasks=settings.max_tasks_per_child,
         hooks=hooks or Dispatch(),
     )
+    run = runner.run
+    if settings.task_signals == "own":
+        if not kernel.can_confine_signals():
+            raise ConfigError("task_signals: own needs Linux 6.12 with Landlock; set any")
+        run = partial(_run_confined, runner)
     return ForkingRunnerPool(
-        runner.run,
+        run,
         keep=lambda: [*log.descriptors, *inherited()],
         clock=clock,
         concurrency=settings.concurrency,
@@ -293,6 +303,11 @@ def attach(log: Log) -> None:
     for name, known in logging.root.manager.loggerDict.items():
         if isinstance(known, logging.Logger) and f"{name}.".startswith("psched."):
             known.disabled = False
+
+
+def _run_confined(runner: Runner, link: Link, stop_flags: StopFlags) -> int:
+    kernel.confine_signals()
+    return runner.run(link, stop_flags)
 
 
 def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.base.errors import CommandError, PreemptedError, TransientStoreError
-from psched.process import tree
+from psched.base.errors import CommandError, ConfigError, PreemptedError, TransientStoreError
+from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.runner.messages import TO_RUNNER
 from psched.runner.runner import _Holder
@@ -612,3 +612,47 @@ def test_runners_die_with_their_worker_also_those_that_wait():
         process.wait()
         assert len(pids) == 2
         wait_until(lambda: all(map(has_ended, pids)), what="the runners' end")
+
+
+# --- signals to others ---------------------------------------------------------------
+
+
+def tries_to_signal_everybody(task):
+    own = subprocess.Popen(["sleep", "1000"])
+    refused = []
+    for pid in task.data["others"]:
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except PermissionError:
+            refused.append(pid)
+    own.terminate()
+    ended = own.wait()
+    # So do the programs that it starts.
+    shell = f"kill -STOP {task.data['others'][0]} 2>&1"
+    said = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False)
+    task.update_data({"refused": refused, "ended": ended, "shell": said.returncode})
+
+
+def signalled_by_a_task():
+    try:
+        bench = Bench({"tries": tries_to_signal_everybody}, concurrency=2, task_signals="own")
+    except ConfigError as error:
+        return "not here", str(error)
+    bench.pool.prepare(2)
+    other = subprocess.Popen(["sleep", "1000"])
+    runners = [*bench.pool._alive]
+    others = [os.getpid(), bench.server, other.pid, runners[0]]
+    outcome = bench.run("tries", others=others)
+    other.kill()
+    told = json.loads(bench.ledger.data[0])
+    refused = [pid in told["refused"] for pid in others]
+    return outcome, refused, told["ended"], told["shell"] > 0
+
+
+def test_a_task_that_may_signal_only_its_own_processes_is_refused_all_others():
+    outcome, *found = isolated(signalled_by_a_task)
+    if outcome == "not here":
+        assert not kernel.can_confine_signals()
+        assert found == ["task_signals: own needs Linux 6.12 with Landlock; set any"]
+    else:
+        assert (outcome, *found) == ("Finish()", [True] * 4, -signal.SIGTERM, True)

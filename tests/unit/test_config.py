@@ -105,6 +105,7 @@ def test_defaults_are_those_of_the_documentation():
         processors=min(len(os.sched_getaffinity(0)), 4),
         concurrency=5,
         max_tasks_per_child=1,
+        task_signals="any",
         kill_timeout=6000,
         kill_interval=60,
         graceful_kill_limit=150,
