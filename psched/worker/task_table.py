@@ -416,24 +416,7 @@ class TaskTable:
             return
         message = messages[0]
         if not message.keys().isdisjoint(_ENDS):
-            refused = self._refused.pop(task.occurrence, 0)
-            if "quarantine" in message:
-                task.decided(Quarantine(message["quarantine"]))
-            if "no_room" in message:
-                if len(self._refused) >= _MOST_REFUSED:
-                    self._refused.clear()
-                self._refused[task.occurrence] = refused + 1
-                # A failed attempt would not have been repeated later either.
-                longest = max(_SHORTEST_WAIT, task.definition.settings.retry_wait)
-                wait = min(_SHORTEST_WAIT * 2 ** min(refused, _MOST_DOUBLINGS), longest)
-                task.decided(Release(wait, f"no room for a process: {message['no_room']}"))
-            told = EndReport.of_message(message) if "done" in message else EndReport()
-            self._end(task, message.get("done"), told)
-            if message.get("store"):
-                self._pool.renew()
-            # If the runner cannot be used again, `RunnerPool.cleared` returns it.
-            if not message["last"] and self._pool.give_back(task.runner):
-                self._tree_gone(task)
+            self._handle_end(task, message)
             return
         # A lease that has not reached its deadline counts as held without a request to the store,
         # because no other worker can claim the row before that deadline.
@@ -448,6 +431,26 @@ class TaskTable:
             except InvalidError as error:
                 answer = {"invalid": [error.field, brief(error.problem)]}
         task.runner.link.send(answer)
+
+    def _handle_end(self, task: RunningTask, message: Mapping[str, Any]) -> None:
+        """Act on the message with which a runner tells the end of a task."""
+        refused = self._refused.pop(task.occurrence, 0)
+        if "quarantine" in message:
+            task.decided(Quarantine(message["quarantine"]))
+        if "no_room" in message:
+            if len(self._refused) >= _MOST_REFUSED:
+                self._refused.clear()
+            self._refused[task.occurrence] = refused + 1
+            longest = max(_SHORTEST_WAIT, task.definition.settings.retry_wait)
+            wait = min(_SHORTEST_WAIT * 2 ** min(refused, _MOST_DOUBLINGS), longest)
+            task.decided(Release(wait, f"no room for a process: {message['no_room']}"))
+        told = EndReport.of_message(message) if "done" in message else EndReport()
+        self._end(task, message.get("done"), told)
+        if message.get("store"):
+            self._pool.renew()
+        # If the runner cannot be used again, `RunnerPool.cleared` returns it.
+        if not message["last"] and self._pool.give_back(task.runner):
+            self._tree_gone(task)
 
 
 def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) -> bool:

@@ -622,7 +622,7 @@ def tries_to_signal_everybody(task):
     refused = []
     for pid in task.data["others"]:
         try:
-            os.kill(pid, signal.SIGSTOP)
+            kill(pid, signal.SIGSTOP)
         except PermissionError:
             refused.append(pid)
     own.terminate()

@@ -278,10 +278,16 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
 
 STARTERS = {
     "a program": ("exec", {"command": ["true"]}, ""),
-    "a process of a module": ("forks", {}, "import os\nif pid := os.fork():\n    os.waitpid(pid, 0)"
-        "\nelse:\n    os._exit(0)\n"),
-    "a thread of a module": ("starts", {}, "import threading\nthread = threading.Thread(target=int)"
-        "\nthread.start()\nthread.join()\n"),
+    "a process of a module": (
+        "forks",
+        {},
+        "import os\nif pid := os.fork():\n    os.waitpid(pid, 0)\nelse:\n    os._exit(0)\n",
+    ),
+    "a thread of a module": (
+        "starts",
+        {},
+        "import threading\nthread = threading.Thread(target=int)\nthread.start()\nthread.join()\n",
+    ),
 }
 
 
