@@ -49,6 +49,10 @@ _OUT_OF_ORDER = 60
 _SIMILAR = 300
 """The most rows that are read to find keys that are spelled like the one that does not exist."""
 
+_LONGEST_SIMILAR = 40
+"""The most characters of keys that are compared. For the worst keys, the time grows with the third
+power of their lengths: it would be a minute for those that are as long as keys can be."""
+
 
 def explain_from_store(
     store: Store,
@@ -162,11 +166,13 @@ class _Reader:
 
 def _similar(store: Store, send: Send, key: str) -> Sequence[str]:
     """Keys that are spelled like this one: those with the same beginning, or the first ones."""
+    if len(key) > _LONGEST_SIMILAR:
+        return []
     found = dict[str, None]()
     for prefix in (key[:2], ""):
         rows = partial(store.rows, Selection(prefix=prefix, limit=_SIMILAR, by_key=True))
         found |= dict.fromkeys(row.key for row in _all(send, rows))
-    return get_close_matches(key, found, n=3)
+    return get_close_matches(key, (each for each in found if len(each) <= _LONGEST_SIMILAR), n=3)
 
 
 def _all(send: Send, rows: Callable[[], Iterator[Row]]) -> Sequence[Row]:

@@ -20,6 +20,8 @@ def is_pattern(text: str) -> bool:
 
 def matches(text: str, pattern: str) -> bool:
     """Whether a text matches a pattern as a whole."""
+    if len(pattern) - pattern.count("*") > len(text):
+        return False  # and a long pattern, which may come from a request, is not even compiled
     return fnmatchcase(text, pattern.replace("[", "[[]"))  # a bracket is no wildcard
 
 

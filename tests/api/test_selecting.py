@@ -1,5 +1,7 @@
 """Changes to many schedules: those that conditions select."""
 
+import time
+
 import pytest
 
 from psched import InvalidError
@@ -43,6 +45,12 @@ class TestSelecting:
     )
     def test_all_conditions_must_be_fulfilled(self, tasks, keys, conditions, found):
         assert [each.key for each in tasks.select(*keys, **conditions)] == found
+
+    def test_a_pattern_of_any_length_costs_no_more_than_a_short_one(self, tasks):
+        began = time.process_time()
+        assert [*tasks.select("*a?" * 200_000)] == []
+        assert len([*tasks.select("*" * 200_000)]) == 5
+        assert time.process_time() - began < 5
 
     @pytest.mark.parametrize(
         ("field", "conditions"),

@@ -68,6 +68,7 @@ def test_a_value_of_any_type_is_hidden_at_any_depth():
         ("f(token='s3cr3t', x=1)", "f(token=[redacted], x=1)"),
         ('"password": "s3cr', '"password": [redacted]'),
         ('"password": {"a": "s3cr', '"password": [redacted]'),
+        ('password="s3cr3t\\', "password=[redacted]"),
         ("user=x password=s3cr3t", "user=x password=[redacted]"),
         ("url=http://h?password=s3cr3t", "url=http://h?password=[redacted]"),
         ("the password is wrong", "the password is wrong"),
@@ -127,6 +128,22 @@ def test_a_long_text_takes_no_longer_than_its_length(unit):
     began = time.process_time()
     REDACTION.text(unit * (400_000 // len(unit)))
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("name", ["a" * 1000, "token" * 200, "token" * 80_000])
+def test_asterisks_take_no_longer_than_the_length_of_the_name(name):
+    redaction = Redaction(["*a*a*a*a*b", "*token*key*token*x", "*to*ke*nt*ok*!"])
+    began = time.process_time()
+    assert redaction.hides(name) == (len(name) > 1000)
+    redaction.text(f"{name}=1 " * 3)
+    redaction.value({name: [{name: name}]})
+    assert time.process_time() - began < 5
+
+
+def test_the_value_of_a_name_that_is_too_long_to_be_compared_is_hidden():
+    name = f"{'x' * 1000}password"
+    assert REDACTION.value({name: SECRET, name[:1000]: 1}) == {name: HIDDEN, name[:1000]: 1}
+    assert REDACTION.text(f"{name}={SECRET}") == f"{name}={HIDDEN}"
 
 
 @pytest.mark.parametrize(

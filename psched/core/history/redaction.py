@@ -9,10 +9,14 @@ little: to the next blank after ``name=``, and to the end of the line after ``na
 
 import re
 from collections.abc import Sequence
+from fnmatch import translate
 from typing import Any
 
 HIDDEN = "[redacted]"
 """What is shown in place of a value."""
+
+_LONGEST_NAME = 1000
+"""The most characters of a name that is compared; the value of a longer one is always hidden."""
 
 # A name in quotes or without, the sign after it, and perhaps the beginning of a Python literal such
 # as b"…". No part of the pattern can match a text in two ways, so that the search of a long text
@@ -23,7 +27,9 @@ _FIELD = re.compile(
     (?P<prefix>[A-Za-z]{0,2}(?=["']))?""",
     re.VERBOSE,
 )
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)", re.DOTALL)
+_STRING = re.compile(
+    r"'(?:[^'\\]|\\(?:.|\Z))*(?:'|\Z)|\"(?:[^\"\\]|\\(?:.|\Z))*(?:\"|\Z)", re.DOTALL
+)
 _BRACKETS = re.compile(r"[][(){}]|" + _STRING.pattern, re.DOTALL)
 _TO_BLANK = re.compile(r"\S+")
 _TO_LINE_END = re.compile(r"[^\n]+")
@@ -38,10 +44,10 @@ class Redaction:
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        alternatives = (".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns)
-        self._pattern = (
-            re.compile("|".join(alternatives), re.IGNORECASE | re.DOTALL) if patterns else None
-        )
+        # As fnmatch translates it, an asterisk matches as little as it can, and that is final. So the
+        # time grows with the product of the two lengths, however many asterisks there are.
+        alternatives = (translate(re.sub(r"[\[?]", r"[\g<0>]", pattern)) for pattern in patterns)
+        self._pattern = re.compile("|".join(alternatives), re.IGNORECASE) if patterns else None
 
     def __bool__(self) -> bool:
         """Whether there is a pattern; if not, the methods return what they get."""
@@ -49,7 +55,9 @@ class Redaction:
 
     def hides(self, name: str) -> bool:
         """Whether the values of fields with this name are hidden."""
-        return self._pattern is not None and self._pattern.fullmatch(name) is not None
+        if self._pattern is None:
+            return False
+        return len(name) > _LONGEST_NAME or self._pattern.fullmatch(name) is not None
 
     def value(self, value: Any) -> Any:  # noqa: ANN401  # of JSON
         """A copy of a JSON value without the values of matching fields, also in its texts."""
