@@ -5,10 +5,12 @@ import json
 import logging
 import os
 import re
+import select
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -175,17 +177,51 @@ def test_a_request_that_is_too_long_or_cut_short_is_refused(server):
     assert b" 400 " in asked(server, b"GET /met")
 
 
-@pytest.mark.parametrize("patience", [8.0])  # until all connections are there, none is ended
-def test_further_connections_are_closed_and_idle_ones_are_ended(server):
-    idle = [connected(server) for _ in range(16)]
-    wait_until(lambda: asked(server, b"GET /metrics HTTP/1.1\r\n\r\n") == b"", what="a refusal")
+@pytest.mark.parametrize("half", [b"", b"GET /readyz HTTP/1.1\r\n"])
+def test_a_probe_is_answered_however_many_clients_send_half_a_request(server, half):
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connected(server)) for _ in range(100)]
+        for number in range(100):  # the first ones are dropped
+            slow[number].sendall(half)
+            slow.append(stack.enter_context(connected(server)))
+            if number % 5 == 0:
+                assert asked(server, b"GET /readyz HTTP/1.1\r\n\r\n").endswith(b"no\n")
+        assert slow[0].recv(4096) == b""
+        # The last ones have the time that everybody has.
+        slow[-1].sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+        assert slow[-1].recv(4096).startswith(b"HTTP/1.1 503 ")
 
-    assert b" 408 " in idle[0].recv(4096)
-    for connection in idle:
-        connection.close()
-    wait_until(
-        lambda: b" 200 " in asked(server, b"GET /metrics HTTP/1.1\r\n\r\n"), what="an answer"
-    )
+
+@pytest.mark.parametrize("patience", [0.2])
+def test_a_request_must_arrive_in_time_however_it_drips(server):
+    with connected(server) as connection:
+        while not select.select([connection], [], [], 0.02)[0]:
+            connection.sendall(b"x")
+        assert b" 408 " in connection.recv(4096)
+
+
+def test_probes_are_answered_while_all_others_ask_for_the_metrics(tmp_path):
+    path, goes_on = tmp_path / "sock", threading.Event()
+
+    def metrics():
+        goes_on.wait(HANG_TIMEOUT)
+        return Answer(200, b"some 1\n" * 1_000_000)  # more than a kernel takes at once
+
+    paths = {"/metrics": metrics, "/livez": lambda: Answer(200, b"alive\n")}
+    request = b"GET /metrics HTTP/1.1\r\n\r\n"
+    with (
+        contextlib.closing(MetricsServer(Place(socket=path), paths, SystemClock())),
+        contextlib.ExitStack() as stack,
+    ):
+        slow = [stack.enter_context(connected(path)) for _ in range(4)]
+        for each in slow:
+            each.sendall(request)
+        wait_until(lambda: b" 503 " in asked(path, request), what="the refusal of a fifth")
+        assert asked(path, b"GET /livez HTTP/1.1\r\n\r\n").endswith(b"alive\n")
+        goes_on.set()
+        assert asked(path, b"GET /livez HTTP/1.1\r\n\r\n").endswith(b"alive\n")
+        with slow[0].makefile("rb") as answer:
+            assert answer.read().endswith(b"some 1\n" * 1_000_000)
 
 
 def test_a_fault_in_an_answer_is_told_to_nobody_but_the_log(tmp_path, caplog):
