@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,7 +16,7 @@ from psched.process.link import packed
 from psched.process.message_shapes import Shapes
 from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 SAID = {
     "pid": os.getpid(), "phase": "serving", "generation": 1, "uptime": 1.0, "problem": None,
@@ -123,6 +124,32 @@ def test_who_has_an_address_and_asks_for_nothing_is_disconnected(tmp_path):
         advance(master)
         assert client.recv(1) == b""
     master.close()
+
+
+def test_a_client_is_answered_however_many_others_are_connected(master, path):
+    def connect(*, streams):
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(HANG_TIMEOUT)
+        if streams:
+            client.bind("")
+        client.connect(str(path))
+        return client
+
+    with ExitStack() as stack:
+        follower = stack.enter_context(connect(streams=True))
+        follower.sendall(packed({"follow": "s1"}))
+        others = []
+        for _ in range(40):  # each of them asks for nothing
+            others.append(stack.enter_context(connect(streams=True)))
+            advance(master)
+        person = stack.enter_context(connect(streams=False))
+        advance(master)
+        with person.makefile("rb") as answer:
+            assert json.loads(answer.read()) == SAID
+        assert others[0].recv(1) == b""
+        follower.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            follower.recv(1)
 
 
 POSED = {

@@ -1,20 +1,27 @@
 """Live output: what a collector holds for a reader, and what a master passes on to its clients."""
 
+import select
 import socket
+from contextlib import closing, suppress
+from threading import Thread
 
 import pytest
 
+from psched.cli.history import live_output
+from psched.cli.history.live_output import LiveHere
 from psched.cli.history.output_text import OutputPrinter
 from psched.core.history.redaction import Redaction
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord
 from psched.master.messages import LONGEST_PIECE, TO_READER
+from psched.master.reports import output_query
 from psched.master.reports.output_relay import MOST_READERS, MOST_WAITING, OutputRelay
 from psched.master.reports.status_socket import StatusReader
 from psched.output.live import LONGEST_LIVE, MOST_PENDING, LiveReader
-from psched.process.link import Link
+from psched.process.link import Link, packed
 from psched.process.message_shapes import LONGEST_TIME
 from psched.testing import ManualClock
+from support.waiting import HANG_TIMEOUT
 
 KEY = "k"
 
@@ -229,3 +236,47 @@ def test_a_value_is_hidden_even_if_it_arrives_in_pieces(capsys):
         printer.write(piece)
     printer.end()
     assert capsys.readouterr().out == "password=[redacted]\nuser=ä\n"
+
+
+# --- a master that hangs --------------------------------------------------------------
+
+FOLLOWS = {"follows": 1, "attempt": 1, "owner": "w.1", "scheduled_time": 1, "collected": True}
+
+
+PIECE = packed({"output": 1, "dropped": 0, "waiting": 10**6}, b"x" * 9999)
+
+
+@pytest.mark.parametrize("size", [0, 1, len(PIECE)], ids=["nothing more", "bytes", "messages"])
+def test_a_master_that_begins_its_answer_and_hangs_is_given_up(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(live_output, "_LONGEST", 0.2)
+    monkeypatch.setattr(output_query, "_SILENCE", 0.1)
+    path = tmp_path / "master.1.sock"
+
+    def answer(master):
+        with suppress(OSError), master.accept()[0] as client:
+            client.sendall(packed(FOLLOWS))
+            sent = 0
+            while not select.select([client], [], [], 0.02)[0] or client.recv(4096):
+                client.sendall(PIECE[sent : sent + size])
+                sent = (sent + size) % len(PIECE)
+
+    with socket.socket(socket.AF_UNIX) as master:
+        master.bind(str(path))
+        master.listen()
+        answering = Thread(target=answer, args=[master])
+        answering.start()
+        with closing(output_query.follow(path, KEY, HANG_TIMEOUT)) as messages:
+            live = LiveHere(KEY, next(messages), messages)
+            with pytest.raises(TimeoutError, match="does not answer"):
+                live.so_far()
+        answering.join()
+
+
+def test_a_master_that_accepts_nobody_is_given_up(tmp_path):
+    path = tmp_path / "master.1.sock"
+    with socket.socket(socket.AF_UNIX) as master, socket.socket(socket.AF_UNIX) as other:
+        master.bind(str(path))
+        master.listen(0)
+        other.connect(str(path))
+        with pytest.raises(OSError, match="unavailable"):
+            next(output_query.follow(path, KEY, 0.1))

@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from psched.app import CLOCK
 from psched.cli.running_here import serves
 from psched.config import Config
 from psched.core.output.output import Output
@@ -19,6 +20,12 @@ from psched.master.runtime_folders import socket_folders, sockets
 
 WORKER_ENDED = "worker ended"
 """The reason why nothing follows if the worker was killed, or its host has died."""
+
+_PATIENCE = 15.0
+"""The usual seconds in which all masters of this host must have said whether they run a task."""
+
+_LONGEST = 5.0
+"""Seconds in which a master must have sent what an attempt has printed so far."""
 
 _WHY = {
     WORKER_ENDED: "the worker that ran it has ended; psched history says what becomes of it",
@@ -114,11 +121,21 @@ class LiveHere(Live):
 
     @override
     def so_far(self) -> Output:
+        """What the attempt has printed so far.
+
+        Raises:
+            OSError: its master has hung up, or does not send it in time.
+        """
         output, left = b"", 0
         dropped: int | None = 0
+        until = CLOCK.monotonic() + _LONGEST
         for message in self._messages:
             if "over" in message or "nothing" in message:
                 break
+            if CLOCK.monotonic() >= until:
+                raise TimeoutError("the master does not answer; psched status says more")
+            if not message:
+                continue
             if not output:
                 dropped, left = message["dropped"], message["waiting"]
             else:
@@ -129,8 +146,15 @@ class LiveHere(Live):
         return self.output(output, dropped)
 
 
-def find_live(settings: Config, key: str) -> tuple[LiveHere | None, int, list[str]]:
+def find_live(
+    settings: Config, key: str, patience: float | None = None
+) -> tuple[LiveHere | None, int, list[str]]:
     """Find the master of this host that runs a task now.
+
+    Args:
+        settings: name the table.
+        key: the key of the task.
+        patience: seconds in which all masters must have answered; None means the usual ones.
 
     Returns:
         The task's output, which is read while it is printed; None if no master runs the task. Then
@@ -138,9 +162,10 @@ def find_live(settings: Config, key: str) -> tuple[LiveHere | None, int, list[st
         that cannot be asked.
     """
     absent, problems = 0, list[str]()
-    for pid, path in _masters(settings, problems):
+    until = CLOCK.monotonic() + (patience or _PATIENCE)
+    for pid, path in _masters(settings, problems, patience):
         try:
-            messages = follow(path, key)
+            messages = follow(path, key, max(until - CLOCK.monotonic(), 0))
             first = next(messages)
         except OSError as error:
             problems.append(f"psched-master {pid}: {error.strerror or error}")
@@ -154,14 +179,16 @@ def find_live(settings: Config, key: str) -> tuple[LiveHere | None, int, list[st
     return None, absent, problems
 
 
-def _masters(settings: Config, problems: list[str]) -> Iterator[tuple[int, Path]]:
+def _masters(
+    settings: Config, problems: list[str], patience: float | None
+) -> Iterator[tuple[int, Path]]:
     """Yield the pid and the socket of each master on this host that serves the configured table."""
     folders = socket_folders(os.environ)
     paths = dict[int, Path]()
     for folder in folders:
         with suppress(OSError):
             paths.update(sockets(folder))
-    for pid, answer in ask_all(folders):
+    for pid, answer in ask_all(folders, patience):
         if isinstance(answer, OSError):
             problems.append(f"psched-master {pid}: {answer.strerror or answer}")
         elif serves(answer, settings) and pid in paths:

@@ -97,11 +97,12 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc
     """Serve the pages until a signal ends this process."""
     # Few commands need these packages.
     from psched.cli.top.reading import Reader  # noqa: PLC0415
+    from psched.cli.web.pages import PATIENCE  # noqa: PLC0415
     from psched.cli.web.server import serve  # noqa: PLC0415
     from psched.cli.web.site import Site  # noqa: PLC0415
 
     schedules = open_schedules(settings)
-    ask = partial(ask_all, socket_folders(os.environ))
+    ask = partial(ask_all, socket_folders(os.environ), PATIENCE)
     reader = Reader(schedules, settings, ask_masters=ask, clock=CLOCK)
     site = Site(schedules, settings, reader, hosts=hosts, utc=utc)
     where = place.socket or "http://{}:{}/".format(*_address(place))

@@ -56,6 +56,9 @@ _ATTEMPTS = 100
 _NOT_YET = "No output yet."
 """The output of an attempt is stored a moment after its record."""
 
+PATIENCE = 2.0
+"""Seconds in which the masters of this host must answer, while other requests wait."""
+
 _OUTPUTS = 20
 """The most attempts of an occurrence whose output is shown."""
 
@@ -322,9 +325,9 @@ def _live(asked: Asked, row: Row | None, time: int) -> Printed | None:
     """What the running attempt of an occurrence has printed so far; None if it does not run."""
     if row is None or row.owner is None or row.next_time != time:
         return None
-    live, _, _ = find_live(asked.settings, row.key)
+    live, _, _ = find_live(asked.settings, row.key, PATIENCE)
     if live is not None and live.is_collected and live.attempt.owner == row.owner:
-        with suppress(OSError):  # its master has hung up
+        with suppress(OSError):  # its master has hung up, or hangs
             output = live.so_far()
             about = about_output(output, None, utc=asked.utc, is_running=True)
             return Printed(about, "", _text(asked, output.text))

@@ -11,32 +11,37 @@ from psched.master.messages import LONGEST_PIECE, TO_READER
 from psched.master.runtime_folders import short_address
 from psched.process.link import Link
 
-_PATIENCE = 15.0
-"""Seconds after which a master that does not answer at all is given up."""
+_SILENCE = 1.0
+"""The most seconds between two messages that the caller gets."""
 
 
-def follow(path: Path, key: str) -> Iterator[Mapping[str, Any]]:
+def follow(path: Path, key: str, patience: float) -> Iterator[Mapping[str, Any]]:
     """Yield a master's messages about the output of a running task, see `TO_READER`.
 
-    The first one is "follows" or "over", and the last one is "over".
+    The first one is "follows" or "over", and the last one is "over". Between them are empty
+    ones, at least each second, so that the caller can give up a master that hangs.
 
     Args:
         path: the master's socket.
         key: the key of the task.
+        patience: seconds after which a master that does not answer at all is given up.
 
     Raises:
         OSError: no master listens, it is too old, it has sent an invalid message, or it has hung
             up.
     """
+    until = time.monotonic() + patience
     link = _asked(path, key)
     try:
-        yield from _messages(link)
+        yield from _messages(link, until)
     finally:
         link.close()
 
 
 def _asked(path: Path, key: str) -> Link:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    # Otherwise, to connect to a master that accepts nobody would take forever.
+    connection.setblocking(False)  # noqa: FBT003  # its parameter has no name
     try:
         # By the address, the master knows that this client sends a request. The kernel chooses the
         # address, in the abstract namespace: unix(7), "Autobind feature".
@@ -52,8 +57,8 @@ def _asked(path: Path, key: str) -> Link:
     return link
 
 
-def _messages(link: Link) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages until "over".
+def _messages(link: Link, until: float) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages until "over"; the first one must arrive until then.
 
     Raises:
         OSError: the master has hung up, it hangs, or it has sent something else.
@@ -61,9 +66,10 @@ def _messages(link: Link) -> Iterator[Mapping[str, Any]]:
     begun = False
     waiter = select.poll()
     waiter.register(link, select.POLLIN)
-    until = time.monotonic() + _PATIENCE
     while not link.closed:
-        waiter.poll(None if begun else max(0, until - time.monotonic()) * 1000)
+        waiter.poll((_SILENCE if begun else max(0, until - time.monotonic())) * 1000)
+        if begun:
+            yield {}
         for message in link.receive():
             begun = True
             yield message

@@ -13,14 +13,20 @@ from psched.master.messages import STATUS
 from psched.master.runtime_folders import short_address, sockets
 
 _TIMEOUT = 5.0
-"""The time limit in seconds for the answers of all masters together."""
+"""The usual time limit in seconds for the answers of all masters together."""
 
 
-def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
+def ask_all(
+    folders: list[Path], timeout: float | None = None
+) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
     """Yield, for each master whose socket is in the folders, its pid and its answer or an error.
 
     All masters are asked at once, so that a master that does not answer does not use up the time
     limit of the others.
+
+    Args:
+        folders: the folders.
+        timeout: the time limit in seconds for all answers together; None means the usual one.
     """
     asked: list[tuple[int, _Query | OSError]] = []
     for folder in folders:
@@ -32,7 +38,7 @@ def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSEr
                     pass  # no process listens, because the socket's master was killed
                 except OSError as error:
                     asked.append((pid, error))
-    _receive([query for _, query in asked if isinstance(query, _Query)])
+    _receive([query for _, query in asked if isinstance(query, _Query)], timeout or _TIMEOUT)
     for pid, query in asked:
         try:
             yield pid, query.answer() if isinstance(query, _Query) else query
@@ -101,12 +107,12 @@ class _Query:
         return answered
 
 
-def _receive(queries: list[_Query]) -> None:
-    """Receive the answers until all are complete or `_TIMEOUT` seconds have passed.
+def _receive(queries: list[_Query], timeout: float) -> None:
+    """Receive the answers until all are complete or ``timeout`` seconds have passed.
 
     Each query whose answer is not complete by then receives a ``failure``.
     """
-    until = time.monotonic() + _TIMEOUT
+    until = time.monotonic() + timeout
     poller = select.poll()
     waiting = {query.fileno(): query for query in queries}
     for number in waiting:

@@ -27,8 +27,9 @@ from psched.process.signals import Waitable
 _log = logging.getLogger("psched.master")
 
 _MOST_READERS = 32
-"""The most clients that are connected at a time. Further clients are disconnected, so that clients
-cannot use up the master's file descriptors."""
+"""The most clients that are connected at a time, so that they cannot use up the master's file
+descriptors. When another one comes, the one is disconnected that was connected for longest, except
+those that read output: a client that waits only for its document has it soon."""
 
 _TIMEOUT = 5.0
 """Seconds after which a client that has not received its whole answer is disconnected."""
@@ -76,6 +77,11 @@ class StatusReader:
     def fileno(self) -> int:
         """The file descriptor of the connection, for the loop that waits for it."""
         return self._connection.fileno()
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether the client has asked for output, and its task goes on."""
+        return self._has_asked and not self.answered
 
     @property
     def unsent(self) -> bool:
@@ -208,10 +214,11 @@ class StatusSocket:
             for _ in range(_MOST_READERS):
                 connection, address = listening.accept()
                 reader = StatusReader(connection, now + _TIMEOUT, streams=bool(address))
-                if len(self._readers) >= _MOST_READERS:
-                    reader.close()
-                else:
-                    self._readers.append(reader)
+                self._readers.append(reader)
+                if len(self._readers) > _MOST_READERS:
+                    oldest = next((each for each in self._readers if not each.reads_output), reader)
+                    oldest.close()
+                    self._readers.remove(oldest)
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError:
