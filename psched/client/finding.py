@@ -1,7 +1,7 @@
 """Finds schedules by keys, and by patterns of keys."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -30,6 +30,7 @@ def find(
     patterns: Sequence[str],
     conditions: Mapping[str, Any],
     order: ListOrder = "next",
+    watch: Callable[[Iterator[Row]], Iterator[Row]] = iter,
 ) -> Iterator[Row]:
     """Read the rows that fulfil the conditions, and whose keys match one of the patterns, if any.
 
@@ -40,6 +41,7 @@ def find(
         patterns: keys or patterns.
         conditions: arguments of `psched.ScheduleCollection.list`.
         order: that of the rows, see `psched.ScheduleCollection.list`.
+        watch: gets the rows that are read before their keys are compared; it can end the search.
     """
     beginnings = {_before_wildcard(pattern) for pattern in patterns or ("",)}
     # A beginning is dropped if it is longer than another one that its keys have as well.
@@ -49,7 +51,7 @@ def find(
         merged = heapq.merge(*found, key=_key_of)
     else:
         merged = heapq.merge(*found, key=_time_of)
-    rows = (metadata.row for metadata in merged)
+    rows = watch(metadata.row for metadata in merged)
     return (row for row in rows if not patterns or any(matches(row.key, each) for each in patterns))
 
 

@@ -50,7 +50,7 @@ def site_of(schedules, settings, hosts=("localhost",)):
     return Site(schedules, settings, reader, hosts=hosts, utc=True)
 
 
-def get(site, page="", method="GET", host="localhost:8080", **query):
+def get(site, page="", method="GET", host="localhost:8080", is_gone=bool, **query):
     """Ask for a page."""
     begun = []
     environ = {
@@ -58,6 +58,7 @@ def get(site, page="", method="GET", host="localhost:8080", **query):
         "PATH_INFO": f"/{page}",
         "QUERY_STRING": urlencode(query),
         "HTTP_HOST": host,
+        "waitress.client_disconnected": is_gone,
     }
     body = b"".join(site(environ, lambda *answer: begun.append(answer)))
     [(status, headers)] = begun
@@ -152,6 +153,23 @@ def test_a_list_is_narrowed_and_says_that_there_is_more(schedules, site):
     assert len(few.links("schedule")) == 5
     assert few.links("schedules") == [{"type": "mail", "limit": "50"}]
     assert not get(site, "schedules", **few.links("schedules")[0]).links("schedules")
+
+
+def test_a_search_ends_after_many_rows_and_when_its_client_has_hung_up(
+    schedules, site, monkeypatch
+):
+    monkeypatch.setattr(pages, "_MOST_READ", 3)
+    for number in range(5):
+        schedules.add(f"k{number}", "t", next_time=4_000_000_000 + number)
+    page = get(site, "schedules", keys="*2")
+    assert [each["key"] for each in page.links("schedule")] == ["k2"]
+    cut = get(site, "schedules", keys="*4")
+    assert "Only the first 3 were searched" in cut.text
+    assert "There are none" not in cut.text
+    assert "searched" not in get(site, "schedules", keys="k4").text
+    asked = []
+    get(site, "schedules", keys="*", is_gone=lambda: not asked.append(None))
+    assert len(asked) == 1
 
 
 def test_runs_are_narrowed(site, write):

@@ -150,6 +150,7 @@ def test_a_client_is_answered_however_many_others_are_connected(master, path):
         follower.settimeout(0)
         with pytest.raises(BlockingIOError):
             follower.recv(1)
+    advance(master)  # it closes the connections
 
 
 POSED = {

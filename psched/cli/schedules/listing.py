@@ -173,6 +173,7 @@ def find_rows(
     due: bool = False,
     order: ListOrder = "next",
     now: float,
+    watch: Callable[[Iterator[Row]], Iterator[Row]] = iter,
 ) -> Iterator[Row]:
     """Read rows, as people see them: those that fulfil all conditions.
 
@@ -186,6 +187,7 @@ def find_rows(
         due: whether only those are read that are due.
         order: their order, see `psched.ScheduleCollection.list`.
         now: the time of the store's clock, in Unix seconds.
+        watch: see `psched.client.finding.find`.
     """
     # A row that is due is waiting, too; or its task has lost its lease.
     shown = {*states, DUE} if WAITING in states else {*states}
@@ -200,7 +202,7 @@ def find_rows(
         "label": labels or None,
         "due": due,
     }
-    found = find(schedules, keys, conditions, order)
+    found = find(schedules, keys, conditions, order, watch)
     rows = (as_shown(as_it_waits(row, now)) for row in found)
     rows = (row for row in rows if not due or _is_due(row, now))
     return (row for row in rows if not shown or shown_status(row, now) in shown)

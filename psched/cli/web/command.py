@@ -114,7 +114,7 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc
     try:
         click.echo(f"psched web: {where}")
         sys.stdout.flush()
-        serve(site, listener)
+        serve(site, listener, CLOCK)
     finally:
         listener.close()
         if place.socket is not None:

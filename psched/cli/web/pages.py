@@ -50,6 +50,9 @@ _ROWS = 100
 _MOST_ROWS = 5000
 """The most rows of a table."""
 
+_MOST_READ = 20_000
+"""The most rows that a search reads; it takes less than a second."""
+
 _ATTEMPTS = 100
 """The most records of an occurrence that are shown."""
 
@@ -76,6 +79,7 @@ class Asked(NamedTuple):
         redaction: hides the values of fields.
         query: the fields of the query.
         utc: whether times are in UTC; otherwise they are in the time zone of this process.
+        is_gone: returns whether the client has hung up, so that nobody will read the page.
     """
 
     schedules: ScheduleCollection
@@ -84,6 +88,7 @@ class Asked(NamedTuple):
     redaction: Redaction
     query: Mapping[str, str]
     utc: bool
+    is_gone: Callable[[], bool]
 
     def view(self) -> View:
         """How runs are shown."""
@@ -210,12 +215,23 @@ def _schedules(asked: Asked) -> Page:
             "status", f"{status!r} is unknown; choose from {', '.join(SHOWN_STATES)}"
         )
     now = asked.schedules.now()
+    is_cut = False
+
+    def watch(read: Iterator[Row]) -> Iterator[Row]:
+        nonlocal is_cut
+        for number, row in enumerate(read):
+            if number == _MOST_READ or asked.is_gone():
+                is_cut = True
+                return
+            yield row
+
     rows = find_rows(
         asked.schedules,
         [pattern if is_pattern(pattern) else f"{pattern}*"],
         states=[status] if status else [],
         types=[type_] if type_ else [],
         now=now,
+        watch=watch,
     )
     find_last = last_runs_of(asked.schedules)
     columns = columns_with(find_last)
@@ -238,6 +254,7 @@ def _schedules(asked: Asked) -> Page:
         "status": status,
         "type": type_,
         "states": SHOWN_STATES,
+        "cut": f"{_MOST_READ:,}" if is_cut else "",
         "table": Table(columns, made, _more("schedules", query, limit) if more else ""),
     }
     return Page("schedules.html", values)

@@ -128,7 +128,8 @@ class Site:
         elif (make := PAGES.get(path)) is None:
             page = _refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
-            page = self._made(make, environ.get("QUERY_STRING", ""))
+            is_gone = environ.get("waitress.client_disconnected", bool)
+            page = self._made(make, environ.get("QUERY_STRING", ""), is_gone)
         template = self._templates.get_template(page.template)
         text = template.render(page.values, store=self._store)
         return page.status, "text/html", text.encode(errors="replace"), page.refresh
@@ -139,7 +140,9 @@ class Site:
         name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
         return self._hosts is None or name.lower() in self._hosts
 
-    def _made(self, make: Callable[[Asked], Page], query: str) -> Page:
+    def _made(
+        self, make: Callable[[Asked], Page], query: str, is_gone: Callable[[], bool]
+    ) -> Page:
         """The page that is asked for, or one that says why there is none."""
         try:
             pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS)
@@ -147,7 +150,13 @@ class Site:
             return _refusal(HTTPStatus.BAD_REQUEST, "There are too many fields in the query.")
         fields = {name: storable(value) for name, value in pairs}
         asked = Asked(
-            self._schedules, self._settings, self._reader, self._redaction, fields, self._utc
+            self._schedules,
+            self._settings,
+            self._reader,
+            self._redaction,
+            fields,
+            self._utc,
+            is_gone,
         )
         try:
             return make(asked)
