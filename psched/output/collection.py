@@ -30,6 +30,7 @@ from psched.output.pipe import Pipe
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
 from psched.process.channel import Channel
+from psched.process.kernel import OomScore
 from psched.process.spawn import launch
 
 _log = logging.getLogger("psched.worker")
@@ -54,6 +55,10 @@ _DYING = 0.05
 
 _LAST_WORDS = 1.5
 """The most seconds that a worker waits for its collector, when it ends."""
+
+_OOM_RAISE = 250
+"""By how much its score exceeds that of the worker, in thousandths of the memory; that of tasks is
+higher, see `psched.runner.forker`. When the collector is killed, no run's outcome changes."""
 
 _PING = 0
 """The key in `_asked` of the question whether the collector works. The others are numbers of
@@ -480,5 +485,6 @@ def _wait_for_end(child: int) -> None:
 def _live(
     channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited], log: Log | None
 ) -> int:
+    OomScore().exceed(_OOM_RAISE)
     output = ServiceOutput(1) if log is None else ServiceOutput(1, log.follow)
     return Collector(channel, output, secrets, clock, pipes).run()

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from contextlib import suppress
 from typing import NoReturn
 
 from setproctitle import setproctitle
@@ -18,6 +19,9 @@ _LANDLOCK_VERSION, _SCOPE_SIGNAL = 1, 2
 _SCOPES_SIGNALS = 6
 """The first version of Landlock that has scopes; that of Linux 6.12."""
 _SS_DISABLE = 2
+
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_HIGHEST_OOM_SCORE = 1000
 
 _LONGEST_TITLE = 1000
 
@@ -100,6 +104,35 @@ def confine_signals() -> None:
 def allow_dump(*, allowed: bool) -> None:
     """Set whether other processes of its user can read this process's memory; see `secrecy`."""
     _prctl(_PR_SET_DUMPABLE, int(allowed))
+
+
+class OomScore:
+    """How soon the kernel kills this process when memory runs out; see proc_pid_oom_score_adj(5).
+
+    A forked process begins with the score that its parent has at that moment.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with suppress(OSError), open(_OOM_SCORE, encoding="ascii") as file:  # noqa: PTH123  # loads less
+            self._first = int(file.read())
+            try:
+                self._file = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
+            except PermissionError:
+                # The file belongs to root while this process is hidden, see `secrecy`. An open file
+                # can still be written to. So other processes of the user can read this one only
+                # while the file is opened: some microseconds at its beginning.
+                allow_dump(allowed=True)
+                try:
+                    self._file = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
+                finally:
+                    allow_dump(allowed=False)
+
+    def exceed(self, by: int) -> None:
+        """Let the score exceed the first one, if the system allows it; 0 restores the first one."""
+        if self._file is not None:
+            with suppress(OSError):
+                os.write(self._file, b"%d" % min(self._first + by, _HIGHEST_OOM_SCORE))
 
 
 def die_with_parent(parent: int, number: int = _KILL) -> None:

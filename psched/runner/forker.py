@@ -35,6 +35,10 @@ EX_OSERR)."""
 _UNTIL_WOKEN = 3600.0
 """The maximum length of one sleep in seconds; a message or a signal ends the sleep earlier."""
 
+_OOM_RAISE = 500
+"""By how much the score of runners, and of all that they start, exceeds that of other processes, in
+thousandths of the memory: the kernel kills the processes of a task before those of psched."""
+
 
 class Forker:
     """Forks runners, and reports to the worker when runners have ended.
@@ -46,6 +50,7 @@ class Forker:
     """
 
     _inbox: SignalInbox
+    _oom_score: kernel.OomScore
     _line: Link
 
     def __init__(
@@ -76,6 +81,7 @@ class Forker:
             # The signal handlers are set here, so that runners inherit them (except the handler for
             # CHLD). If each runner set them itself, it would copy memory pages.
             self._inbox = SignalInbox(SIGNALS)
+            self._oom_score = kernel.OomScore()
             self._to_blank = inherited((0, *self._keep))
             self._to_reopen = readers(self._keep)
         except OSError:
@@ -101,7 +107,10 @@ class Forker:
             # own children. The default is restored before the fork, because it would cost time to
             # restore it in each runner.
             self._inbox.let_go(signal.SIGCHLD)
+            # Runners inherit the score. They cannot raise it themselves, because they are hidden.
+            self._oom_score.exceed(_OOM_RAISE)
             answer = self._fork(message["fork"], descriptors)
+            self._oom_score.exceed(0)
             self._inbox.take_over()
             self._say(answer)
             # Runners that ended while CHLD had its default action caused no wake-up, so their ends

@@ -1,5 +1,6 @@
 """What the run history knows about an attempt: how its program ended, what it used, its error."""
 
+import json
 import signal
 
 import pytest
@@ -8,7 +9,7 @@ from support.cgroups import limited_memory
 from support.waiting import wait_until
 
 JOBS = """
-    import os, time
+    import os, subprocess, time
     from psched.application import Dispatch as BaseDispatch
 
     def fails(task):
@@ -29,12 +30,24 @@ JOBS = """
         while True:
             held.append(bytearray(b"x") * 2**20)
 
+    def swarms(task):
+        # Each waits for somebody to read what it holds: more than a runner, less than a worker.
+        program = ["dd", "if=/dev/zero", "bs=38M", "count=1"]
+        programs = [subprocess.Popen(program, stdout=subprocess.PIPE) for _ in range(30)]
+        _, status = os.wait()
+        raise ChildProcessError(f"a child has ended: {status}")
+
+    def waits(task):
+        while not os.path.exists("gate"):
+            time.sleep(0.1)
+
     def hangs(task):
         time.sleep(1000)
 
     class Dispatch(BaseDispatch):
         routes = {
             "fails": fails, "leaves": leaves, "burns": burns, "hogs": hogs, "hangs": hangs,
+            "swarms": swarms, "waits": waits,
         }
 """
 
@@ -125,4 +138,28 @@ def test_a_task_that_the_kernel_kills_for_its_memory_is_marked(service):
         assert found["out_of_memory"] == 1
         assert found["reason"] == "its process was killed by SIGKILL"
         master.wait_for_log("killed by SIGKILL; memory has probably run out")
+        master.stop()
+
+
+@pytest.mark.extended
+def test_a_task_whose_processes_take_all_memory_costs_nobody_else_an_attempt(service):
+    def processes():
+        status = json.loads(service.psched("status", "--json").stdout)
+        return status["pid"], sorted(each["pid"] for each in status["workers"])
+
+    with limited_memory("attempts", 600) as enter:
+        service.configure(processors=2, concurrency=4)
+        for key in "one", "two", "three":
+            service.add(key, "waits", max_attempts=1)
+        add_shell(service, "program", "while ! test -e gate; do sleep 0.1; done")
+        master = service.start(*enter, *service.master_command, "-c", service.config.name)
+        wait_until(lambda: service.psched("list").stdout.count("running") == 4, what="the tasks")
+        before = processes()
+        service.add("swarms", "swarms", max_attempts=1)
+        found = attempt(service, "swarms")
+        assert found["outcome"] == "failed"
+        assert processes() == before
+        service.open_gate("gate")
+        for key in "one", "two", "three", "program":
+            assert attempt(service, key)["outcome"] == "finished"
         master.stop()

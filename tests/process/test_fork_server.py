@@ -10,6 +10,8 @@ import threading
 from math import inf
 from pathlib import Path
 
+import pytest
+
 from psched.base.clock import SystemClock
 from psched.process import kernel, tree
 from psched.runner.fork_server import MOST_AT_ONCE
@@ -524,3 +526,38 @@ def replaced_server_killed():
 
 def test_the_death_of_a_replaced_server_costs_only_its_own_tasks():
     assert isolated(replaced_server_killed) == [RELEASED, True, "Finish()"]
+
+
+# --- when memory runs out ------------------------------------------------------------
+
+
+def score(pid="self"):
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def says_its_score(_place, link):
+    link.send({"score": score()})
+    return link.wait() or 0
+
+
+def scores(user):
+    """By how much the scores of two runners exceed the others, and who may read the fork server."""
+    if user is not None:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        kernel.allow_dump(allowed=False)
+    server = fork_server(says_its_score)
+    found = []
+    for _, _, link, _ in [*server.fork(1), *server.fork(1)]:
+        found.append(wait_until(link.receive, what="its score")[0]["score"])
+        link.close()
+    wait_until(lambda: score(server.pid) == score(), what="the score of the fork server")
+    return [each - score() for each in found], Path(f"/proc/{server.pid}/mem").stat().st_uid
+
+
+@pytest.mark.parametrize("user", [None, 65_534])
+def test_the_kernel_kills_tasks_before_the_other_processes(user):
+    if os.geteuid() and user is not None:
+        pytest.skip("only root can become another user")
+    assert isolated(scores, user) == [[500, 500], 0 if user else os.geteuid()]

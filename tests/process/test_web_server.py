@@ -27,8 +27,8 @@ class Served:
         listener = socket.create_server(("127.0.0.1", 0))
         self._address = listener.getsockname()
         create, created = waitress.create_server, []
-        waitress.create_server = lambda *args, **more: created.append(create(*args, **more)) or (
-            created[0]
+        waitress.create_server = lambda *args, **more: (
+            created.append(create(*args, **more)) or (created[0])
         )
         arguments = [self._site, listener, self.clock]
         threading.Thread(target=serve, args=arguments, daemon=True).start()
@@ -83,7 +83,12 @@ def a_deadline():
     half.sendall(b"X: y\r\n")  # a request that drips is a half one, too
     in_time = served.ask()[-1:] == b"x"
     served.clock.advance(2)
-    return in_time, everything(half) == b"", len(everything(whole)) < size, served.ask()[-1:] == b"x"
+    return (
+        in_time,
+        everything(half) == b"",
+        len(everything(whole)) < size,
+        served.ask()[-1:] == b"x",
+    )
 
 
 def test_a_client_that_is_too_slow_is_disconnected():

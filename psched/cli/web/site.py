@@ -140,9 +140,7 @@ class Site:
         name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
         return self._hosts is None or name.lower() in self._hosts
 
-    def _made(
-        self, make: Callable[[Asked], Page], query: str, is_gone: Callable[[], bool]
-    ) -> Page:
+    def _made(self, make: Callable[[Asked], Page], query: str, is_gone: Callable[[], bool]) -> Page:
         """The page that is asked for, or one that says why there is none."""
         try:
             pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS)

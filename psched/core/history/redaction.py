@@ -44,8 +44,8 @@ class Redaction:
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        # As fnmatch translates it, an asterisk matches as little as it can, and that is final. So the
-        # time grows with the product of the two lengths, however many asterisks there are.
+        # As fnmatch translates it, an asterisk matches as little as it can, and that is final. So
+        # the time grows with the product of the lengths, however many asterisks there are.
         alternatives = (translate(re.sub(r"[\[?]", r"[\g<0>]", pattern)) for pattern in patterns)
         self._pattern = re.compile("|".join(alternatives), re.IGNORECASE) if patterns else None
 
