@@ -1,6 +1,7 @@
 """Captured output of a whole service: its own output, its starts and its ends."""
 
 import signal
+from pathlib import Path
 
 from support.processes import children, kill, title
 from support.waiting import has_ended, wait_until
@@ -37,6 +38,8 @@ def test_a_collector_outlives_all_signals_and_ends_with_its_worker(service):
     add_program(service, "key", "echo begun; while ! [ -e gate ]; do sleep 0.1; done; echo ended")
     master.wait_for_log("key: begun")
     [collector] = collectors(master)
+    scores = [Path(f"/proc/{each}/oom_score_adj").read_text() for each in (collector, master.pid)]
+    assert int(scores[0]) == int(scores[1]) + 250  # it is killed before others
     for number in signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM:
         kill(collector, number)
     master.send(signal.SIGTERM)
