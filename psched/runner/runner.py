@@ -22,18 +22,13 @@ from psched.application.dispatch import Dispatch
 from psched.application.task import Holder, Task
 from psched.base.compression import LARGEST
 from psched.base.errors import (
-    CommandError,
     InvalidError,
     LoadError,
     NoRoomError,
-    NotAllowedError,
     PreemptedError,
-    ProcessStopError,
     StoreUnavailableError,
-    UnfinishedError,
     UnknownOutcomeError,
     described,
-    no_room,
     text_of,
 )
 from psched.base.log import Log
@@ -48,7 +43,7 @@ from psched.process.signals import is_received
 from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
 from psched.runner.end_report import ProgramEnd
-from psched.runner.error_text import error_text, without_own
+from psched.runner.failures import failed, lacks_room
 from psched.runner.messages import TO_RUNNER
 from psched.runner.progress import pack
 from psched.runner.python_exit import PythonExit
@@ -58,12 +53,6 @@ from psched.runner.stop_flags import StopFlags
 from psched.runner.usage import Usage
 
 _log = logging.getLogger("psched.task")
-
-_OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
-"""Errors that are logged without a traceback, because it would show only psched's own code."""
-
-_STATUS = 0xFF
-"""The bits of a number that become an exit status."""
 
 _NO_PROGRAM = ProgramEnd(None, None)
 
@@ -302,44 +291,26 @@ class Runner:
             task = Task({**assignment, "data": payload_text(stored, limit)}, holder)
         except InvalidError as error:
             return {"quarantine": text_of(error), "last": not (more and _is_clean())}
-        occurrence = str(task.occurrence)
-        set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
-        with suppress(OSError):  # earlier tasks have left no descriptor; the streams stay
-            self._streams.use(assignment["output"])
-        self._log.copies_to = 2 if assignment["output"] == PIPE else None
-        # The log file can have been replaced since the fork. `follow` then opens the new file.
-        self._log.follow()
-        self._log.subject = occurrence
-        # By these, the client knows its own task, also in a program that the handler starts.
-        os.environb |= {b"PSCHED_KEY": task.key.encode(), b"PSCHED_FENCE": b"%d" % task.fence}
+        self._introduce(task, assignment["output"])
         failure = text = lacks = None
         last = True
         try:
             try:
                 self._stop.begin()
-                try:
-                    self._begin()
-                    self._call(task, assignment)
-                except BaseException as error:
-                    if os.getpid() != self._process:
-                        raise
+                if (raised := self._raised_by(task, assignment)) is not None:
                     with self._stop.guarded():  # an exception must not replace the handler's
-                        if isinstance(error, NoRoomError):
-                            lacks = text_of(error)
+                        if isinstance(raised, NoRoomError):
+                            lacks = text_of(raised)
                         else:
-                            failure, text = _failed(error, f"the handler of {task.type!r}")
-                if more and self._has_begun:
-                    self._exit.pause()
-                    last = not _is_clean()
-                if last:
-                    self._exit.end(self._stop)
+                            failure, text = failed(raised, f"the handler of {task.type!r}")
+                last = self._end_program(more=more)
             finally:
                 self._stop.end()
         except BaseException as error:
             if os.getpid() != self._process:
                 raise  # in a child that the handler has forked, which ends with a traceback
             if failure is None:
-                failure, text = _failed(error, "the end of its process")
+                failure, text = failed(error, "the end of its process")
                 failure = f"at the end of its process: {failure}"
         if os.getpid() != self._process:
             # This process is a child that the handler has forked. It exits, because it must not
@@ -360,6 +331,39 @@ class Runner:
             "store": holder.has_opened,
             "result": holder.result,
         }
+
+    def _raised_by(self, task: Task, assignment: Mapping[str, Any]) -> BaseException | None:
+        """Call the handler of a task; return what it has raised."""
+        try:
+            self._begin()
+            self._call(task, assignment)
+        except BaseException as error:
+            if os.getpid() != self._process:
+                raise
+            return error
+        return None
+
+    def _end_program(self, *, more: bool) -> bool:
+        """Do what Python does at the end of a program; return whether this process ends, too."""
+        if more and self._has_begun:
+            self._exit.pause()
+            if _is_clean():
+                return False
+        self._exit.end(self._stop)
+        return True
+
+    def _introduce(self, task: Task, output: str) -> None:
+        """Name a task in the title, in the log and to its own code."""
+        occurrence = str(task.occurrence)
+        set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
+        with suppress(OSError):  # earlier tasks have left no descriptor; the streams stay
+            self._streams.use(output)
+        self._log.copies_to = 2 if output == PIPE else None
+        # The log file can have been replaced since the fork. `follow` then opens the new file.
+        self._log.follow()
+        self._log.subject = occurrence
+        # By these, the client knows its own task, also in a program that the handler starts.
+        os.environb |= {b"PSCHED_KEY": task.key.encode(), b"PSCHED_FENCE": b"%d" % task.fence}
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
         """Answer what to do with a row whose trigger a user has written.
@@ -396,7 +400,7 @@ class Runner:
             try:
                 self._hooks.after_fork()
             except (OSError, RuntimeError) as error:
-                if _lacks_room(error):
+                if lacks_room(error):
                     raise NoRoomError(text_of(error)) from error
                 raise
             self._has_begun = True
@@ -408,13 +412,13 @@ class Runner:
         try:
             self._exit.end(self._stop)
         except BaseException as error:  # noqa: BLE001  # an exit function may raise anything
-            _failed(error, "the end of a process of tasks")
+            failed(error, "the end of a process of tasks")
 
     def _call(self, task: Task, assignment: Mapping[str, Any]) -> None:
         try:
             handler: Any = self._find(task.type)
         except LoadError as error:
-            if _lacks_room(error):
+            if lacks_room(error):
                 raise NoRoomError(text_of(error)) from error
             raise
         if handler is None:
@@ -428,62 +432,6 @@ class Runner:
             offer_kill=self._stop.offer,
             run_awaitable=partial(run_in_loop, stop=self._stop),
         )
-
-
-def _program_end(error: BaseException) -> ProgramEnd | None:
-    """The exit status that an exception of the handler tells; None if it tells none."""
-    if isinstance(error, SystemExit):
-        # The status is what Python would exit with: 0 for None, 1 for a text.
-        code = error.code
-        status = code & _STATUS if isinstance(code, int) else int(code is not None)
-        return ProgramEnd(status, None)
-    # `subprocess` is not imported here, because only handlers that run programs need it.
-    subprocess = sys.modules.get("subprocess")
-    if subprocess is not None and isinstance(error, subprocess.CalledProcessError):
-        code = error.returncode
-        if type(code) is int and -signal.NSIG < code <= _STATUS:
-            return ProgramEnd.of_code(code)
-    return None
-
-
-def _lacks_room(error: BaseException | None) -> bool:
-    """Whether code could not be loaded because no process or thread was left that it starts."""
-    while error is not None:
-        if isinstance(error, OSError) and no_room(error):
-            return True
-        if isinstance(error, RuntimeError) and not isinstance(error, LoadError):
-            # Python tells a want of threads by the text of this error alone.
-            try:
-                (probe := threading.Thread(target=int)).start()
-            except RuntimeError:
-                return True
-            probe.join()
-        error = error.__cause__
-    return False
-
-
-def _told(error: BaseException) -> str:
-    """The text, in one line, that tells the worker why a task has failed."""
-    if isinstance(error, ProcessStopError):
-        return f"stopped: {text_of(error) or type(error).__name__}"
-    if isinstance(error, _OWN_ERRORS):
-        return text_of(error) or type(error).__name__
-    return described(error)
-
-
-def _failed(error: BaseException, what: str) -> tuple[str, str | None]:
-    """Log what something has raised; return what the worker is told: a line, and a traceback."""
-    error.__traceback__ = without_own(error.__traceback__)
-    failure = _told(error)
-    ProgramEnd.last = ProgramEnd.last or _program_end(error)
-    if isinstance(error, _OWN_ERRORS):
-        _log.error("%s", failure)
-        return failure, None
-    if isinstance(error, ProcessStopError):
-        _log.warning("%s", failure)
-    else:
-        _log.error("%s raised", what, exc_info=error)
-    return failure, error_text(error)
 
 
 def _is_clean() -> bool:
