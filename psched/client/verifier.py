@@ -1,6 +1,7 @@
-"""Checks the run history of a store: reads it key by key, so that the memory stays bounded."""
+"""Checks the run history of a store: reads it at once, or key by key if it is large."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from operator import attrgetter
 from typing import TypeVar
@@ -13,7 +14,7 @@ from psched.core.attempts import returned
 from psched.core.history.changes import values
 from psched.core.history.gaps import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.records import Outcome, RunRecord
+from psched.core.history.records import AuditRecord, Outcome, RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
 from psched.core.history.verify.extra_run_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.history.verify.findings import Findings, Kind
@@ -26,8 +27,15 @@ _SLACK = 60
 """The records that ended up to this many seconds before the start are read, too, because the times
 of records are estimates."""
 
+_MOST_KEPT = 50_000_000
+"""About how many characters of records, and of changes, are kept in memory."""
+
+_RECORD = 1000
+"""About how many characters a record takes in memory, besides its long texts."""
+
 A = TypeVar("A")
 T = TypeVar("T")
+R = TypeVar("R", RunRecord, AuditRecord)
 
 
 class Verifier:
@@ -59,6 +67,9 @@ class Verifier:
         self._older: OlderWorkers | None = None
         self._known_gaps: Sequence[tuple[int, float]] | None = None
         self._with_extra_runs = set[str]()
+        # What was read at once, by key; None if it is to be read key by key.
+        self._runs: Mapping[str, Sequence[RunRecord]] | None = None
+        self._audits: Mapping[str, Sequence[AuditRecord]] | None = None
 
     def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
         """Check everything since a time.
@@ -83,6 +94,12 @@ class Verifier:
         self.start = max(wanted, min(oldest, int(now)))
         self.is_complete = self.start <= wanted
         period = Period(start=self.start, kept_since=kept_since, now=now)
+        if not keys:
+            # A request for each key would take longer than all the rest.
+            since = RunSelection(since=(period.start - _SLACK) * 1000)
+            runs = map(_without_texts, self._all(self._history.runs, since))
+            self._runs = _by_key(runs)
+            self._audits = _by_key(self._all(self._history.audits, AuditSelection()))
         found = Findings()
         for row in self._rows(keys):
             recorded.discard(row.key)
@@ -134,7 +151,7 @@ class Verifier:
             return found
         if any(each.kind is Kind.MISSING for each in found.violations):
             period = changed(period, older=self._older_workers(period), gaps=self._gaps(period))
-        return self._check(key, self._get(key), period)
+        return self._check(key, self._get(key), period, again=True)
 
     def _older_workers(self, period: Period) -> OlderWorkers:
         """The workers that write no records. All rows are read for this, but only once."""
@@ -175,16 +192,33 @@ class Verifier:
                 return moved
         return None
 
-    def _check(self, key: str, row: Row | None, period: Period) -> Findings:
+    def _check(
+        self, key: str, row: Row | None, period: Period, *, again: bool = False
+    ) -> Findings:
+        """Check one key.
+
+        Args:
+            key: the key.
+            row: its row.
+            period: the period.
+            again: whether to read the records again, which must not be older than the row.
+        """
         with_extra_runs = key in self._with_extra_runs
-        selection = RunSelection(
-            key=key,
-            with_extra_runs=with_extra_runs,
-            since=(period.start - _SLACK) * 1000,
-            limit=MOST_RUNS,
-        )
-        runs = [_without_texts(each) for each in self._all(self._history.runs, selection)]
-        audits = [*self._all(self._history.audits, AuditSelection(key=key))]
+        if self._runs is None or again:
+            selection = RunSelection(
+                key=key,
+                with_extra_runs=with_extra_runs,
+                since=(period.start - _SLACK) * 1000,
+                limit=MOST_RUNS,
+            )
+            runs = [*map(_without_texts, self._all(self._history.runs, selection))]
+        else:
+            of_key = self._runs.get(key, ())
+            runs = [each for each in of_key if with_extra_runs or each.key == key]
+        if self._audits is None or again:
+            audits = [*self._all(self._history.audits, AuditSelection(key=key))]
+        else:
+            audits = [*self._audits.get(key, ())]
         own = sorted((each for each in runs if each.key == key), key=attrgetter("began"))
         recorded = Recorded(
             key=key,
@@ -215,3 +249,22 @@ def _without_texts(record: RunRecord) -> RunRecord:
     if record.error is None and record.result is None:
         return record
     return changed(record, error=None, result=None)
+
+
+def _by_key(found: Iterator[R]) -> Mapping[str, Sequence[R]] | None:
+    """Records by their keys, those of extra runs also by the keys of their schedules.
+
+    Returns:
+        None if there are more than fit into memory.
+    """
+    groups: dict[str, list[R]] = defaultdict(list)
+    size = 0
+    for record in found:
+        texts = (record.before, record.after) if isinstance(record, AuditRecord) else ()
+        size += _RECORD + sum(len(text or "") for text in texts)
+        if size > _MOST_KEPT:
+            return None
+        groups[record.key].append(record)
+        if isinstance(record, RunRecord) and (schedule := schedule_of(record.key)) is not None:
+            groups[schedule].append(record)
+    return groups

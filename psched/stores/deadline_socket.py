@@ -6,6 +6,7 @@ server that sends one byte at a time might never finish an answer. Each request 
 because a worker can extend its leases only between requests: see `psched.base.lease_times`.
 """
 
+import select
 import socket
 import ssl
 from collections.abc import Iterator
@@ -15,6 +16,14 @@ from typing import Any
 from typing_extensions import override
 
 from psched.base.clock import Clock
+
+
+KEEPALIVE = 60
+"""The seconds after which the kernel sends something on an idle connection.
+
+Firewalls and load balancers forget a connection that was idle for some minutes. Linux would send
+something after two hours.
+"""
 
 
 class Budget:
@@ -184,6 +193,7 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
         budget.answered()
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE)
         return opened
     raise failure or OSError(f"{host} has no address")
 
@@ -203,3 +213,15 @@ def connect_unix(path: str, budget: Budget) -> socket.socket:
         opened.close()
         raise
     return opened
+
+
+def has_ended(descriptor: int) -> bool:
+    """Whether the other side has closed a connection, or the network has reported its end.
+
+    Servers close connections that have been idle for longer than, for example, ``wait_timeout``.
+    Whoever looks before a request knows that nothing was applied, and can open a new connection.
+    """
+    poll = select.poll()
+    # Not POLLIN, because something can have arrived that nobody has asked for.
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -54,7 +54,7 @@ ACCOUNT = {
 """Without the right to write on a server that is read-only, or to a connection kept for others."""
 
 REASONS = {
-    "the_server_is_killed": "the store is still away: cannot connect to",
+    "the_server_is_killed": "cannot connect to",
     "the_database_becomes_read_only": "the database is read-only: ",
     "no_connection_is_left": "1040, 'Too many connections'",
     "no_connection_is_left_for_the_user": 'too many connections for role "u"',
@@ -153,12 +153,6 @@ class Plant:
         stop()
         yield
         self.server.start()
-
-
-@fault(*ANY)
-def sessions_are_ended(plant):
-    plant.end_sessions()
-    yield
 
 
 @fault(*ANY)
@@ -506,6 +500,46 @@ def test_nothing_is_lost_or_doubled_on_postgresql_when(postgresql_plant, name):
 @each_of("redis")
 def test_nothing_is_lost_or_doubled_on_redis_when(redis_plant, name):
     see_through(redis_plant, name)
+
+
+CLOSES_IDLE = {
+    "mariadb": "SET GLOBAL wait_timeout = 1",
+    "postgresql": "ALTER ROLE u SET idle_session_timeout = '1s'",
+}
+
+SESSIONS = {
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE user = 'u'",
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE usename = 'u'",
+}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in CLOSES_IDLE]
+)
+def test_an_idle_connection_that_the_server_closes_is_replaced_without_a_line(
+    request, servers, tmp_path, kind
+):
+    with contextlib.ExitStack() as started:
+        server = started.enter_context(type(request.getfixturevalue(f"{kind}_server"))(servers))
+        make = started.enter_context(services(tmp_path))
+        url = prepare(server)
+        server.query(CLOSES_IDLE[kind])
+        service = make(url, **SETTINGS, poll_interval=3)
+        service.init()
+        master = service.start()
+        seen = set()
+
+        def several():
+            seen.update(server.query(SESSIONS[kind]))
+            return len(seen) > 3
+
+        wait_until(several, what="the worker to have connected some more times")
+        with service.schedules() as schedules:
+            schedules.push("last", "recorder")
+        service.runs.wait("last")
+        assert re.findall(".* (?:WARNING|ERROR|CRITICAL) .*", master.text) == []
+        service.close()
 
 
 @pytest.mark.quiet  # it measures how long it takes until the work goes on

@@ -240,14 +240,16 @@ class TestSerialization:
 
 
 class TestConnections:
-    """Tests of connections that break: the request's outcome is unknown, and psched reconnects."""
+    """Tests of connections that break.
+
+    If it was idle, psched connects again, and nobody notices. During a request, the outcome is
+    unknown.
+    """
 
     def test_a_session_that_was_ended_is_replaced(self, store, terminate):
         add(store, "k")
         for _ in range(2):
             assert terminate()
-            with unavailable(r"^the connection to the database broke: \(57P01, "):
-                store.get("k")
             assert store.get("k").key == "k"
 
     @pytest.mark.parametrize(
@@ -261,8 +263,6 @@ class TestConnections:
         store._connector.run(lambda c: c.exec_driver_sql(f"SET {setting} = 20; {begin}").close())
         there = "SELECT 1 FROM pg_stat_activity WHERE pid = :pid"
         wait_until(lambda: not sql(there, pid=pid), what="the end of the session")
-        with pytest.raises(UnknownOutcomeError):
-            store.extend({"k": row.token}, **LEASE)
         assert store.extend({"k": row.token}, **LEASE) == {"k"}
 
     def test_a_write_that_is_ended_while_it_waits_has_an_unknown_outcome(
@@ -289,8 +289,6 @@ class TestConnections:
         add(store, "k")
         (row,) = store.claim("w.1", **CLAIM).rows
         database.server.kill()
-        with pytest.raises(UnknownOutcomeError):
-            store.extend({"k": row.token}, **LEASE)
         for _ in range(2):
             with unavailable(
                 r"^cannot connect to postgresql\+psycopg://postgres@.*; start the server"
@@ -305,8 +303,6 @@ class TestConnections:
         (row,) = store.claim("w.1", **CLAIM).rows
         kill(database.server.pid, number)
         wait_until(lambda: not database.server.running, what="the server's end")
-        with pytest.raises(UnknownOutcomeError):
-            store.extend({"k": row.token}, **LEASE)
         with unavailable("cannot connect"):
             store.get("k")
         database.server.start()

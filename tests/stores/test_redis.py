@@ -324,6 +324,14 @@ class TestInterruptions:
         assert store._connector._connection is not line
 
 
+    def test_a_connection_that_the_server_has_closed_is_replaced(self, store, redis_cli):
+        """As it does if the connection was idle for longer than ``timeout``."""
+        add(store, "k")
+        redis_cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        wait_until(lambda: store._connector._connection.has_ended, what="the connection's end")
+        assert [row.key for row in store.claim("w.1", **CLAIM).rows] == ["k"]
+
+
 class TestWaiting:
     """Tests that no request takes longer than its timeout.
 

@@ -13,6 +13,7 @@ from itertools import count
 
 import pytest
 
+from psched.client import verifier
 from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
 from psched.config import from_mapping
@@ -25,6 +26,7 @@ from psched.core.history.verify import check as verify
 from psched.core.model import Finish, Release, Retry
 from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle
+from psched.stores.sql import raw_execute
 from support.driven import SharedClock
 from support.older_worker import OlderWorker
 from support.store_clock import store_clock
@@ -180,9 +182,14 @@ def live_through(psched, days, during=lambda: None):
         psched.work(during)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_weeks_of_work_are_clean_and_each_record_that_is_missing_is_missed(install, seed):
-    psched = install(seed)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_weeks_of_work_are_clean_and_each_record_that_is_missing_is_missed(
+    install, at_once, monkeypatch
+):
+    """A small history is read at once, a large one key by key."""
+    if not at_once:
+        monkeypatch.setattr(verifier, "_MOST_KEPT", 0)
+    psched = install(int(at_once))
     for number, fields in enumerate(DEFINITIONS):
         psched.change("add", f"s{number}", "t", **fields)
     psched.change("add", "first", "t", cron="0 12 * * *", next_time=START + DAY)
@@ -208,6 +215,29 @@ def test_weeks_of_work_are_clean_and_each_record_that_is_missing_is_missed(insta
         assert only.instant <= record.scheduled_time <= last or record.until is not None
         psched.store.record([changed(record, id=None)])
     assert psched.verify().violations == []
+
+
+def test_further_schedules_cost_no_further_requests(install, monkeypatch):
+    psched = install()
+    psched.outcomes = {Outcome.FINISHED: 1}
+    sent = []
+    read = raw_execute.rows
+
+    def counted(*request):
+        sent.append(request)
+        return read(*request)
+
+    monkeypatch.setattr(raw_execute, "rows", counted)
+    numbers = []
+    for name in "ab":
+        for number in range(30):
+            psched.change("add", f"{name}{number}", "t", cron="@hourly", next_time=START)
+        psched.work()
+        sent.clear()
+        found = psched.verify()
+        assert (found.violations, found.runs) == ([], found.schedules)
+        numbers.append(len(sent))
+    assert numbers[1] < numbers[0] + 10  # a longer search, or another page
 
 
 class Client:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from psched.core.history.records import AuditRecord
@@ -12,6 +13,7 @@ def time_of(change: AuditRecord) -> float:
     return (change.time or 0) / 1000
 
 
+@lru_cache(maxsize=16)  # those who read a change ask for its columns one by one
 def values(text: str | None) -> Mapping[str, Any]:
     """The columns in `AuditRecord.before` or `AuditRecord.after`; none if they cannot be read."""
     try:

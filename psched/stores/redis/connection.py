@@ -53,6 +53,14 @@ class DriverConnection(Connection):
         """The open socket; None if the connection is closed."""
         return self._sock
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server has closed the connection, for example because it was idle.
+
+        The driver closes a connection if an exception interrupts a request.
+        """
+        return self._sock is None or deadline_socket.has_ended(self._sock.fileno())
+
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # any type of answer
         """Send a command and return its answer.
 

@@ -300,10 +300,9 @@ class Connector:
         """
         if self._ownership.lost:
             self.disconnect()
-        if self._connection is not None and not self._connection.is_connected:
-            # The driver closes a connection if an exception interrupts a request, and would reopen
-            # it for the next request. We drop the connection, because psched would not check the
-            # server (see `_greet`) if the driver reopened it.
+        if self._connection is not None and self._connection.has_ended:
+            # We drop the connection, because psched would not check the server (see `_greet`) if
+            # the driver reopened it.
             self.disconnect()
         self._budget.begin()
         place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)

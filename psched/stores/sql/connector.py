@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -30,7 +30,7 @@ from psched.base.errors import (
 )
 from psched.config import urls
 from psched.config.tls import Tls
-from psched.stores import connection_advice
+from psched.stores import connection_advice, deadline_socket
 from psched.stores.deadline_socket import Budget
 from psched.stores.forks import FileOwnership, Ownership
 from psched.stores.sql import galera, raw_execute
@@ -142,9 +142,8 @@ class Connector:
             # Errors must not contain values, because errors are logged and values can be payloads.
             hide_parameters=True,
             # If this flag, which SQLAlchemy uses in its own tests, is false, SQLAlchemy sends
-            # nothing on a new connection. `Dialect.begin_session` sets up the session instead, in
-            # fewer requests.
-            _initialize=self._reflects or not ours,
+            # nothing on a new connection. `_begin_session` sets up the session instead.
+            _initialize=not ours,
             **self.dialect.engine_args,
         )
         if ours:
@@ -331,7 +330,7 @@ class Connector:
 
         If a slow server leaves no time for all steps, the next request continues with the rest.
         """
-        if self._ownership.lost or getattr(self._connection, "invalidated", False):
+        if self._ownership.lost or (self._connection and self._has_ended(self._connection)):
             self.disconnect()
         if self._connection is not None and self._is_astray(self._connection):
             self.disconnect()
@@ -354,6 +353,16 @@ class Connector:
             self._prepared += 1
         return self._connection
 
+    def _has_ended(self, connection: Connection) -> bool:
+        """Whether the connection cannot be used, for example because it was idle for too long."""
+        if connection.invalidated:
+            return True
+        opened: Any = connection.connection.driver_connection
+        try:
+            return hasattr(opened, "fileno") and deadline_socket.has_ended(opened.fileno())
+        except connection.dialect.loaded_dbapi.Error:
+            return True  # the driver has noticed it
+
     def _is_astray(self, connection: Connection) -> bool:
         return self.dialect.is_astray is not None and self.dialect.is_astray(connection)
 
@@ -371,6 +380,10 @@ class Connector:
     def _begin_session(self, connection: Connection) -> None:
         with self._connecting():
             self.server_info = self.dialect.begin_session(connection, self._milliseconds)
+            if self._reflects and connection.dialect.server_version_info is None:
+                # Only now, because SQLAlchemy must not see the server's defaults: with ANSI_QUOTES
+                # it would quote names as the session does not understand them.
+                connection.dialect.initialize(connection)
 
     def _greet_caught_up(self, connection: Connection) -> None:
         if self.in_cluster:

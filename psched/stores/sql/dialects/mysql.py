@@ -105,13 +105,17 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
 
 
 def _classify(error: BaseException) -> ErrorKind:
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    if code in _ERROR_KINDS:
-        return _ERROR_KINDS[code]
-    # PyMySQL itself raises 0 and the numbers from 2000 to 2999; after such an error, the state of
-    # the connection is unknown. All other numbers are from the server, which has then rolled the
-    # statement back.
-    return ErrorKind.UNKNOWN if code == 0 or 2000 <= code < 3000 else ErrorKind.REFUSED  # noqa: PLR2004
+    number = error.args[0] if error.args else None
+    if number in _ERROR_KINDS:
+        return _ERROR_KINDS[number]
+    # After an error of PyMySQL's own, the state of the connection is unknown. After one of the
+    # server's, the server has rolled the statement back.
+    return ErrorKind.REFUSED if _is_servers(number) else ErrorKind.UNKNOWN
+
+
+def _is_servers(number: object) -> bool:
+    """Whether an error's number is one of the server's: PyMySQL's are 0, and from 2000 to 2999."""
+    return isinstance(number, int) and number != 0 and not 2000 <= number < 3000  # noqa: PLR2004
 
 
 _ACCOUNT = "correct user and password in url or password_file"
@@ -132,7 +136,10 @@ _CONNECTING_FIXES: Mapping[int, str] = {
 
 
 def _connecting_fix(error: BaseException, tls: Tls | None) -> str | None:
-    fix = _CONNECTING_FIXES.get(error.args[0]) if error.args else None
+    number = error.args[0] if error.args else None
+    fix = _CONNECTING_FIXES.get(number)
+    if fix is None and _is_servers(number):
+        return "correct what the server names, in its configuration or in that of the user"
     # An account can require a client's certificate; its absence has the number of a wrong password.
     return f"{fix}; {tls.checklist}" if tls is not None and fix == _ACCOUNT else fix
 
@@ -190,15 +197,40 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     return connection
 
 
-_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-"""The statement that sets the isolation level.
+_SESSION = (
+    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "time_zone = '+00:00'",
+    "timestamp = DEFAULT",  # or the clock would stand still
+    # The change from 0 to 1 ends a transaction that the server's init_connect has begun, in which
+    # nobody would commit what psched writes.
+    "autocommit = 0",
+    "autocommit = 1",
+    "completion_type = 0",
+    "innodb_lock_wait_timeout = 1",
+    "lock_wait_timeout = 1",
+    "max_sort_length = 1024",  # the longest key has 1020 bytes
+    "sql_auto_is_null = 0",
+    "sql_big_selects = 1",  # max_join_size then has no effect
+    "sql_safe_updates = 0",
+    "sql_select_limit = 18446744073709551615",
+    "unique_checks = 1",
+)
+"""The variables that change what psched's statements do; docs/mysql.md describes them.
+
+The server's configuration can set each of them, and so can its init_connect.
+"""
+
+_ISOLATION = "SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""The isolation level.
 
 READ COMMITTED takes no gap locks, so two workers that claim neighbouring rows do not wait for each
 other.
 """
 
-_NOT_IN_ONE = frozenset({1064, 1193})
-"""Numbers of errors after which several statements set the session's options instead of one.
+_UNKNOWN_VARIABLE = 1193
+
+_NOT_IN_ONE = frozenset({1064, _UNKNOWN_VARIABLE})
+"""Numbers of errors after which many statements set the session's options instead of one.
 
 A proxy or a fork of MySQL raises such an error if it does not support the single statement, or
 lacks a variable in it.
@@ -211,22 +243,18 @@ def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
     names = "NAMES utf8mb4"
     if collation := getattr(opened, "collation", None):
         names += f" COLLATE {collation}"
-    ours = (
-        "@@session.sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',"
-        " @@session.time_zone = '+00:00', @@session.innodb_lock_wait_timeout = 1,"
-        " @@session.lock_wait_timeout = 1"
-    )
-    isolation = "tx_isolation" if "MariaDB" in str(version) else "transaction_isolation"
+    isolation = "transaction_isolation = 'READ-COMMITTED'"
+    if "MariaDB" in str(version):
+        # Without a majority, a node of a Galera cluster would otherwise answer with old rows.
+        isolation = "tx_isolation = 'READ-COMMITTED', @@session.wsrep_dirty_reads = 0"
+    ours = [names, *(f"@@session.{variable}" for variable in (*_SESSION, isolation))]
     try:
-        raw_execute.rows_of_script(
-            connection, f"SET {names}, {ours}, @@session.{isolation} = 'READ-COMMITTED'"
-        )
+        raw_execute.rows_of_script(connection, f"SET {', '.join(ours)}")
     except DBAPIError as error:
-        number = error.orig.args[0] if error.orig and error.orig.args else None
-        if number not in _NOT_IN_ONE:
+        if _number(error) not in _NOT_IN_ONE:
             raise
-        for statement in (f"SET {names}", f"SET {ours}", _ISOLATION):
-            raw_execute.rows_of_script(connection, statement)
+        for each in (*ours[:-1], _ISOLATION):
+            _set_if_known(connection, each)
     shown = raw_execute.rows_of_script(
         connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'wsrep_on')"
     )
@@ -236,6 +264,19 @@ def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
         in_cluster=values.get("wsrep_on") == "ON",
         version=version,
     )
+
+
+def _set_if_known(connection: Connection, option: str) -> None:
+    """Set an option of the session, unless it is a variable that the server does not know."""
+    try:
+        raw_execute.rows_of_script(connection, f"SET {option}")
+    except DBAPIError as error:
+        if _number(error) != _UNKNOWN_VARIABLE:
+            raise
+
+
+def _number(error: DBAPIError) -> object:
+    return error.orig.args[0] if error.orig and error.orig.args else None
 
 
 MYSQL = Dialect(

@@ -44,6 +44,7 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
         (
             "08",  # connection exceptions
             "25P03",  # the session was idle in a transaction for too long
+            "25P04",  # PostgreSQL 17: a transaction has taken longer than transaction_timeout
             # The outcome is unknown, because the server can end a session that has already
             # committed and waits for a synchronous replica.
             "57P",  # shutdown, crash of another session, or this session was idle for too long
@@ -207,7 +208,8 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
             return super().wait(bounded(gen), *args, **more)
 
     try:
-        connection = Bounded.connect(**{k: v for k, v in arguments.items() if k != "tls"})
+        how = {k: v for k, v in arguments.items() if k != "tls"}
+        connection = Bounded.connect(**{"keepalives_idle": deadline_socket.KEEPALIVE, **how})
     except psycopg.OperationalError as error:
         raise error from _network_error(error.pgconn, arguments, budget)
     if "tls" in arguments and not connection.pgconn.ssl_in_use:
@@ -258,6 +260,9 @@ _SESSION = "; ".join(
     (
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET standard_conforming_strings = on",
+        "SET array_nulls = on",  # the driver writes NULL into arrays
+        "SET exit_on_error = off",  # or a key that is taken would end the session
+        "SET quote_all_identifiers = off",  # or SQLAlchemy would not recognize types
         # The server cancels a statement when psched no longer waits for its answer.
         "SET statement_timeout = {milliseconds}",
         # The wait is short, because a worker that waits for a lock cannot extend its other leases.
@@ -326,7 +331,8 @@ POSTGRESQL = Dialect(
     # statement_timestamp() advances between the statements of a transaction, but is constant within
     # a statement. With a clock that advances within a statement, the planner could not use an
     # index.
-    now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)",
+    # NUMERIC, because extra_float_digits could cut off the digits of a DOUBLE PRECISION.
+    now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS NUMERIC)",
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
     now_milliseconds="CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
     exact="({} || '')",

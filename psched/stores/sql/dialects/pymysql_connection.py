@@ -35,6 +35,10 @@ class PyMySQLConnection(Connection):
 
     _max_packet: int | None = None
 
+    def fileno(self) -> int:
+        """The descriptor of the socket, as the connections of other drivers return it."""
+        return int(self._sock.fileno())
+
     @override
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         del charset, collation  # `Dialect.begin_session` sets both

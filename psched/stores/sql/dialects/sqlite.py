@@ -305,7 +305,11 @@ SQLITE = Dialect(
     connecting_fix=_connecting_fix,
     other_fix="check the file with `sqlite3 FILE 'PRAGMA integrity_check'`",
     fix="",
-    unsuitable=None,
+    # The bytes of a text, which psched reads of keys and data, are in the encoding of the file.
+    unsuitable=(
+        "SELECT 'its encoding is ' || encoding || '; name another file in url'"
+        " FROM pragma_encoding WHERE encoding <> 'UTF-8'"
+    ),
     prepare=_make_file,
     locks=dict.fromkeys(
         ("table", "new index", "column", "computed column", "row"),
