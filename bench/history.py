@@ -14,6 +14,7 @@ from fleet import Fleet
 from harness import CORES, Sample
 from psched import config
 from psched.base.clock import SystemClock
+from psched.client.verifier import Verifier
 from psched.core.history.protocol import RunSelection
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
@@ -42,16 +43,18 @@ def main() -> None:
     """Measure, and print JSON."""
     parser = harness.options(__doc__, runs=5, workers=CORES, concurrency=16)
     parser.add_argument("--tasks", type=int, help="default: 2000; with --short, 50")
+    parser.add_argument("--schedules", type=int, help="default: 6000; with --short, 50")
     parser.add_argument("--records", type=int, help="default: 10000000; with --short, 2000")
     given = harness.parsed(parser)
     given.tasks = harness.choose(given, 2000, 50, given.tasks)
+    given.schedules = harness.choose(given, 6000, 50, given.schedules)
     given.records = harness.choose(given, 10_000_000, 2000, given.records)
     harness.report("history", given, lambda *where: measured(given, *where))
 
 
 def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401
     """The figures on one database."""
-    found = cost(given, url, folder)
+    found = cost(given, url, folder) | verified(given, url)
     if given.records:
         found |= large(given, kind, url)
     return found
@@ -104,6 +107,26 @@ def records_in(fleet: Fleet) -> int:
     return int(fleet.sql(f"SELECT COUNT(*) FROM {fleet.table}_runs")[0][0])  # noqa: S608
 
 
+def verified(given: Any, url: str) -> dict[str, Any]:  # noqa: ANN401
+    """How long it takes to verify schedules that have had one run each."""
+    store = harness.make_store(url, table="verified", timeout=3600)
+    store.init()
+    for _ in range(0, given.schedules, SETTLED):
+        leased(store, cron="@hourly")
+    verifier = Verifier(store, SETTINGS)
+
+    def verify() -> Sample:
+        cpu = time.process_time()
+        sample = timed(lambda: verifier.verify(3600))
+        return sample | {"own_cpu_ms": 1000 * (time.process_time() - cpu)}
+
+    samples = harness.rounds(given.rounds, {"verify": verify})
+    found = verifier.verify(3600)
+    assert (found.violations, found.runs) == ([], found.schedules)
+    store.disconnect()
+    return {"verify": harness.medians(samples["verify"]) | {"schedules": found.schedules}}
+
+
 def large(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
     """Milliseconds of a claim, a settle and reads, in an empty history and in a large one."""
     found = {}
@@ -134,10 +157,10 @@ def large(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
     return {"large": found}
 
 
-def leased(store: Any) -> Sample:  # noqa: ANN401
+def leased(store: Any, **fields: Any) -> Sample:  # noqa: ANN401
     """How long a claim of some rows takes, and a settle with their records, in milliseconds."""
     nonce = f"bench{time.monotonic_ns()}"
-    rows = [Row(key=f"{nonce}.{number}", type="bench") for number in range(SETTLED)]
+    rows = [Row(key=f"{nonce}.{number}", type="bench", **fields) for number in range(SETTLED)]
     now = int(store.now())
     store.add([replace(row, next_time=now, next_run_time=now) for row in rows], nonce=nonce)
     begun = time.perf_counter()
@@ -145,7 +168,7 @@ def leased(store: Any) -> Sample:  # noqa: ANN401
     claimed = time.perf_counter()
     assert len(rows) == SETTLED
     ends = [after_run(row, row, Finish(), SETTINGS, now) for row in rows]
-    attempt = Attempt(outcome=Outcome.FINISHED, started=1, ended=2)
+    attempt = Attempt(outcome=Outcome.FINISHED, started=1000 * now, ended=1000 * now + 1)
     for row, end in zip(rows, ends, strict=True):
         end.records = RECORDER.records_of(end, row, attempt, history="all")
     settling = time.perf_counter()

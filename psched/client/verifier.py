@@ -35,7 +35,7 @@ _RECORD = 1000
 
 A = TypeVar("A")
 T = TypeVar("T")
-R = TypeVar("R", RunRecord, AuditRecord)
+R = TypeVar("R", bound=RunRecord | AuditRecord)
 
 
 class Verifier:
@@ -96,8 +96,8 @@ class Verifier:
         period = Period(start=self.start, kept_since=kept_since, now=now)
         if not keys:
             # A request for each key would take longer than all the rest.
-            since = RunSelection(since=(period.start - _SLACK) * 1000)
-            runs = map(_without_texts, self._all(self._history.runs, since))
+            recent = RunSelection(since=(period.start - _SLACK) * 1000)
+            runs = map(_without_texts, self._all(self._history.runs, recent))
             self._runs = _by_key(runs)
             self._audits = _by_key(self._all(self._history.audits, AuditSelection()))
         found = Findings()
@@ -192,9 +192,7 @@ class Verifier:
                 return moved
         return None
 
-    def _check(
-        self, key: str, row: Row | None, period: Period, *, again: bool = False
-    ) -> Findings:
+    def _check(self, key: str, row: Row | None, period: Period, *, again: bool = False) -> Findings:
         """Check one key.
 
         Args:

@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 
-
 KEEPALIVE = 60
 """The seconds after which the kernel sends something on an idle connection.
 

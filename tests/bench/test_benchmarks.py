@@ -161,6 +161,7 @@ FOUND = {
             }
             for layout in ("fresh", "reused")
         },
+        "verify": {"ms": float, "own_cpu_ms": float, "schedules": 64},
         "large": {"of_0": READS, "of_2000": READS},
     },
     "peers": {

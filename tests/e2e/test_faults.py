@@ -524,9 +524,9 @@ def test_an_idle_connection_that_the_server_closes_is_replaced_without_a_line(
         server = started.enter_context(type(request.getfixturevalue(f"{kind}_server"))(servers))
         make = started.enter_context(services(tmp_path))
         url = prepare(server)
-        server.query(CLOSES_IDLE[kind])
         service = make(url, **SETTINGS, poll_interval=3)
         service.init()
+        server.query(CLOSES_IDLE[kind])
         master = service.start()
         seen = set()
 

@@ -323,7 +323,6 @@ class TestInterruptions:
         assert store.now() > 0
         assert store._connector._connection is not line
 
-
     def test_a_connection_that_the_server_has_closed_is_replaced(self, store, redis_cli):
         """As it does if the connection was idle for longer than ``timeout``."""
         add(store, "k")

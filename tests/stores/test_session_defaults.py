@@ -2,14 +2,15 @@
 
 import contextlib
 import sqlite3
-import time
 from dataclasses import replace
 
 import psycopg
+import pymysql
 import pytest
 from sqlalchemy import make_url
 
-from psched.base.errors import AlreadyExistsError, StoreError, StoreUnavailableError
+from psched.base.clock import SystemClock
+from psched.base.errors import AlreadyExistsError, InvalidError, StoreError, StoreUnavailableError
 from psched.core.model import Row, Settlement
 from psched.core.selection import Selection
 from psched.core.store_protocol import Settled
@@ -84,7 +85,7 @@ def is_used_as_ever(store, other):
     assert other.init() == []
     rows = [Row(key=f"k{n}", cron="@daily", next_time=1, next_run_time=1) for n in range(30)]
     store.add([*rows, ODD], nonce="n")
-    assert abs(store.now() - time.time()) < HANG_TIMEOUT
+    assert abs(store.now() - SystemClock().wall()) < HANG_TIMEOUT
     found = {row.key: row for row in other.rows()}
     assert len(found) == other.count() == 31
     assert [row.key for row in other.rows(Selection(by_key=True))] == sorted(found)
@@ -142,12 +143,38 @@ class TestMariaDB:
         server.query(f'SET GLOBAL init_connect = "{begin}"')
         is_used_as_ever(open_at(url), open_at(url))
 
+    def test_a_programs_session_may_have_another_character_set(self, server, url, open_at):
+        store = open_at(url)
+        store.init()
+        connection = pymysql.connect(
+            host=LOOPBACK,
+            port=server.port,
+            user="u",
+            password="p",
+            database=make_url(url).database,
+            charset="latin1",
+            init_command="SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+        )
+        with connection:
+            joined = store.join_transaction(connection)
+            data = '{"a":"\xe9\\\\\'"}'
+            joined.add([replace(ODD, key="\xe9", data=data, options=data)], nonce="n")
+            with pytest.raises(
+                InvalidError, match=r"^connection: '\u4e2d' is not in its character"
+            ):
+                joined.add([replace(ODD, key="\u4e2d")], nonce="n")
+            connection.commit()
+        [row] = store.rows()
+        assert (row.key, row.type) == ("\xe9", ODD.type)
+        assert row.data == row.options == data.encode()
 
     def test_a_refusal_after_the_login_is_not_said_to_be_one_of_the_login(
         self, server, url, open_at
     ):
         server.query('SET GLOBAL init_connect = "nonsense"')
-        with pytest.raises(StoreUnavailableError, match=r"\(1184, .*; correct what the server names"):
+        with pytest.raises(
+            StoreUnavailableError, match=r"\(1184, .*; correct what the server names"
+        ):
             open_at(url).now()
 
 
@@ -157,8 +184,14 @@ class TestPostgreSQL:
     def are_replaced(self, database, open_at):
         """Check that the defaults are those above, and that psched works as ever."""
         defaults = POSTGRESQL | POSTGRESQL_KEPT
-        query = f"SELECT {', '.join(f"current_setting('{name}')" for name in defaults)}"
-        with psycopg.connect(host=LOOPBACK, port=database.server.port, user="postgres", dbname=make_url(database.url).database) as plain:
+        shown = ", ".join(f"current_setting('{name}')" for name in defaults)
+        query = f"SELECT {shown}"
+        with psycopg.connect(
+            host=LOOPBACK,
+            port=database.server.port,
+            user="postgres",
+            dbname=make_url(database.url).database,
+        ) as plain:
             [odd] = plain.execute(query).fetchall()
         store = open_at(database.url)
         is_used_as_ever(store, open_at(database.url))
@@ -176,17 +209,21 @@ class TestPostgreSQL:
 
     def test_the_defaults_of_the_environment_may_be_any(self, database, open_at, monkeypatch):
         values = (POSTGRESQL | POSTGRESQL_KEPT).items()
-        options = " ".join(f"-c {k}={v.strip("'").replace(' ', '\\ ')}" for k, v in values)
-        monkeypatch.setenv("PGOPTIONS", options)
+        plain = {name: value.strip("'").replace(" ", r"\ ") for name, value in values}
+        monkeypatch.setenv("PGOPTIONS", " ".join(f"-c {k}={v}" for k, v in plain.items()))
         self.are_replaced(database, open_at)
 
     def test_a_programs_session_reads_the_time_with_all_its_digits(self, database, open_at):
         store = open_at(database.url)
         name = make_url(database.url).database
         database.server.query(f"ALTER DATABASE {name} SET extra_float_digits = -15")
-        connection = psycopg.connect(host=LOOPBACK, port=database.server.port, user="postgres", dbname=name)
+        connection = psycopg.connect(
+            host=LOOPBACK, port=database.server.port, user="postgres", dbname=name
+        )
         with connection:
-            assert abs(store.join_transaction(connection).now() - time.time()) < HANG_TIMEOUT
+            assert (
+                abs(store.join_transaction(connection).now() - SystemClock().wall()) < HANG_TIMEOUT
+            )
 
 
 class TestSQLite:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from typing_extensions import override
 
-from psched.base.errors import StoreError
+from psched.base.errors import InvalidError, StoreError
 from psched.core.model import Row
 from psched.core.store_protocol import CallersTransaction
 from psched.stores.sql.by_key.conditions import Request
@@ -93,6 +93,9 @@ class JoinedTransaction(CallersTransaction):
             if kind is ErrorKind.UNKNOWN and nothing_can_be_committed:
                 kind = ErrorKind.UNAVAILABLE
             raise exception_for(kind, dialect.explain(cause)) from None
+        except UnicodeEncodeError as error:
+            text = f"{error.object[error.start : error.end]!r} is not in its character set"
+            raise InvalidError("connection", f"{text}; open it with UTF-8") from None
         except SQLAlchemyError as error:
             raise StoreError(f"connection: {error}") from None
 

@@ -436,8 +436,11 @@ class SqlStore(AlertStore[Statements]):
         return replace_values(seen, changed(new, data=new.data and self._pack(new.data)))
 
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
-        """Return the statements that insert rows; each row stores the nonce."""
-        return [self._plain_sql.insert(batch, nonce) for batch in self._batches(rows)]
+        """Return the statements with which a program's connection inserts rows, with the nonce."""
+        batches = self._batches(rows)
+        if self._connector.dialect.as_bytes:  # the connection can have any character set
+            batches = [[*map(_with_bytes, batch)] for batch in batches]
+        return [self._plain_sql.insert(batch, nonce) for batch in batches]
 
     def _batches(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
         """Return rows as they are stored, in batches for one statement each."""
@@ -450,6 +453,12 @@ class SqlStore(AlertStore[Statements]):
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]
+
+
+def _with_bytes(row: Row) -> Row:
+    payloads = {"data": row.data, "options": row.options}
+    encoded: Any = {k: v.encode() if isinstance(v, str) else v for k, v in payloads.items()}
+    return changed(row, **encoded)
 
 
 def _records_of(ends: Sequence[Settlement], results: Mapping[str, Settled]) -> Sequence[RunRecord]:

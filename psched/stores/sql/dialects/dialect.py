@@ -50,6 +50,8 @@ class Dialect:
         joined: SQL that joins two values to a text; a number is written in digits.
         payload: SQL that reads a column whose values can be bytes or text.
         packed: converts compressed bytes to a value that a payload column can store.
+        as_bytes: whether a payload column has bytes. The driver would send a payload that is a text
+            in the character set of the connection.
         text: SQL that converts a key back to text after it was read through ``payload``.
         hex: SQL for the bytes of a text column as hexadecimal digits.
         after: an SQL condition that is true if a pair of columns is greater than a pair of values.
@@ -123,6 +125,7 @@ class Dialect:
     joined: str
     payload: str
     packed: ColumnForm
+    as_bytes: bool = False
     text: str
     hex: str
     after: str

@@ -105,7 +105,7 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
 
 
 def _classify(error: BaseException) -> ErrorKind:
-    number = error.args[0] if error.args else None
+    number: Any = error.args[0] if error.args else None
     if number in _ERROR_KINDS:
         return _ERROR_KINDS[number]
     # After an error of PyMySQL's own, the state of the connection is unknown. After one of the
@@ -136,7 +136,7 @@ _CONNECTING_FIXES: Mapping[int, str] = {
 
 
 def _connecting_fix(error: BaseException, tls: Tls | None) -> str | None:
-    number = error.args[0] if error.args else None
+    number: Any = error.args[0] if error.args else None
     fix = _CONNECTING_FIXES.get(number)
     if fix is None and _is_servers(number):
         return "correct what the server names, in its configuration or in that of the user"
@@ -290,6 +290,7 @@ MYSQL = Dialect(
     joined="CONCAT({}, {})",
     payload="{}",
     packed=bytes,
+    as_bytes=True,
     text="{}",
     hex="HEX({})",
     # This condition is neither a comparison of pairs nor split into two queries: for both, MySQL

@@ -37,7 +37,7 @@ class PyMySQLConnection(Connection):
 
     def fileno(self) -> int:
         """The descriptor of the socket, as the connections of other drivers return it."""
-        return int(self._sock.fileno())
+        return int(self._sock.fileno())  # type: ignore[attr-defined]  # not in its stubs
 
     @override
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
