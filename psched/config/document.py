@@ -75,11 +75,19 @@ class ExpansionError(yaml.MarkedYAMLError):
     """The aliases and merges of a file expand to too many values."""
 
 
+class _OtherBaseError(ValueError):
+    def __init__(self) -> None:
+        super().__init__(
+            "a number in base 8 or 60; write it in base 10, or put text in quotes"
+        )
+
+
 class Loader(yaml.SafeLoader):
     """PyYAML's safe loader, extended: it returns each value with the line number of its key.
 
-    The loader collects problems, such as duplicate keys, in `problems`. It raises an error for a
-    tag (!), and for aliases that expand to too many values.
+    The loader collects problems, such as duplicate keys, in `problems`; a number such as 0660 or
+    22:30, which YAML 1.1 reads in base 8 or 60, is one. It raises an error for a tag (!), and for
+    aliases that expand to too many values.
     """
 
     def __init__(self, content: str) -> None:
@@ -103,18 +111,32 @@ class Loader(yaml.SafeLoader):
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
-                self.problems.append(Problem("a key that is not text", line=line_of(key)))
+                self.problems.append(Problem("a key that is not text; put it in quotes", line=line_of(key)))
             elif levels > 1 and isinstance(value, yaml.MappingNode):
                 entries[key.value] = RawValue(self.given(value, levels=levels - 1), line_of(key))
             else:
                 try:
                     plain = self.construct_object(value, deep=True)
                     entries[key.value] = RawValue(plain, line_of(key))
+                except _OtherBaseError as error:
+                    self.problems.append(Problem(str(error), key.value, line_of(key)))
                 except (yaml.constructor.ConstructorError, ValueError, OverflowError):
                     self.problems.append(
                         Problem("cannot be read; put it in quotes", key.value, line_of(key))
                     )
         return entries
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number; refuses one in base 8 or 60."""
+        if re.match(r"[-+]?0[0-9_]|.*:", node.value):
+            raise _OtherBaseError
+        return int(super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """A number; refuses one in base 60."""
+        if ":" in node.value:
+            raise _OtherBaseError
+        return float(super().construct_yaml_float(node))
 
     def compose_document(self) -> yaml.Node | None:
         """PyYAML's method, extended: it refuses a file whose aliases expand to too many values.
@@ -162,6 +184,12 @@ class Loader(yaml.SafeLoader):
                 self.problems.append(Problem(text, key.value, line_of(key)))
             first.setdefault(key.value, line_of(key))
         return node
+
+
+for _kind in ("int", "float"):
+    Loader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", getattr(Loader, f"construct_yaml_{_kind}")
+    )
 
 
 def unreadable(error: yaml.reader.ReaderError, content: str) -> Problem:

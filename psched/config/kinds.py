@@ -77,7 +77,10 @@ class Kind(ABC):
         if isinstance(value, PurePath):
             value = str(value)
         if not isinstance(value, str):
-            raise self.mismatch(value)
+            found = self.mismatch(value)
+            if value is None or isinstance(value, Mapping | list | tuple):
+                raise found
+            raise InvalidValueError(f"{found}; put text in quotes")
         expanded = references.expand(value, context, encode=encode)
         if not expanded:
             raise InvalidValueError(f"is empty; it must be {self.description}")
@@ -169,7 +172,7 @@ class Number(Kind):
 
 
 class Choice(Kind):
-    """One of a few words.
+    """One of a few words. YAML reads the words on and off as true and false, so these mean them.
 
     Args:
         words: the words that are accepted.
@@ -189,6 +192,8 @@ class Choice(Kind):
 
     @override
     def read(self, value: object, context: Context) -> str:
+        if isinstance(value, bool) and {"on", "off"} & {*self.words}:
+            value = "on" if value else "off"
         word = self.text(value, context)
         if word in self._removed:
             raise InvalidValueError(

@@ -247,7 +247,7 @@ class Reader:
 
 
 class _SchedulesLoader(Loader):
-    """The loader of configurations, except that a number such as 22:30 is a mistake."""
+    """The loader of configurations, which also reads several documents."""
 
     def roots(self) -> Iterator[yaml.Node]:
         """The root nodes of the documents that are not empty."""
@@ -255,18 +255,6 @@ class _SchedulesLoader(Loader):
             node = self.get_node()
             if node is not None and node.tag != "tag:yaml.org,2002:null":
                 yield node
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number; refuses a number in base 60, such as 22:30, which YAML 1.1 allows."""
-        if ":" in node.value:
-            raise ValueError(node.value)
-        return int(super().construct_yaml_int(node))
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        """A number; refuses a number in base 60, such as 22:30.5, which YAML 1.1 allows."""
-        if ":" in node.value:
-            raise ValueError(node.value)
-        return float(super().construct_yaml_float(node))
 
 
 class _ParsedLoader(_SchedulesLoader):
@@ -307,12 +295,6 @@ def _loader_of(content: str) -> _SchedulesLoader:
             return _SchedulesLoader(content)
         return _ParsedLoader(yaml.parse(content, yaml.CSafeLoader))
     return _SchedulesLoader(content)  # finds the mistake again, and describes it better
-
-
-for _kind in ("int", "float"):
-    _SchedulesLoader.add_constructor(
-        f"tag:yaml.org,2002:{_kind}", getattr(_SchedulesLoader, f"construct_yaml_{_kind}")
-    )
 
 
 def _unknown(name: str) -> str:

@@ -20,10 +20,11 @@ import yaml
 from psched.base.exec_data import check_declared_exec
 from psched.cli.commands import psched
 from psched.cli.daemon.master import master
-from psched.config import from_mapping, load
+from psched.config import SETTINGS, from_mapping, load
 from psched.files.document import Reader
 from support.code_blocks import (
     OF_SERVERS,
+    PAGES,
     ROOT,
     SERVER_SQL,
     Block,
@@ -195,6 +196,32 @@ def test_yaml_is_what_psched_reads(block, etc):
                     check_command(program, arguments)
             else:
                 read_settings(text, etc)
+
+
+BESIDE = {
+    "wake: notify": "url: redis://h",
+    "wait_replicas: 1": "url: redis://h",
+    "type: rdb_compat": "url: mysql://db/x\ntable: schedules",
+    "on_failed: ops": "hooks: {ops: {mail: ann}}",
+    "on_failed: mail-ops-example-org": "hooks: {mail-ops-example-org: {mail: ann}}",
+    "ssl_verify: ca": "url: mysql://db/x\nssl_ca: /etc/psched/ca.pem",
+    "password_file: ${CREDENTIALS_DIRECTORY}/password": "url: mysql://ann@db/x",
+}
+"""Settings in the text of pages that need others beside them."""
+
+
+def settings_in_text():
+    """The settings with their values that stand in the sentences and tables of pages."""
+    for page in PAGES:
+        text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text())
+        for setting in re.findall(r"(?<!`)`(\w+: [^`\n]+)`(?!`)", text):
+            if setting.partition(":")[0] in SETTINGS:
+                yield setting
+
+
+@pytest.mark.parametrize("setting", sorted({*settings_in_text()}))
+def test_a_setting_in_a_sentence_is_what_psched_reads(setting, etc):
+    read_settings(f"{setting}\n{BESIDE.get(setting, '')}\n", etc)
 
 
 @of("json")

@@ -19,6 +19,9 @@ from sqlalchemy.engine import make_url
 from psched.base import lease_times
 from psched.base.errors import ConfigError
 from psched.config import SETTINGS, Config, from_mapping, load, reader
+from psched.config.kinds import Choice, Flag, Programs
+from psched.config.monitoring.expect import PARTS, Expect
+from psched.config.monitoring.networks import EVERYWHERE, Networks
 from psched.config.monitoring.settings import MonitorSettings
 from psched.config.per_type import OF_A_TYPE, Types
 from psched.config.tls import Tls
@@ -286,6 +289,86 @@ def test_a_fraction_is_refused_where_only_whole_seconds_make_sense():
     assert isinstance(take({"alive_time": 60.0}).alive_time, int)
 
 
+BESIDE = {
+    "claim_strategy: skip_locked": "url: postgresql://db/x",
+    "ssl_verify: full": "url: mysql://db/x\nssl_ca: ca.pem",
+    "ssl_verify: ca": "url: mysql://db/x\nssl_ca: ca.pem",
+    "ssl_verify: none": "url: mysql://db/x",
+    "wake: notify": "url: redis://h",
+}
+"""What must stand beside a value of a setting."""
+
+
+def words():
+    """Each word that is a value of a setting: the setting, the word, and what it means."""
+    switches = {"on": True, "off": False}
+    for name, setting in SETTINGS.items():
+        match setting.kind:
+            case Choice():
+                yield from ((name, word, word) for word in setting.kind.words)
+            case Flag():
+                yield from ((name, word, value) for word, value in switches.items())
+                yield from ((name, word, word == "true") for word in ("true", "false"))
+            case Programs():
+                yield from ((name, word, value) for word, value in switches.items())
+            case Networks():
+                yield name, "on", EVERYWHERE
+                yield name, "off", ()
+            case Expect():
+                yield name, "off", dict.fromkeys(PARTS)
+    yield "ping", "none", "none"
+    yield "processors", "auto", take({}).processors
+    yield from (("type", word, word) for word in ("rdb", "own:Store"))
+
+
+@pytest.mark.parametrize(("name", "word", "value"), [*words()])
+def test_every_word_of_a_setting_can_be_written_without_quotes(read, tmp_path, name, word, value):
+    (tmp_path / "ca.pem").write_text("PEM")
+    written = f"{name}: {word}\n"
+    if name in OF_A_TYPE:
+        assert read(f"types: {{report: {{{name}: {word}}}}}\n").types["report"][name] == value
+    assert getattr(read(written + BESIDE.get(written.strip(), "")), name) == value
+
+
+def test_every_word_of_a_setting_is_documented():
+    rows = (ROOT / "docs/settings.md").read_text()
+    for name, setting in SETTINGS.items():
+        if isinstance(setting.kind, Choice):
+            row = re.search(rf"^\|.*`{name}`.*$", rows, re.MULTILINE)[0]
+            assert set(setting.kind.words) <= {*re.findall(r"\w+", row + SHIPPED.read_text())}, name
+
+
+TEXTS = (
+    *("table: V", "password: V", "timezone: V", "dispatch: V", "log: V", "path: V", "ssl_ca: V"),
+    *("ping: V", "type: V", "url: V", "load_path: V", "require: [a, V]", "only: [a, V]"),
+    *("redact: [V]", "exec: V", "exec_type: [V]", "triggers: V", "on_failed: V", "host: V"),
+    *("pings: {a: V}", "hooks: {a: {mail: V}}", "hooks: {a: {webhook: V}}", "metrics: V"),
+    "hooks: {a: {webhook: https://h, headers: {a: V}}}",
+)
+
+
+@pytest.mark.parametrize("written", TEXTS)
+def test_what_is_no_text_for_yaml_is_told_to_be_put_in_quotes(refusal, written):
+    for value in ("yes", "Off", "true", "12", "1.5", "2020-01-02"):
+        assert "; put text in quotes" in refusal(written.replace("V", value) + "\n")
+
+
+@pytest.mark.parametrize("value", ["0660", "-010", "00", "1:30", "1:30:00", "1" + ":59" * 1000 + ".5"])
+def test_a_number_that_yaml_reads_in_another_base_is_refused(refusal, value):
+    for name in ("kill_timeout", "processors", "port", "password"):
+        text = refusal(f"{name}: {value}\n")
+        assert text.startswith(f"1: {name}: a number in base 8 or 60; write it in base 10")
+    text = refusal(f"types: {{report: {{retry_wait: {value}}}}}\n")
+    assert text.startswith("1: retry_wait: a number in base 8 or 60")
+
+
+@pytest.mark.parametrize("data", ["{at: 2020-01-02}", "{on: 1}", "{a: {5: 1}}", "{a: .nan}"])
+@pytest.mark.parametrize("section", ["", "development:\n  "])
+def test_data_of_a_hook_that_json_cannot_hold_are_refused(refusal, section, data):
+    text = refusal(f"{section}hooks: {{a: {{task: t, data: {data}}}}}\n")
+    assert text.endswith("in quotes")
+
+
 def test_true_is_not_a_number():
     assert problem({"processors": True}).endswith(", not true or false")
 
@@ -298,10 +381,10 @@ def test_text_is_not_a_number():
     ("value", "found"),
     [
         (None, "nothing"),
-        (5, "a number"),
+        (5, "a number; put text in quotes"),
         (["psched"], "a list"),
         ({"name": "psched"}, "a mapping"),
-        (b"psched", "a bytes"),
+        (b"psched", "a bytes; put text in quotes"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_told_what_it_is(value, found):
@@ -332,7 +415,7 @@ def test_triggers_are_modules_and_none_is_not_the_default(read, refusal):
 
 
 def test_an_item_of_a_list_that_is_not_text_is_refused(refusal):
-    assert refusal("require: [myapp, 5]\n").endswith("not a number")
+    assert refusal("require: [myapp, 5]\n").endswith("not a number; put text in quotes")
 
 
 def test_paths_are_made_absolute():
@@ -762,7 +845,7 @@ def test_what_aliases_add_to_a_file_is_bounded(refusal, bomb):
     assert "aliases (*) and merges (<<) add more than 250000 values" in text
 
 
-@pytest.mark.parametrize("value", ["2020-13-45", "1" + ":59" * 1000 + ".5", "9" * 5000])
+@pytest.mark.parametrize("value", ["2020-13-45", "9" * 5000])
 def test_a_value_that_is_no_date_or_number_after_all_is_refused(refusal, value):
     assert (
         refusal(f"poll_interval: {value}\n") == "1: poll_interval: cannot be read; put it in quotes"
@@ -816,7 +899,9 @@ def test_a_file_that_is_no_mapping_is_refused(refusal, content):
 
 @pytest.mark.parametrize("key", ["5", "yes", "[a]", "{a: b}", "2020-01-01", "null"])
 def test_a_key_that_is_not_text_is_refused(refusal, key):
-    assert refusal(f"table: a\n? {key}\n: b\n") == "2: a key that is not text"
+    assert refusal(f"table: a\n? {key}\n: b\n") == (
+        "2: a key that is not text; put it in quotes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -835,7 +920,8 @@ def test_endless_nesting_is_refused(refusal, content):
 
 
 def test_dates_are_not_text(refusal):
-    assert refusal("log: 2020-01-02\n") == "1: log: must be the path of a file, not a date"
+    text = "1: log: must be the path of a file, not a date; put text in quotes"
+    assert refusal("log: 2020-01-02\n") == text
 
 
 # --- references ----------------------------------------------------------------------

@@ -118,7 +118,9 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
             " serializable"
         ),
         "s.yml:15: five: cron: is missing; to run something only once, use push",
-        "s.yml:16: data: cannot be read; put it in quotes",
+        (
+            "s.yml:16: data: a number in base 8 or 60; write it in base 10, or put text in quotes"
+        ),
         "s.yml:17: one: appears twice; remove this one or the one in line 4",
     ]
     assert problems("""\
@@ -168,7 +170,7 @@ def test_a_mistake_in_the_data_of_exec_is_told_with_its_line():
         ("schedules: {}", "s.yml:1: label: is missing"),
         ("label: 7\nschedules: {}", "s.yml:1: label: must be a text; put it in quotes"),
         ("label: a\nschedules:\n  one:\n    cron: * * * * *\n", "s.yml:4: not YAML: "),
-        ("label: a\nschedules: {1: {}}", "s.yml:2: a key that is not text"),
+        ("label: a\nschedules: {1: {}}", "s.yml:2: a key that is not text; put it in quotes"),
         ("label: a\nschedules: {a: {type: !x b}}", "s.yml:2: not YAML: a tag (!) has no"),
         ("a: [", "s.yml:1: not YAML"),
     ],

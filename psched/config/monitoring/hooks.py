@@ -1,7 +1,9 @@
 """The setting ``hooks``: who or what is told about alerts, and how."""
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
@@ -216,7 +218,9 @@ class _Headers(Kind):
     def read(self, value: object, context: Context) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        headers = tuple((str(name), self.text(each, context)) for name, each in value.items())
+        headers = tuple(
+            (self.text(name, context), self.text(each, context)) for name, each in value.items()
+        )
         for name, text in headers:
             if problem := header_problem(name, text):
                 raise InvalidValueError(f"one of them {problem}")
@@ -243,7 +247,12 @@ class _Data(Kind):
     def read(self, value: object, context: Context) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        return {str(name): each for name, each in value.items()}
+        with suppress(TypeError, ValueError, RecursionError):
+            if json.loads(json.dumps(dict(value), allow_nan=False)) == value:
+                return dict(value)
+        raise InvalidValueError(
+            "must be a mapping that JSON can hold; put keys, and values such as dates, in quotes"
+        )
 
 
 _TRIES = Number(whole=True, unit="tries", least=1, most=MOST_TRIES)
