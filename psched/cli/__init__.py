@@ -15,7 +15,9 @@ from contextlib import suppress
 def main() -> None:
     """Run the command ``psched``."""
     from psched.base.loader import gc_paused  # noqa: PLC0415  # psched-master must not wait for it
+    from psched.process.early_signals import own_children  # noqa: PLC0415  # as above
 
+    own_children()
     with gc_paused():
         from psched.cli.commands import psched  # noqa: PLC0415  # psched-master does not need it
         from psched.cli.output import filter_output  # noqa: PLC0415

@@ -19,9 +19,19 @@ def receive() -> None:
 
     Call this before everything else. The handlers stay set until a `SignalInbox` replaces them.
     """
+    own_children()
     for number in _STOP:
         signal.signal(number, _leave)
     signal.pthread_sigmask(signal.SIG_SETMASK, _LATER)
+
+
+def own_children() -> None:
+    """Let this process wait for its children, also if its parent ignored CHLD.
+
+    A program inherits that from the one that executed it. The kernel would then reap each child,
+    and every child would seem to have succeeded.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def hold() -> None:

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 
+from support.processes import ignoring_children
 from support.proxy import Proxy
 from support.run_log import completed
 from support.waiting import wait_until
@@ -101,6 +102,25 @@ def test_a_module_that_changes_what_signals_do_is_told_off_and_costs_nothing(ser
     master.wait_for_log("a module has replaced the handler of SIGCHLD")
     service.wait_for_finish("s1")
     assert master.stop() == 0
+
+
+def test_a_master_whose_parent_ignored_the_death_of_children_waits_for_its_own(service):
+    service.add("s1")
+
+    master = service.start(*ignoring_children("psched.cli.daemon.master"), "-c", "psched.yml")
+
+    service.wait_for_finish("s1")
+    assert master.stop() == 0
+    assert "Traceback" not in master.text
+
+
+def test_a_command_whose_parent_ignored_the_death_of_children_knows_its_hook_failed(service):
+    service.configure(monitor=True, hooks={"ops": {"command": "false"}})
+
+    done = service.run(*ignoring_children("psched"), "-c", "psched.yml", "hooks", "test", "ops")
+
+    assert "exited with status 1" in done.stdout + done.stderr
+    assert done.returncode == 1
 
 
 def test_workers_that_die_again_and_again_are_exit_status_70(service):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import kill, title
+from support.processes import ignoring_children, kill, title
 from support.run_log import completed
 from support.waiting import wait_for_end, wait_for_text, wait_until
 
@@ -55,6 +55,17 @@ def test_a_daemon_leaves_the_terminal_and_keeps_its_pid_in_the_file(daemon):
     stop(service, pid)
     assert shell.descendants == []
     assert "master stopped" in (service.folder / "log").read_text()
+
+
+@pytest.mark.extended
+def test_a_daemon_whose_parent_ignored_the_death_of_children_waits_for_its_own(daemon):
+    daemon.add("s1")
+    command = [*ignoring_children("psched.cli.daemon.master"), "-c", "psched.yml"]
+
+    _, pid = start(daemon, *command)
+
+    daemon.wait_for_finish("s1")
+    stop(daemon, pid)
 
 
 @pytest.mark.extended

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from support.processes import ignoring_children
 from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.extended
@@ -130,6 +131,14 @@ def test_functions_and_objects_can_be_asynchronous(small):
 
     small.wait_for_note("later")
     small.wait_for_note("greeting ann [0-9]+")
+
+
+def test_a_program_whose_parent_ignored_the_death_of_children_becomes_a_master(small):
+    small.write(f"s.add('plain', {EACH}, run=plain)")
+    master = small.service.start(*ignoring_children("program"))
+
+    small.wait_for_note("plain", 2)
+    assert master.stop() == 0
 
 
 def keys(program):

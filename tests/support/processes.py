@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 from support.waiting import has_ended
@@ -12,6 +13,15 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal; a process that has ended meanwhile is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def ignoring_children(module: str) -> list[str]:
+    """The command ``python -m`` a module, started by a parent that ignores SIGCHLD."""
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+        " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    return [sys.executable, "-c", code, "-m", module]
 
 
 def children(pid: int) -> list[int]:
