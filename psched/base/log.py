@@ -304,7 +304,9 @@ class Log(logging.Handler):
             OSError: the file cannot be opened.
         """
         name, fresh = _place(path)
-        if (name, fresh) == (self._path, self._descriptor) or (name and name == self._path):
+        if (name, fresh) == (self._path, self._descriptor):
+            return
+        if name and name == self._path and regular_files.is_same(Path(name), self._descriptor):
             return
         if name is not None:
             try:

@@ -23,6 +23,7 @@ from psched.app import CLOCK, make_store, new_nonce, read_config
 from psched.cli.options import ConfigLocation, location_of
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
+from psched.config.references import current_folder
 from psched.memory import MEMORY
 
 _MOST_KEYS = 300
@@ -123,6 +124,6 @@ def _is_trusted(settings: Config, location: ConfigLocation) -> bool:
     """
     origin = settings.origin
     named = location.config is not None or bool(os.environ.get("PSCHED_CONFIG"))
-    if origin is None or named or not origin.is_relative_to(Path.cwd()):
+    if origin is None or named or not origin.is_relative_to(current_folder()):
         return True
     return ":" not in settings.type and origin.stat().st_uid in {0, os.geteuid()}

@@ -11,6 +11,7 @@ from psched.base.errors import ConfigError, PschedError
 from psched.base.log_lines import is_journal
 from psched.base.texts import brief, visible
 from psched.cli.output import unfilter_output
+from psched.config.references import current_folder
 from psched.triggers.custom import Call, NextAfter, loading_by
 
 P = ParamSpec("P")
@@ -31,9 +32,19 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:
             raise  # click exits with status 1 without a message
         except (PschedError, OSError) as error:  # OSError: the disk is full, or a path unreadable
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(_deleted_folder(error) or str(error)) from error
 
     return reporting
+
+
+def _deleted_folder(error: Exception) -> str | None:
+    """What a system call means that found no file and names none: the current folder is gone."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            current_folder()
+        except FileNotFoundError as deleted:
+            return deleted.strerror
+    return None
 
 
 def _find_by_helper(call: Call) -> NextAfter:

@@ -35,11 +35,11 @@ class InputFile(Kind):
 
     @override
     def read(self, value: object, context: Context) -> Path:
-        folder = context.cwd
+        folder = Path()
         if isinstance(value, str) and value.startswith(f"{_CREDENTIALS}/") and not context.literal:
             folder /= self.text(_CREDENTIALS, context)
             value = value.removeprefix(f"{_CREDENTIALS}/")
-        file = folder / self.text(value, context)
+        file = context.absolute(folder / self.text(value, context))
         if self._needed:
             _content(file, private=self._private)
         return file

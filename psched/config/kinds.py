@@ -77,10 +77,8 @@ class Kind(ABC):
         if isinstance(value, PurePath):
             value = str(value)
         if not isinstance(value, str):
-            found = self.mismatch(value)
-            if value is None or isinstance(value, Mapping | list | tuple):
-                raise found
-            raise InvalidValueError(f"{found}; put text in quotes")
+            is_scalar = value is not None and not isinstance(value, Mapping | list | tuple)
+            raise self.mismatch(value, "; put text in quotes" if is_scalar else "")
         expanded = references.expand(value, context, encode=encode)
         if not expanded:
             raise InvalidValueError(f"is empty; it must be {self.description}")
@@ -90,8 +88,8 @@ class Kind(ABC):
             )
         return expanded
 
-    def mismatch(self, value: object) -> InvalidValueError:
-        """Return an error that says which values are valid, and of which type ``value`` is."""
+    def mismatch(self, value: object, fix: str = "") -> InvalidValueError:
+        """Return an error: which values are valid, of which type ``value`` is, and the fix."""
         match value:
             case None:
                 found = "nothing"
@@ -107,7 +105,7 @@ class Kind(ABC):
                 found = "a list"
             case _:
                 found = f"a {type(value).__name__}"
-        return InvalidValueError(f"must be {self.description}, not {found}")
+        return InvalidValueError(f"must be {self.description}, not {found}{fix}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +254,7 @@ class File(Kind):
 
     @override
     def read(self, value: object, context: Context) -> Path:
-        return context.cwd / self.text(value, context)
+        return context.absolute(self.text(value, context))
 
 
 class Folders(Kind):
@@ -266,7 +264,7 @@ class Folders(Kind):
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
-        return tuple(str(context.cwd / self.text(item, context)) for item in _items(value))
+        return tuple(str(context.absolute(self.text(item, context))) for item in _items(value))
 
 
 class Modules(Kind):
@@ -282,7 +280,7 @@ class Modules(Kind):
     def read(self, value: object, context: Context) -> tuple[str, ...]:
         modules = (self.text(item, context) for item in _items(value))
         return tuple(
-            f"{str(context.cwd / m).removesuffix('.py')}.py" if "/" in m or m.endswith(".py") else m
+            f"{str(context.absolute(m)).removesuffix('.py')}.py" if "/" in m or m.endswith(".py") else m
             for m in modules
         )
 
@@ -359,7 +357,7 @@ class Programs(Kind):
         programs = (self.text(item, context) for item in value)
         # A program with a slash is a path, which is made absolute. A name without a slash is left
         # unchanged, because the program is searched for in $PATH when a task runs it.
-        return tuple(str(context.cwd / p) if "/" in p else p for p in programs)
+        return tuple(str(context.absolute(p)) if "/" in p else p for p in programs)
 
 
 class Flag(Kind):
@@ -401,7 +399,7 @@ class Command(Kind):
             raise InvalidValueError(f"must be {self.description}, not an empty list")
         program = self.text(items[0], context)
         if self.script or "/" in program:
-            program = str(context.cwd / program)
+            program = str(context.absolute(program))
         for item in items[1:]:
             if not isinstance(item, str):
                 raise InvalidValueError(f"must be {self.description}; put each argument in quotes")

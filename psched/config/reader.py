@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from psched.base.file_rights import refusal_of_file
 from psched.config.kinds import RawValue, without_lines
-from psched.config.problems import Problem, config_error, safe_name
+from psched.config.problems import InvalidValueError, Problem, config_error, safe_name
 from psched.config.references import Context
 from psched.config.settings import SETTINGS, Config, check
 
@@ -100,18 +101,21 @@ class _Source(NamedTuple):
 
 
 def _context(environ: Mapping[str, str], cwd: Path | None) -> Context:
-    return Context(environ, (cwd or Path()).absolute())
+    return Context(environ, cwd and cwd.absolute())
 
 
 def _find(path: str | Path | None, context: Context) -> _Source | None:
-    cwd = context.cwd
-    if path is not None:
-        return _Source(cwd / path, "asked for by name")
-    if from_environ := context.environ.get("PSCHED_CONFIG"):
-        return _Source(cwd / from_environ, "named by PSCHED_CONFIG")
+    from_environ = context.environ.get("PSCHED_CONFIG")
+    if path is not None or from_environ:
+        reason = "named by PSCHED_CONFIG" if path is None else "asked for by name"
+        try:
+            return _Source(context.absolute(path or from_environ or ""), reason)
+        except InvalidValueError as error:
+            raise config_error([Problem(f"{error} ({reason})")]) from None
     for place in _USUAL_PLACES:
-        if _exists(cwd / place):
-            return _Source(cwd / place, "found in a usual place")
+        with suppress(InvalidValueError):
+            if _exists(found := context.absolute(place)):
+                return _Source(found, "found in a usual place")
     return None
 
 

@@ -14,6 +14,7 @@ a reference                         is replaced by
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -37,13 +38,51 @@ class Context:
 
     Attributes:
         environ: the environment variables.
-        cwd: the absolute path of the folder that relative paths start from.
+        cwd: the absolute path of the folder that relative paths start from; None means the current
+            folder.
         literal: whether ``${`` is plain text. False means that it begins a reference.
     """
 
     environ: Mapping[str, str]
-    cwd: Path
+    cwd: Path | None
     literal: bool = False
+
+    def absolute(self, path: str | Path) -> Path:
+        """The absolute path of a file or folder.
+
+        Raises:
+            InvalidValueError: the path is relative, and the current folder was deleted.
+        """
+        if Path(path).is_absolute():
+            return Path(path)
+        try:
+            return (self.cwd or current_folder()) / path
+        except FileNotFoundError as error:
+            raise InvalidValueError(
+                f"{path} is relative, but {error.strerror}; change to another folder, or write an"
+                " absolute path"
+            ) from None
+
+
+def current_folder() -> Path:
+    """The path of the current folder: ``$PWD`` if that names it, else the path without links.
+
+    ``$PWD`` can lead through a link, such as ``app/current``, which leads to another release later.
+
+    Raises:
+        FileNotFoundError: the folder was deleted; the error's ``strerror`` says so, and names it.
+    """
+    named = Path(os.environ.get("PWD", ""))
+    with suppress(OSError, ValueError):
+        if named.is_absolute() and named.samefile("."):
+            return named
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        deleted = str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)")
+        raise FileNotFoundError(
+            error.errno, f"the current folder {deleted} was deleted"
+        ) from None
 
 
 def occur_in(text: str) -> bool:

@@ -433,7 +433,7 @@ class Config(MonitorSettings):
             ConfigError: a setting is unknown, a value is invalid, or the new settings contradict
                 each other.
         """
-        context = Context({}, (cwd or Path()).absolute(), literal=True)
+        context = Context({}, cwd and cwd.absolute(), literal=True)
         given = {name: RawValue(value) for name, value in changes.items()}
         current = {name: getattr(self, name) for name in SETTINGS}
         changed = check(given, context, start=current)

@@ -153,7 +153,7 @@ def default_url(context: Context) -> str:
     # systemd lists all state folders of the unit, separated by colons. Only the first is used.
     folder, _, _ = context.environ.get("STATE_DIRECTORY", "").partition(":")
     state = Path(folder) if folder else _state_home(context.environ) / "psched"
-    return f"sqlite:///{_path(context.cwd / state / 'psched.db')}"
+    return f"sqlite:///{_path(context.absolute(state / 'psched.db'))}"
 
 
 def file_of(url: str) -> Path | None:
@@ -325,7 +325,7 @@ def _absolute_file(rest: str, context: Context) -> str:
         )
     if name.startswith("file:"):
         raise InvalidValueError("must be a path; write sqlite:////FOLDER/FILE without file:")
-    return f"/{_path(context.cwd / name)}{question}{options}"
+    return f"/{_path(context.absolute(name))}{question}{options}"
 
 
 def _path(file: Path) -> Path:

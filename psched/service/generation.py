@@ -21,6 +21,7 @@ from psched.app import ConfigLike, read_config
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.config import SETTINGS, Config, withhold
+from psched.config.references import current_folder
 from psched.config.urls import wake_code
 from psched.handlers.configured import load_handlers
 from psched.master.generation_spec import (
@@ -158,7 +159,7 @@ class ProgramSource:
         if not self.safe_path:
             # Without -P, Python adds this folder when it runs a program. runpy does not, so add it
             # here.
-            sys.path.insert(0, str(Path.cwd() if self.is_module else Path(self.name).parent))
+            sys.path.insert(0, str(current_folder() if self.is_module else Path(self.name).parent))
         try:
             if self.is_module:
                 runpy.run_module(self.name, run_name="__main__", alter_sys=True)

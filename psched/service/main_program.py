@@ -4,10 +4,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from psched.config import Config
+from psched.config.references import current_folder
 from psched.process import early_signals
 from psched.process.spawn import flush_output, is_launched
 from psched.service.generation import current_worker_boot
@@ -33,8 +35,10 @@ def with_program_folder(settings: Config) -> Config:
     the folder is not in ``sys.path``.
     """
     is_module, name = _program()
-    folder = str(Path.cwd() if is_module else Path(name).parent)
-    if folder not in sys.path or folder in settings.load_path:
+    folder = str(current_folder() if is_module else Path(name).parent)
+    # Python resolves links in the path of the folder before it adds the folder.
+    is_searched = {folder, os.path.realpath(folder)} & {*sys.path}
+    if not is_searched or folder in settings.load_path:
         return settings
     return settings.with_settings(load_path=[*settings.load_path, folder])
 
@@ -83,15 +87,27 @@ def _program() -> tuple[bool, str]:
     if spec is not None and spec.name == "__main__":
         # The program is the __main__.py of a folder or archive. Return the path of the folder or
         # archive, which is sys.argv[0].
-        return False, str(Path(sys.argv[0]).absolute())
+        return False, _as_written(sys.argv[0])
     if spec is not None:
         # For `python -m package`, the spec's name is `package.__main__`.
         return True, spec.name.removesuffix(".__main__")
     if file is not None:
-        return False, str(Path(file).absolute())
+        return False, _as_written(file)
     raise RuntimeError(
         "psched.Worker.run and psched.start must be called from a program in a file or module"
     )
+
+
+def _as_written(file: str) -> str:
+    """The absolute path of the program's file, through the links by which its user has named it.
+
+    Python resolves links in the path of the current folder, and a restart should follow them.
+    """
+    with suppress(OSError):
+        written = current_folder() / sys.argv[0]
+        if written.samefile(file):
+            return str(written)
+    return str(Path(file).absolute())
 
 
 def interpreter_options(command: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
 from psched.config.remarks import remarks
+from psched.config.references import current_folder
 from psched.master import leftover_processes, nonce_file
 from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
@@ -180,7 +181,7 @@ def _run(
         cgroup=cgroup,
     )
     master = Master(
-        unless_upgraded(read_spec),
+        unless_upgraded(_in_this_folder(read_spec)),
         workers,
         clock=CLOCK,
         respawn=Respawn(random.Random()),  # noqa: S311  # jitter
@@ -210,6 +211,25 @@ def _run(
             return master.run(inbox)
     finally:
         memory.remove(os.getpid())
+
+
+def _in_this_folder(read_spec: ReadSpec) -> ReadSpec:
+    """A function like ``read_spec`` that first changes to the folder of this call, by its path.
+
+    So a restart follows a link to releases, also for the relative paths that tasks use. If the path
+    leads nowhere now, the process stays in its folder: absolute paths need none.
+    """
+    try:
+        folder = current_folder()
+    except FileNotFoundError:
+        return read_spec
+
+    def read(reported: Mapping[str, Any] | None) -> GenerationSpec:
+        with suppress(OSError):
+            os.chdir(folder)
+        return read_spec(reported)
+
+    return read
 
 
 def _open_closed_streams() -> None:
@@ -320,7 +340,7 @@ def _daemonize(settings: Config) -> int:
         sys.exit()
     DaemonContext(
         # Keep the current folder, because handlers might use relative paths.
-        working_directory=str(Path.cwd()),
+        working_directory=".",
         umask=_umask(),
         stdout=output,
         stderr=output,

@@ -66,6 +66,59 @@ def test_the_next_task_has_new_code_and_settings_while_a_long_one_finishes(versi
     assert master.stop() == 0
 
 
+RELEASE = """
+    from pathlib import Path
+    from psched.application import Base, Dispatch as Before
+
+    class Versioned(Base):
+        def run(self):
+            # The second path is relative, and so in the folder that the link leads to.
+            for path in self.task.data["out"], "ran":
+                Path(path).write_text("{code}")
+
+    class Dispatch(Before):
+        routes = {{"versioned": Versioned}}
+"""
+
+
+def released(service, number):
+    """Write a release, and let the link lead to it."""
+    service.write(f"app/r{number}/lib/jobs.py", RELEASE.format(code=number))
+    service.write(f"app/r{number}/log", "")  # for `wait_for_log`, before psched opens it
+    shutil.copy(service.config, service.folder / f"app/r{number}")
+    link, new = service.folder / "app/current", service.folder / "app/new"
+    new.symlink_to(f"r{number}")
+    new.replace(link)
+    return link
+
+
+def test_a_restart_follows_a_link_to_releases(service):
+    service.configure(dispatch="jobs:Dispatch", load_path="lib", log="log")
+    folder, out = service.folder, service.folder / "out"
+    link = service.folder = released(service, 1)
+    service.env["PWD"] = str(link)
+    master = service.start(log="log")
+    service.folder = folder
+
+    for number in 2, 3:
+        released(service, number)
+        shutil.rmtree(folder / f"app/r{number - 1}")
+        master.send(signal.SIGHUP)
+        master.wait_for_generation(number)  # in the log of the new release
+        service.add(f"s{number}", "versioned", data={"out": str(out)})
+        service.wait_for_finish(f"s{number}")
+        assert out.read_text() == (folder / f"app/r{number}/ran").read_text() == str(number)
+    assert f"(load_path): {link}/lib" in master.text
+
+    (link / "log").rename(folder / "app/log")
+    master.log = folder / "app/log"
+    shutil.rmtree(folder / "app/r3")
+    master.send(signal.SIGHUP)
+    deleted = f"psched.yml is relative, but the current folder {folder}/app/r3 was deleted"
+    master.wait_for_log(f"generation 4 could not be started: {deleted}")
+    assert master.stop() == 0
+
+
 def test_a_restart_changes_what_is_logged_and_where(service):
     service.configure(log=str(service.folder / "first.log"))
     master = service.start(log="first.log")

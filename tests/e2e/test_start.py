@@ -141,6 +141,29 @@ def test_a_program_whose_parent_ignored_the_death_of_children_becomes_a_master(s
     assert master.stop() == 0
 
 
+def test_a_restart_follows_a_link_to_releases(small):
+    service = small.service
+    folder = service.folder
+    for number in 1, 2:
+        (folder / f"r{number}").mkdir()
+        small.name = f"r{number}/program.py"
+        small.write(f"s.add('plain', {EACH}, run=lambda: note({number}))")
+    link = folder / "current"
+    link.symlink_to("r1")
+    service.folder, service.env["PWD"] = link, str(link)
+    master = service.start(sys.executable, "program.py", log="../log")
+    service.folder = folder
+
+    link.unlink()
+    link.symlink_to("r2")
+    master.send(signal.SIGHUP)
+    master.wait_for_generation(2)
+
+    notes = folder / "r2/notes"
+    wait_until(lambda: notes.exists() and notes.read_text().count("2\n") > 1, what="the new code")
+    assert master.stop() == 0
+
+
 def keys(program):
     """The schedules in the program's store, by their keys."""
     with program.service.schedules() as schedules:

@@ -433,6 +433,61 @@ def test_paths_are_made_absolute():
     assert config.pid_file == Path("/cwd/psched.pid")
 
 
+@pytest.fixture
+def link(tmp_path, monkeypatch):
+    """A link to the current folder, by which the user has entered it."""
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r2").mkdir()
+    link = tmp_path / "current"
+    link.symlink_to("r1")
+    monkeypatch.chdir(link)
+    monkeypatch.setenv("PWD", str(link))
+    return link
+
+
+def test_relative_paths_start_from_the_current_folder_as_its_user_has_named_it(link, monkeypatch):
+    (link / "p.yml").write_text("url: sqlite:///x.db\nload_path: lib\nlog: log\nexec: ./run\n")
+
+    config = load("p.yml")
+
+    assert config.origin == link / "p.yml"
+    assert (config.url, config.log) == (f"sqlite:///{link}/x.db", link / "log")
+    assert (config.load_path, config.exec) == ((f"{link}/lib",), (f"{link}/run",))
+    assert config.with_settings(pid_file="pid").pid_file == link / "pid"
+    # The link leads elsewhere now, and other values of the variable were never right.
+    link.unlink()
+    link.symlink_to("r2")
+    for wrong in (str(link), ".", "", "/no/such/folder"):
+        monkeypatch.setenv("PWD", wrong)
+        assert load("p.yml").log == link.parent / "r1/log"
+    monkeypatch.delenv("PWD")
+    assert load("p.yml").log == link.parent / "r1/log"
+
+
+def test_a_deleted_current_folder_is_named_where_it_is_needed_and_else_does_not_matter(
+    link, monkeypatch, tmp_path
+):
+    (tmp_path / "p.yml").write_text("url: sqlite:////x.db\nload_path: /lib\n")
+    (link / "config").mkdir()
+    (link / "config").rmdir()
+    (tmp_path / "r1").rmdir()
+
+    config = load(tmp_path / "p.yml")
+
+    assert config.load_path == ("/lib",)
+    assert config.with_settings(retry_wait=5).retry_wait == 5
+    monkeypatch.setenv("PSCHED_CONFIG", "p.yml")
+    for refused in (
+        lambda: load("p.yml"),
+        load,
+        lambda: from_mapping({"url": "memory:", "load_path": "lib"}),
+        lambda: from_mapping({"url": "sqlite:///x.db"}),
+        lambda: config.with_settings(log="log"),
+    ):
+        with pytest.raises(ConfigError, match=f"but the current folder {tmp_path}/r1 was deleted"):
+            refused()
+
+
 # --- combinations --------------------------------------------------------------------
 
 
