@@ -208,7 +208,8 @@ class _Field:
         if parts is None or step == 0:
             raise self._refusal(item)
         begin = self.number(parts["begin"] or str(self.low))
-        last = begin if parts["begin"] and not parts["step"] else self.low + self.size - 1
+        # The last value is below ``begin`` if that is Sunday as 7, from which no day is left.
+        last = begin if parts["begin"] and not parts["step"] else max(begin, self.low + self.size - 1)
         end = self.number(parts["end"]) if parts["end"] else last
         if end < begin:
             end += self.size  # the range wraps around the end of the field
@@ -231,6 +232,26 @@ _FIELDS = _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY = (
 _ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?:-(?P<end>\w+))?)(?:/(?P<step>\d+))?")
 _NEAREST = re.compile(r"(\d+)W", re.IGNORECASE)
 _OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)", re.IGNORECASE)
+
+
+def excessive_steps(text: str) -> Iterator[str]:
+    """Find the steps in a valid cron line that are longer than their field, such as ``*/90``.
+
+    Yields:
+        For each such step, a remark that says what it matches.
+    """
+    fields = text.split()
+    if len(fields) != len(_FIELDS):
+        return  # another trigger
+    for kind, written in zip(_FIELDS, fields, strict=True):
+        for item in written.split(","):
+            parts = _ITEM.fullmatch(item)
+            if parts and int(parts["step"] or 1) > kind.size:
+                [first] = kind.words([item])
+                yield (
+                    f"{kind.name} {item!r} matches only {first}, because its step is longer than"
+                    " the field"
+                )
 
 
 def _split(text: str) -> list[str]:

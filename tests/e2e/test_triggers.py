@@ -268,6 +268,25 @@ class TestAdding:
         assert added.stdout == "s1: first at 2030-01-01 01:30:00 UTC\n"
         assert service.invoke("add", "s2", *words[:-4]).stderr == ""
 
+    def test_steps_that_are_longer_than_their_field_are_warned_of(self, service):
+        remark = "minute '*/90' matches only 0, because its step is longer than the field\n"
+        warning, line = f"Warning: s1: {remark}", "*/90 * * * *"
+        assert service.invoke("add", "s1", "t", line).stderr == warning
+        assert service.invoke("edit", "s1", "--cron", line).stderr == warning
+        assert service.invoke("check").stderr.endswith(warning)
+        told = service.invoke("next", "--cron", line)
+        assert (told.exit_code, told.stderr) == (0, f"Warning: --cron: {remark}")
+        declared = f'label: a\nschedules:\n  s2: {{type: t, cron: "{line}"}}\n'
+        service.write("s.yml", declared)
+        for _ in range(2):
+            told = service.invoke("apply", str(service.folder / "s.yml"))
+            assert told.stderr == warning.replace("s1", "s2")
+        service.write("crontab", f"{line} true\n0 0 * * * true\n")
+        for words in (), ("--apply",):
+            command = "import-crontab", str(service.folder / "crontab"), "--user", "root", *words
+            told = service.invoke(*command, "--any-user", "-t", "UTC")
+            assert told.stderr.count("Warning: ") == told.stderr.count(remark) == 1, told.output
+
 
 class TestNext:
     LINE = ("--cron", "30 2 * * *", "-t", "Europe/Berlin", "--dst-policy", "wallclock")

@@ -16,7 +16,7 @@ from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
 
 from psched.base.errors import InvalidError
-from psched.triggers.cron import DST_POLICIES
+from psched.triggers.cron import DST_POLICIES, excessive_steps
 from psched.triggers.trigger import LONGEST_INTERVAL, LONGEST_TEXT, Trigger, first, parse
 
 NEW_YORK = "America/New_York"
@@ -241,6 +241,44 @@ def test_capital_and_small_letters_mean_the_same(line):
     written = runs(line, after="2026-01-01 00:00", times=20)
     assert runs(line.lower(), after="2026-01-01 00:00", times=20) == written
     assert runs(line.title(), after="2026-01-01 00:00", times=20) == written
+
+
+LONG = "minute '10-40/99'", "day of month '*/32'", "month '*/13'", "day of week '*/8'"
+NAMED_LONG = "day of month '2-7/40'", "month 'FEB/13'", "day of week 'MON-FRI/9'"
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        *(("0 0 * * 7/2", "0 0 * * 0"), ("0 0 * * 7/1", "0 0 * * 0"), ("0 0 * * 1,7/3", "0 0 * * 0,1")),
+        *(("0 0 * * SUN/2", "0 0 * * 0,2,4,6"), ("0 0 * * 6/2", "0 0 * * 6")),
+        *(("0 0 * * 7-2", "0 0 * * 0,1,2"), ("0 0 * * 7-6/3", "0 0 * * 0,3,6")),
+        *(("59/2 * * * *", "59 * * * *"), ("0 0 1 12/5 *", "0 0 1 12 *"), ("0 0 31/2 * *", "0 0 31 * *")),
+        ("*/90 * * * *", "0 * * * *"),
+    ],
+)
+def test_a_step_from_the_last_value_of_a_field_does_not_wrap(line, same):
+    written = runs(same, after="2026-01-01 00:00", times=20)
+    assert runs(line, after="2026-01-01 00:00", times=20) == written
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        ("*/90 * * * *", {"minute '*/90'": 0}),
+        ("5/61,7 */25 * * *", {"minute '5/61'": 5, "hour '*/25'": 0}),
+        ("10-40/99 0 */32 */13 */8", dict(zip(LONG, (10, 1, 1, 0), strict=True))),
+        ("0 0 2-7/40 FEB/13 MON-FRI/9", dict(zip(NAMED_LONG, (2, 2, 1), strict=True))),
+        ("*/60 */24 */31 */12 */7", {}),
+        *((line, {}) for line in ("*/45 * * * *", "@daily", "@every 90", "0 0 L * *", "1 2", "")),
+    ],
+)
+def test_steps_that_are_longer_than_their_field_are_found(line, fields):
+    found = [*excessive_steps(line)]
+    assert found == [
+        f"{name} matches only {first}, because its step is longer than the field"
+        for name, first in fields.items()
+    ]
 
 
 def test_a_line_may_be_as_long_as_the_longest():

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from psched.app import CLOCK, make_store
+from psched.app import CLOCK, make_store, open_schedules
 from psched.application.dispatch import Dispatch
 from psched.base import lease_times, regular_files
 from psched.base.errors import (
@@ -29,6 +29,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
+from psched.cli.schedules.next import warn_of_steps
 from psched.config import Config, withhold
 from psched.config.monitoring.hooks import problems_here
 from psched.config.remarks import is_unverified, remarks
@@ -56,6 +57,9 @@ from psched.worker.startup_steps import was_moved_away
 _TRIES = 5
 """The maximum number of attempts to connect to the store, and the number of requests whose time is
 measured."""
+
+_MOST_SCHEDULES = 10_000
+"""The maximum number of schedules whose triggers are read. It keeps the command short."""
 
 _SAFETY_FACTOR = 2.0
 """If leases would be lost when each answer takes this many times the measured time, a warning is
@@ -265,6 +269,9 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             store.try_rights()
             click.echo("  rights: may be read and written: ok")
+            with open_schedules(settings) as schedules:
+                for each in schedules.list(limit=_MOST_SCHEDULES):
+                    warn_of_steps(each.key, each.cron)
         with problems.collected():
             for line in _measure(store, settings):
                 click.echo(f"  {line}")

@@ -17,7 +17,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
 from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
-from psched.cli.schedules.next import warn_of_clock_changes
+from psched.cli.schedules.next import warn_of_trigger
 from psched.cli.time_format import parse_time
 from psched.client.collection import ScheduleCollection
 from psched.client.operations.many import Outcome
@@ -161,11 +161,11 @@ def _lines(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
 def _warn(
     schedules: ScheduleCollection, chosen: Chosen, settings: Config, changed: Mapping[str, Any]
 ) -> None:
-    """Warn about clock changes that skip or repeat times of the new triggers of named schedules."""
+    """Warn about the new triggers of named schedules."""
     if chosen.dry_run or TRIGGER_FIELDS.isdisjoint(changed):
         return
     for found in schedules.read_many(chosen.keys).values():
-        warn_of_clock_changes(found.row, settings)
+        warn_of_trigger(found.row, settings)
 
 
 def _edit_text(settings: Config, chosen: Chosen, message: str | None) -> None:

@@ -11,7 +11,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
-from psched.cli.schedules.next import warn_of_clock_changes
+from psched.cli.schedules.next import warn_of_trigger
 from psched.cli.time_format import format_time, parse_time
 from psched.core.columns import decode
 from psched.triggers.zone import find_zone
@@ -87,4 +87,4 @@ def add(
         except InvalidError as error:
             raise InvalidError(OPTIONS.get(error.field, error.field), error.problem) from None
     click.echo(f"{key}: first at {format_time(added.next_time)}")
-    warn_of_clock_changes(added.row, settings)
+    warn_of_trigger(added.row, settings)

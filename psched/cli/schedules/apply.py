@@ -19,6 +19,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
+from psched.cli.schedules.next import warn_of_steps
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.redaction import Redaction
@@ -144,6 +145,7 @@ def apply_documents(
         )
         for each in documents
     ]
+    warn_of_all_steps(documents)
     now = schedules.now()
     if len(plans) > 1 and not as_json:
         click.echo(f"{len(plans)} labels: {_summary(plans, prune=prune)}")
@@ -174,6 +176,13 @@ def apply_documents(
         # The results are shown together, because each would otherwise break the line of the bar.
         if done:
             click.echo("\n".join(map(one_line, done)), err=as_json)
+
+
+def warn_of_all_steps(documents: Sequence[Document]) -> None:
+    """Warn about steps in the triggers of declared schedules; see `warn_of_steps`."""
+    for document in documents:
+        for declared in document.schedules:
+            warn_of_steps(declared["key"], declared.get("cron"))
 
 
 def _summary(plans: Sequence[Plan], *, prune: bool) -> str:

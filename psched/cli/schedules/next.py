@@ -1,4 +1,4 @@
-"""The command next, and warnings about times that a clock change skips or repeats."""
+"""The command next, and warnings about triggers that probably mean something else."""
 
 import json
 from collections.abc import Iterable
@@ -23,6 +23,7 @@ from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, WAITING, Row
 from psched.core.preview import UpcomingTime, clock_change_effects, upcoming_times
 from psched.core.shorthands import instant
+from psched.triggers.cron import excessive_steps
 from psched.triggers.zone import find_zone
 
 _WARNED_AHEAD = 400 * 86_400
@@ -96,6 +97,7 @@ def next_(
     find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
     own = settings if dst_policy is None else settings.with_settings(dst_policy=dst_policy)
     trigger = parse_row(Row(key="next", cron=cron, timezone=zone), own).trigger
+    warn_of_steps("--cron", cron)
     now = CLOCK.wall()
     begin = parse_time("start", start, zone)
     after = (ceil(now) if begin is None else instant("start", begin)) - 1
@@ -106,12 +108,19 @@ def next_(
         _print_lines(listed, now)
 
 
-def warn_of_clock_changes(row: Row, settings: Config) -> None:
-    """Warn on standard error about runs in the coming year that a clock change skips or repeats."""
+def warn_of_trigger(row: Row, settings: Config) -> None:
+    """Warn about steps, and about runs in the coming year that a clock change skips or repeats."""
+    warn_of_steps(row.key, row.cron)
     trigger, start = parse_row(row, settings).trigger, row.next_time or 0
     found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):
         click.echo(f"Warning: {row.key}: {odd.text}", err=True)
+
+
+def warn_of_steps(key: str, cron: str | None) -> None:
+    """Warn on standard error about steps in a trigger that are longer than their field."""
+    for remark in excessive_steps(cron or ""):
+        click.echo(one_line(f"Warning: {key}: {remark}"), err=True)
 
 
 def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) -> None:

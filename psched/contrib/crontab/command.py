@@ -17,7 +17,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line, write_file
 from psched.cli.progress import Progress, quiet_option
-from psched.cli.schedules.apply import apply_documents
+from psched.cli.schedules.apply import apply_documents, warn_of_all_steps
 from psched.config import Config
 from psched.config.urls import file_of
 from psched.contrib.crontab import parser
@@ -163,6 +163,7 @@ def import_crontab(
                 [document], schedules, settings, dry_run=dry_run, prune=prune, track=track
             )
     else:
+        warn_of_all_steps([document])
         _write(document, output, force=force)
         if prune and made.gone:
             click.echo("Apply the file with --prune, which deletes them", err=True)
