@@ -77,9 +77,7 @@ class ExpansionError(yaml.MarkedYAMLError):
 
 class _OtherBaseError(ValueError):
     def __init__(self) -> None:
-        super().__init__(
-            "a number in base 8 or 60; write it in base 10, or put text in quotes"
-        )
+        super().__init__("a number in base 8 or 60; write it in base 10, or put text in quotes")
 
 
 class Loader(yaml.SafeLoader):
@@ -111,7 +109,9 @@ class Loader(yaml.SafeLoader):
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
-                self.problems.append(Problem("a key that is not text; put it in quotes", line=line_of(key)))
+                self.problems.append(
+                    Problem("a key that is not text; put it in quotes", line=line_of(key))
+                )
             elif levels > 1 and isinstance(value, yaml.MappingNode):
                 entries[key.value] = RawValue(self.given(value, levels=levels - 1), line_of(key))
             else:
@@ -187,9 +187,7 @@ class Loader(yaml.SafeLoader):
 
 
 for _kind in ("int", "float"):
-    Loader.add_constructor(
-        f"tag:yaml.org,2002:{_kind}", getattr(Loader, f"construct_yaml_{_kind}")
-    )
+    Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", getattr(Loader, f"construct_yaml_{_kind}"))
 
 
 def unreadable(error: yaml.reader.ReaderError, content: str) -> Problem:

@@ -80,9 +80,7 @@ def current_folder() -> Path:
         return Path.cwd()
     except FileNotFoundError as error:
         deleted = str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)")
-        raise FileNotFoundError(
-            error.errno, f"the current folder {deleted} was deleted"
-        ) from None
+        raise FileNotFoundError(error.errno, f"the current folder {deleted} was deleted") from None
 
 
 def occur_in(text: str) -> bool:

@@ -18,6 +18,9 @@ A process is killed only if both conditions are true:
   have passed its environment to a batch system or to ``at``; processes of such a system are not
   killed, because their parent belongs to that system. Processes of a task whose worker is still
   alive are not killed either, because their parent belongs to psched and the worker kills them.
+
+A worker that is suspended while its master is killed lives on, until its lease timer kills it. Then
+its tasks' processes become orphans. So `Search` goes on as long as a dead master's worker lives.
 """
 
 import logging
@@ -27,8 +30,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 
+from psched.base.clock import Clock
 from psched.process import tree
 
 _log = logging.getLogger("psched.master")
@@ -43,6 +48,10 @@ _KILL_TIMEOUT = 5.0
 _INTERVAL = 0.005
 """Seconds between two searches of /proc."""
 
+_PAUSE = 0.25
+"""Seconds between two steps of `Search`. A lease timer fires more than a second before the end of
+the lease, and by then the processes must be killed."""
+
 
 @contextmanager
 def marked() -> Iterator[None]:
@@ -55,15 +64,60 @@ def marked() -> Iterator[None]:
         os.environ.pop(_VARIABLE, None)
 
 
-def kill() -> None:
+class Search:
+    """Kills what the tasks of dead masters leave, as long as processes of those masters live.
+
+    Args:
+        clock: measures the time between two steps.
+
+    Attributes:
+        wakes: when `step` is due next, in seconds of the monotonic clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.wakes = 0.0
+
+    def step(self) -> None:
+        """Search, if a search is due."""
+        now = self._clock.monotonic()
+        if now < self.wakes:
+            return
+        # Look for workers first: what one leaves that ends in between is found below, or next time.
+        goes_on = _outlives_its_master()
+        kill(_PAUSE)
+        self.wakes = now + _PAUSE if goes_on else inf
+
+
+def _outlives_its_master() -> bool:
+    """Whether a process of a dead master lives, other than what its tasks have started."""
+    with suppress(OSError):
+        titles = {int(name): _title(int(name)) for name in os.listdir("/proc") if name.isdecimal()}
+        masters = {pid for pid, title in titles.items() if title.startswith(b"psched master")}
+        adopters = _above() - masters - {os.getpid()}
+        for pid in {pid for pid in titles if titles[pid].startswith(b"psched ")} - masters:
+            with suppress(OSError):
+                if tree.parent(pid) in adopters:
+                    return True
+    return False
+
+
+def _title(pid: int) -> bytes:
+    try:
+        return tree.read(f"/proc/{pid}/cmdline")
+    except OSError:  # the process has ended
+        return b""
+
+
+def kill(timeout: float = _KILL_TIMEOUT) -> None:
     """KILL the orphans that tasks of dead masters have left, and all descendants of the orphans.
 
-    Return when all these processes have ended. If some are still alive after `_KILL_TIMEOUT`
-    seconds, log them and return.
+    Return when all these processes have ended. If some are still alive after ``timeout`` seconds,
+    log them and return.
     """
     with suppress(OSError):  # if /proc cannot be read, kill nothing
         above = _above()
-        until = time.monotonic() + _KILL_TIMEOUT
+        until = time.monotonic() + timeout
         logged: set[int] = set()
         # Search again after the KILLs, because the children of a killed process become orphans.
         while found := [

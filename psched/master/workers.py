@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, WorkerIdentity
+from psched.master.leftover_processes import Search
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
 from psched.process.cgroup import Cgroup
@@ -41,6 +42,7 @@ class Workers:
         nonce_file: the file that the nonces are written to.
         inherited: nonces of workers of earlier masters. No process of those workers is left, so
             their leases can be released.
+        search: kills what tasks of earlier masters leave; None: nothing does.
 
     Attributes:
         deaths: how many ready workers have exited unexpectedly.
@@ -60,6 +62,7 @@ class Workers:
         cgroup: Cgroup | None,
         nonce_file: NonceFile,
         inherited: Collection[str],
+        search: Search | None = None,
     ) -> None:
         self._clock = clock
         self._spawner = spawner
@@ -72,6 +75,7 @@ class Workers:
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
         self._nonce_file = nonce_file
         self._to_recover = [*inherited]
+        self._search = search
         # Children that exist already were started before this process executed psched, so they
         # belong to no task. Remember them, so that they are not killed as orphans.
         self._not_ours = spawner.children()
@@ -246,9 +250,12 @@ class Workers:
     def recover(self) -> None:
         """Tell a living worker to release the leases of dead workers, if there are any.
 
-        This also keeps the nonce file, which a task can remove.
+        This also keeps the nonce file, which a task can remove, and searches for what tasks of dead
+        masters have left.
         """
         self._nonce_file.keep()
+        if self._search is not None:
+            self._search.step()
         ready = [worker for worker in self if worker.ready]
         if self._to_recover and ready:
             # Prefer a worker that is not draining, because a draining worker might exit before it
@@ -280,5 +287,6 @@ class Workers:
 
     @property
     def wakes(self) -> float:
-        """When `reap` or `WorkerChild.watch` is due next, in seconds of the monotonic clock."""
-        return min([self._orphan_reaper.wakes, *(worker.wakes for worker in self)])
+        """When `reap`, `recover` or `WorkerChild.watch` is due next, in monotonic seconds."""
+        search = [] if self._search is None else [self._search.wakes]
+        return min([self._orphan_reaper.wakes, *search, *(worker.wakes for worker in self)])

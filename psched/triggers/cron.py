@@ -209,7 +209,9 @@ class _Field:
             raise self._refusal(item)
         begin = self.number(parts["begin"] or str(self.low))
         # The last value is below ``begin`` if that is Sunday as 7, from which no day is left.
-        last = begin if parts["begin"] and not parts["step"] else max(begin, self.low + self.size - 1)
+        last = (
+            begin if parts["begin"] and not parts["step"] else max(begin, self.low + self.size - 1)
+        )
         end = self.number(parts["end"]) if parts["end"] else last
         if end < begin:
             end += self.size  # the range wraps around the end of the field

@@ -192,6 +192,33 @@ def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_lef
     shell.wait_until_nothing_is_left()
 
 
+@pytest.mark.extended
+def test_the_next_master_kills_what_a_worker_leaves_that_was_suspended_when_its_master_died(service):
+    service.configure(alive_time=30)  # longer than the next master needs to start
+    service.add("s", data={"until": "gate", "processes": ["child", "daemon"]})
+    twice = ["/bin/sh", "-c", '"$@"; "$@"', "sh"]  # see above
+    shell = service.start(*twice, *service.master_command, "-c", "psched.yml", generation=0)
+    shell.wait_for_log("generation 1 serves")
+    [first] = children(shell.pid)
+    tree = wait_for_trees(service, ["s"])["s"]
+    [suspended] = children(first)
+    kill(suspended, signal.SIGSTOP)
+
+    kill(first)
+
+    shell.wait_for_log("generation 1 serves", count=2)
+    for pid in [suspended, *tree]:
+        wait_for_end(pid)
+    assert shell.text.count("left by a task of a master that is dead; killing it: ") >= 1
+    service.runs.wait("s", lambda runs: len(runs) == 2)
+    service.open_gate("gate")
+    service.wait_for_finish("s")
+    [second] = [pid for pid in children(shell.pid) if title(pid).startswith("psched master")]
+    kill(second, signal.SIGTERM)
+    assert shell.wait() == 0
+    shell.wait_until_nothing_is_left()
+
+
 def test_a_worker_that_is_stopped_is_killed_and_replaced(service):
     service.configure(child_heartbeat_limit=LIMIT, database_timeout=1)
     service.add("long", data={"until": "gate", "processes": ["child", "daemon"]})

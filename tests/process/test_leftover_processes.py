@@ -1,6 +1,7 @@
 """What the tasks of dead masters have left: found by its mark, and nothing else is touched."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from psched.master import leftover_processes
-from psched.process import tree
+from psched.process import kernel, tree
 from psched.process.spawn import spawn
+from psched.testing import ManualClock
 from support.isolated import isolated
 from support.process_trees import SCRIPTS
+from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
 
 
@@ -107,6 +110,40 @@ def cleared(script):
 @pytest.mark.parametrize("name", ["daemons", "deaf", "stopped", "weed"])
 def test_nothing_is_left_of_what_the_tasks_of_a_killed_master_execute(name):
     assert isolated(cleared, SCRIPTS[name]) == []
+
+
+def suspended_worker_that_outlives_its_master():
+    def worker(_link):
+        kernel.set_title("worker 0 (gen 1): 1 tasks")
+        with leftover_processes.marked():
+            os.environ["PSCHED_MASTER"] = mark(os.getppid(), tree.start_time(os.getppid()))
+            subprocess.Popen(["sleep", "1000"])
+        Path("pids").write_text(f"{os.getpid()} {tree.children(os.getpid())[0]}")
+        os.kill(os.getpid(), signal.SIGSTOP)  # noqa: TID251  # as anybody may
+        return 0
+
+    def master(_link):
+        pid, _link = spawn(worker)
+        os.waitpid(pid, os.WUNTRACED)
+        os.kill(os.getpid(), 9)  # noqa: TID251  # as anybody may
+        return 0
+
+    wait_for_end(spawn(master)[0])
+    suspended, started = map(int, Path("pids").read_text().split())
+    clock = ManualClock()
+    search = leftover_processes.Search(clock)
+    seen = []
+    for _ in range(3):
+        search.step()
+        seen.append((search.wakes > clock.monotonic(), has_ended(started)))
+        clock.advance(search.wakes - clock.monotonic())
+    kill(suspended)
+    wait_until(lambda: search.step() or clock.advance(1) or has_ended(started), what="its end")
+    return seen, has_ended(suspended)
+
+
+def test_what_a_suspended_worker_of_a_dead_master_leaves_later_is_killed_then():
+    assert isolated(suspended_worker_that_outlives_its_master) == [[[True, False]] * 3, True]
 
 
 def marked_for_a_while():

@@ -353,7 +353,9 @@ def test_what_is_no_text_for_yaml_is_told_to_be_put_in_quotes(refusal, written):
         assert "; put text in quotes" in refusal(written.replace("V", value) + "\n")
 
 
-@pytest.mark.parametrize("value", ["0660", "-010", "00", "1:30", "1:30:00", "1" + ":59" * 1000 + ".5"])
+@pytest.mark.parametrize(
+    "value", ["0660", "-010", "00", "1:30", "1:30:00", "1" + ":59" * 1000 + ".5"]
+)
 def test_a_number_that_yaml_reads_in_another_base_is_refused(refusal, value):
     for name in ("kill_timeout", "processors", "port", "password"):
         text = refusal(f"{name}: {value}\n")
@@ -954,9 +956,7 @@ def test_a_file_that_is_no_mapping_is_refused(refusal, content):
 
 @pytest.mark.parametrize("key", ["5", "yes", "[a]", "{a: b}", "2020-01-01", "null"])
 def test_a_key_that_is_not_text_is_refused(refusal, key):
-    assert refusal(f"table: a\n? {key}\n: b\n") == (
-        "2: a key that is not text; put it in quotes"
-    )
+    assert refusal(f"table: a\n? {key}\n: b\n") == ("2: a key that is not text; put it in quotes")
 
 
 @pytest.mark.parametrize(

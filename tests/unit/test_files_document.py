@@ -118,9 +118,7 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
             " serializable"
         ),
         "s.yml:15: five: cron: is missing; to run something only once, use push",
-        (
-            "s.yml:16: data: a number in base 8 or 60; write it in base 10, or put text in quotes"
-        ),
+        ("s.yml:16: data: a number in base 8 or 60; write it in base 10, or put text in quotes"),
         "s.yml:17: one: appears twice; remove this one or the one in line 4",
     ]
     assert problems("""\
