@@ -244,7 +244,8 @@ class OomCounter:
 
     The kernel counts them for each cgroup that has the controller "memory". The cgroups that psched
     creates do not have it, so the counter is that of the nearest cgroup above them: usually the one
-    of the service or the container.
+    of the service or the container. If none has one, as with control groups of version 1, the
+    counter of the whole machine is read.
 
     Args:
         path: the cgroup of this process; None means that it is searched for.
@@ -254,12 +255,10 @@ class OomCounter:
         path = own_path() if path is None else path
         above = () if path is None else (path, *path.parents)
         files = (folder / "memory.events" for folder in above)
-        self._file = next((str(file) for file in files if file.exists()), None)
+        self._file = next((str(file) for file in files if file.exists()), "/proc/vmstat")
 
     def read(self) -> int | None:
-        """The number of killed processes; None if no cgroup counts them."""
-        if self._file is None:
-            return None
+        """The number of killed processes; None if it cannot be read."""
         try:
             found = _OOM_KILLS.search(tree.read(self._file))
         except OSError:

@@ -171,9 +171,8 @@ class RunningTask(Lease):
         """Find out whether the run, which has ended, was probably ended because memory ran out.
 
         This is so if SIGKILL has ended its process or its program, psched has not sent this signal,
-        and the kernel's counter does not contradict. The counter contradicts if it has not grown
-        since the task was started: then a person or a program has sent the signal. If no counter
-        can be read, the signal alone decides, because such signals are rarely sent by people.
+        and the kernel's counter has grown since the task was started. Otherwise a person or a
+        program has sent the signal.
 
         A grown counter alone does not decide: it counts the processes of all tasks of the service.
 
@@ -183,7 +182,8 @@ class RunningTask(Lease):
         runner = self.runner
         if self.told.was_killed and not (runner.killed or runner.lost_server):
             before = runner.oom_kills
-            self.out_of_memory = before is None or oom_kills is None or oom_kills > before
+            if before is not None and oom_kills is not None:
+                self.out_of_memory = oom_kills > before
 
     def server_died(self, now: float) -> None:
         """Note that the runner died with its fork server; no effect if the run ended before."""
