@@ -129,6 +129,16 @@ class NonceFile:
                     path.unlink()
         return sorted(self._in_own_cgroup)
 
+    def clear(self) -> None:
+        """Remove files of dead masters whose nonces nobody will inherit: without cgroups of workers.
+
+        Call this at a stop. This master could not inherit them, so their leases just end.
+        """
+        for path, nonces in self._of_dead_masters():
+            if not any(own for _, own in nonces):
+                with suppress(OSError):
+                    path.unlink()
+
     def _write(self) -> bool:
         """Write the nonces to the file, or remove the file if there are no nonces.
 

@@ -209,7 +209,9 @@ def _run(
     gc.freeze()
     try:
         with leftover_processes.marked():
-            return master.run(inbox)
+            status = master.run(inbox)
+        nonces.clear()
+        return status
     finally:
         memory.remove(os.getpid())
 

@@ -124,6 +124,17 @@ def test_a_nonce_is_inherited_once_its_own_cgroup_is_empty_or_gone(tmp_path, mak
     assert not (tmp_path / f"nonces.{DEAD}").exists()
 
 
+def test_a_stop_removes_what_no_later_master_will_inherit(tmp_path, make, ours):
+    record(make(master="4194305.1"), "a", own=False)
+    record(make(master="4194306.1"), "b", own=True)
+    make_cgroup(tmp_path / "group" / "psched.4194306.1" / "b", populated=[7])
+    record(make("boot 1 2 /elsewhere", master="4194307.1"), "c", own=False)
+    this = ours()
+    assert this.inherit() == []
+    this.clear()
+    assert names(tmp_path) == ["group", "nonces.4194306.1", "nonces.4194307.1"]
+
+
 def test_the_workers_of_three_large_generations_are_inherited(make, ours):
     nonces = [f"a-host-with-a-long-name1-{number:016x}" for number in range(3000)]
     file = make()

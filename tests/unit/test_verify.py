@@ -412,6 +412,26 @@ class TestRepetitions:
         assert check_all(once(fence=2), runs).violations == []
         assert kinds(check_all(row(1, fence=2), runs))[0][0] == "repeated"
 
+    @pytest.mark.parametrize(
+        ("action", "before", "after"),
+        [
+            ("skip", {"next_time": NOON + 240}, {"next_time": NOON + 300}),
+            ("pause", {"status": "waiting"}, {"status": "paused"}),
+            ("resume", {"status": "paused"}, {"status": "waiting"}),
+            ("edit", {"note": "a"}, {"note": "b"}),
+        ],
+    )
+    @pytest.mark.parametrize("skipped_first", [True, False])
+    def test_what_has_nothing_run_again_does_not_explain_a_run_and_a_skip(
+        self, action, before, after, skipped_first
+    ):
+        fate = {"skip": "skipped"}.get(action, "skipped_paused")
+        at = TEN[4].began - 1 if skipped_first else TEN[4].ended + 1000
+        skip = skipped(4, fate=fate, fence=0, owner="", ended=at, due=None)
+        change = audit((at / 1000 - NOON) / MINUTE, before, after, action)
+        found = check_all(row(version=2), [*TEN, skip], [change])
+        assert kinds(found) == [("repeated", 4 * MINUTE, 1)]
+
     def test_a_change_of_the_next_time_explains_a_repetition(self):
         change = audit(9.9, {"next_time": NOON + 600}, {"next_time": NOON + 240})
         again = [run(4 + n, 11 + n, at=NOON + (10 + n) * MINUTE) for n in range(6)]

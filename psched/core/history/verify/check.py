@@ -20,7 +20,7 @@ from math import ceil
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.definition import Definition, history_setting, parse_row
-from psched.core.history.changes import dst_policy, values
+from psched.core.history.changes import values
 from psched.core.history.records import AuditRecord, Fate, RunRecord
 from psched.core.history.verify.findings import (
     TOLERANCE,
@@ -29,7 +29,7 @@ from psched.core.history.verify.findings import (
     Violation,
     show_range,
 )
-from psched.core.history.verify.lease_checks import check_leases
+from psched.core.history.verify.lease_checks import begins_series, check_leases
 from psched.core.history.verify.older_workers import NO_SIGNS, OlderWorkers
 from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
 from psched.triggers.trigger import Trigger, first
@@ -52,12 +52,6 @@ NOT_WRITTEN = "a worker could not write its records: the store refused them or a
 SHARED_TABLE = "PerfectSched's workers use the table, too, and they write no records"
 INVALID = "the definition of the schedule is invalid, or its trigger cannot be loaded"
 TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
-
-_DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
-"""A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
-
-_RECORDED = frozenset({"pause", "resume", "skip"})
-"""Changes that move the schedule only over occurrences for which they write a record."""
 
 _NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})
 """The fates of times of day that do not exist, so that they are no instants of the trigger."""
@@ -230,7 +224,7 @@ def _series(
         last = max((record.last for record in runs if record.fate is not None), default=0)
     end = min(last - 1, int(period.now))
     start, since, held = period.start, 0, None
-    change = next((audit for audit in recorded.audits if _begins_series(audit)), None)
+    change = next((audit for audit in recorded.audits if begins_series(audit)), None)
     if change is not None and (change.time or 0) >= period.start * 1000:
         since = change.time or 0
         held = _held_at(change, runs)
@@ -454,18 +448,6 @@ def _last_foreign(runs: Sequence[RunRecord], trigger: Trigger) -> int:
     newest = sorted(times, reverse=True)
     found = (time for time in islice(newest, MOST_INSTANTS) if first(trigger, time) != time)
     return next(found, 0)
-
-
-def _begins_series(audit: AuditRecord) -> bool:
-    """Whether a change begins a new series of occurrences."""
-    before, after = values(audit.before), values(audit.after)
-    if audit.before is None or audit.after is None:
-        return True
-    if audit.action in _RECORDED:
-        return False
-    if not _DEFINES_TIMES.isdisjoint({*before, *after}):
-        return True
-    return dst_policy(before) != dst_policy(after)
 
 
 # --- helpers ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from psched.core.catchup import iso
+from psched.core.history.changes import dst_policy, values
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.history.verify.findings import (
     TOLERANCE,
@@ -20,6 +21,12 @@ _REQUEUED = frozenset({Fate.CANCELLED, Fate.EXPIRED, Fate.GAVE_UP, Fate.QUARANTI
 
 _CAN_CONTINUE = frozenset({Fate.CANCELLED, Fate.QUARANTINED})
 """The fates after which a schedule with a trigger can be requeued."""
+
+_DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
+"""A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
+
+_RECORDED = frozenset({"pause", "resume", "skip"})
+"""Changes that move the schedule only over occurrences for which they write a record."""
 
 CHANGED = "a client has changed the schedule, and no audit record says when"
 
@@ -44,6 +51,18 @@ def check_leases(
     found.violations += _fences(runs, row, audits)
     found.violations += _early_starts(runs, delay)
     _Repetitions(runs, row, audits, found).check()
+
+
+def begins_series(audit: AuditRecord) -> bool:
+    """Whether a change begins a new series of occurrences."""
+    before, after = values(audit.before), values(audit.after)
+    if audit.before is None or audit.after is None:
+        return True
+    if audit.action in _RECORDED:
+        return False
+    if not _DEFINES_TIMES.isdisjoint({*before, *after}):
+        return True
+    return dst_policy(before) != dst_policy(after)
 
 
 def overlapping(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
@@ -248,6 +267,7 @@ class _Repetitions:
         if any(
             first.ended - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
             for audit in self._audits
+            if audit.action == "requeue" or begins_series(audit)
         ):
             return True
         created = None if row is None else row.created_at
