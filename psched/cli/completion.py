@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click

@@ -280,9 +280,7 @@ class Modules(Kind):
     def read(self, value: object, context: Context) -> tuple[str, ...]:
         modules = (self.text(item, context) for item in _items(value))
         return tuple(
-            f"{str(context.absolute(m)).removesuffix('.py')}.py"
-            if "/" in m or m.endswith(".py")
-            else m
+            f"{context.absolute(m.removesuffix('.py'))}.py" if "/" in m or m.endswith(".py") else m
             for m in modules
         )
 

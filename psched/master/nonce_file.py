@@ -130,9 +130,9 @@ class NonceFile:
         return sorted(self._in_own_cgroup)
 
     def clear(self) -> None:
-        """Remove files of dead masters whose nonces nobody will inherit: without cgroups of workers.
+        """Remove dead masters' files if nobody will inherit their nonces, and the leases just end.
 
-        Call this at a stop. This master could not inherit them, so their leases just end.
+        Call this at a stop. These are files of workers without cgroups, which `inherit` has left.
         """
         for path, nonces in self._of_dead_masters():
             if not any(own for _, own in nonces):

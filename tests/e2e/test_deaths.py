@@ -193,7 +193,9 @@ def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_lef
 
 
 @pytest.mark.extended
-def test_the_next_master_kills_what_a_worker_leaves_that_was_suspended_when_its_master_died(service):
+def test_the_next_master_kills_what_a_worker_leaves_that_was_suspended_when_its_master_died(
+    service,
+):
     service.configure(alive_time=30)  # longer than the next master needs to start
     service.add("s", data={"until": "gate", "processes": ["child", "daemon"]})
     twice = ["/bin/sh", "-c", '"$@"; "$@"', "sh"]  # see above

@@ -399,7 +399,13 @@ KILLS = ["kills_itself", {}], shell("kill -KILL $$"), shell("exit 137")
 
 @pytest.mark.parametrize(
     ("counts", "expected"),
-    [((None, None), False), ((4, 5), True), ((4, 4), False), ((None, 5), False), ((4, None), False)],
+    [
+        ((None, None), False),
+        ((4, 5), True),
+        ((4, 4), False),
+        ((None, 5), False),
+        ((4, None), False),
+    ],
 )
 def test_a_kill_by_somebody_else_is_lack_of_memory_if_the_counter_has_grown(counts, expected):
     assert isolated(oom_cases, KILLS, counts * len(KILLS)) == [expected] * len(KILLS)

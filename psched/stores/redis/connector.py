@@ -119,6 +119,7 @@ class Connector:
         self._connection: DriverConnection | None = None
         self._ownership = Ownership()
         self._may_write = False
+        self._wrote = 0.0  # when a write was last acknowledged, by this host's wall clock
         self.shown = ""
         self.server = Server("", "", "")
 
@@ -153,6 +154,7 @@ class Connector:
             self._try(connection)
         answer = self._evaluate(connection, script, *arguments, writing=writing)
         if writing:
+            self._wrote = self._clock.wall()
             self._confirm(connection)
         return answer
 
@@ -339,11 +341,15 @@ class Connector:
             self._connection = None
             connection.disconnect()
         if self.shown and self.shown != (shown := f"{found[0]}:{found[1]}"):
-            _log.warning(
-                "the Sentinels name another primary, %s: what %s acknowledged from %s to %s may be"
-                " lost",
-                shown, self.shown, iso(int(sure) - _REPLICATION_LAG), iso(ceil(sentinels.sure)),
-            )  # fmt: skip
+            since = int(sure) - _REPLICATION_LAG
+            if self._wrote < since:
+                _log.info("the Sentinels name another primary, %s; no write is affected", shown)
+            else:
+                _log.warning(
+                    "the Sentinels name another primary, %s: what %s acknowledged from %s to %s may"
+                    " be lost",
+                    shown, self.shown, iso(since), iso(ceil(min(sentinels.sure, self._wrote))),
+                )  # fmt: skip
         return found
 
     def _opened(self, host: str, port: int) -> DriverConnection:
