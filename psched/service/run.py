@@ -19,8 +19,8 @@ from psched.base.errors import ConfigError
 from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
-from psched.config.remarks import remarks
 from psched.config.references import current_folder
+from psched.config.remarks import remarks
 from psched.master import leftover_processes, nonce_file
 from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
