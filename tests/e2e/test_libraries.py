@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -28,9 +30,12 @@ def libraries():
         fcntl.flock(made, fcntl.LOCK_EX)  # other processes of this test run want it, too
         made.seek(0)
         if made.read() != " ".join(PACKAGES):
-            install = [sys.executable, "-m", "pip", "install", "-qq", "--upgrade"]
+            uv = Path(sys.executable).with_name("uv")  # where bin/venv could install it
+            install = [sys.executable, "-m", "pip", "install"]
+            if uv.exists():
+                install = [uv, "pip", "install", "--python", sys.executable]
             done = subprocess.run(
-                [*install, "--target", folder, *PACKAGES],
+                [*install, "-q", "--target", folder, *PACKAGES],
                 stderr=subprocess.PIPE,
                 text=True,
                 timeout=10 * HANG_TIMEOUT,
@@ -82,7 +87,7 @@ def with_libraries(service, libraries):
     """A function that runs two tasks of a module; it returns what psched check and the log say."""
 
     def run(code, **env):
-        service.write("h.py", code + DISPATCH)
+        service.write("h.py", dedent(code) + dedent(DISPATCH))
         service.configure(dispatch="h:Dispatch", load_path=[".", str(libraries)])
         service.env.update(env)
         checked = service.psched("check")
@@ -285,7 +290,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("named", "code"), REFUSED.items())
 def test_threads_of_libraries_are_named_and_refused(service, libraries, named, code):
-    service.write("h.py", code + "    def runs(task): ...\n" + DISPATCH)
+    service.write("h.py", dedent(code) + "def runs(task): ...\n" + dedent(DISPATCH))
     service.configure(dispatch="h:Dispatch", load_path=[".", str(libraries)])
     checked = service.psched("check")
     master = service.start(generation=0)

@@ -107,13 +107,10 @@ class _Problems:
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Print an error that is raised within the block, and continue after the block.
-
-        A `RuntimeError` says that handlers have left threads.
-        """
+        """Print an error that is raised within the block, and continue after the block."""
         try:
             yield
-        except (PschedError, OSError, RuntimeError) as error:
+        except (PschedError, OSError, RuntimeError) as error:  # the last: of `prepare`
             self.found = True
             click.echo(f"Error: {error}", err=True)
 
