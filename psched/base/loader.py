@@ -212,9 +212,10 @@ def _attribute(module: ModuleType, path: str) -> Any:  # noqa: ANN401
 
 def _lacking(error: BaseException) -> str:
     """The name of the module that lacks what an import asked it for; empty if it is not that."""
+    named = error.name if isinstance(error, ImportError) else None
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        return error.obj.__name__
-    return (error.name or "") if isinstance(error, ImportError) else ""
+        named = getattr(error.obj, "__name__", None)
+    return named if isinstance(named, str) else ""  # a user's exception can have any attributes
 
 
 def _file(module: ModuleType) -> str:
