@@ -372,7 +372,7 @@ class Config(MonitorSettings):
 
     @property
     def only_this_user_adds_rows(self) -> bool:
-        """Whether the store is a local file that only this user and root may write, or in memory."""
+        """Whether the store is a file that only this user and root may write, or in memory."""
         file = urls.file_of(self.url)
         if ":" in self.type:
             return False

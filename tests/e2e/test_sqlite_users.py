@@ -125,7 +125,9 @@ class TestReaders:
             assert ("seen" in done.stdout) is file.with_name("psched.db-wal").exists()
 
     def test_a_reader_who_may_write_the_folder_leaves_no_files_of_their_own(self, service, file):
-        service.folder.chmod(0o777)
+        # A configuration in a folder that everybody may write would be refused.
+        os.chown(service.folder, 0, OTHER)
+        service.folder.chmod(0o775)
         with user(OTHER):
             assert service.invoke("list").exit_code == 0
         owners = {path.stat().st_uid for path in file.parent.glob("psched.db*")}
