@@ -199,6 +199,7 @@ class TestEveryCall:
                 refused()
         assert len(changes(schedules)) == 1
 
+    @pytest.mark.slow
     def test_an_apply_is_a_few_transactions(self, schedules, settings):
         store, batches = schedules._store, []
         audit = store.audit

@@ -8,6 +8,7 @@ import psched
 from psched import InvalidError
 from psched.app import open_in_worker
 from psched.config import from_mapping
+from support.tables import fill_sqlite
 
 WITHOUT = "no type is given, so the task's type is 'default'"
 
@@ -15,7 +16,7 @@ WITHOUT = "no type is given, so the task's type is 'default'"
 @pytest.fixture
 def settings(tmp_path):
     """Settings that name no handler."""
-    return from_mapping({"url": f"sqlite:///{tmp_path}/psched.db"})
+    return from_mapping({"url": fill_sqlite(tmp_path / "psched.db")})
 
 
 def test_it_warns_if_the_settings_name_no_handler(schedules):

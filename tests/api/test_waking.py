@@ -199,6 +199,7 @@ def told_by_django(url, folder):
     return [told, found]
 
 
+@pytest.mark.slow
 def test_django_tells_when_it_has_committed(tmp_path):
     told, found = isolated(told_by_django, f"sqlite:///{tmp_path}/psched.db", str(tmp_path))
     assert told == {

@@ -302,6 +302,7 @@ def test_many_failed_tasks_do_not_silence_a_schedule(bench, monkeypatch):
     assert not monitor.step().notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failures", [2, 40])
 def test_an_incident_that_is_over_is_not_told_again_however_many_runs_follow(bench, failures):
     bench.add("k")

@@ -392,6 +392,7 @@ class Counting:
         return store
 
 
+@pytest.mark.slow
 class TestSilent:
     def test_a_schedule_without_a_success_is_told_until_it_succeeds(self, host):
         add(host, expect={"silent": "1d"})

@@ -207,8 +207,8 @@ def test_triggers_that_cannot_be_asked_are_told():
 
 
 def seeds(count):
-    """Seeds of which two are enough after each edit."""
-    return [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, count))]
+    """Seeds of which one is enough after each edit."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
 
 
 LINES = ["* * * * *", "*/7 * * * *", "3-59/10 * * * *", "0 * * * *", "@every 77 +5", "30 9 * * *"]

@@ -226,6 +226,7 @@ def test_a_server_that_hangs_delays_no_other_and_not_the_one_who_notes(server, p
         wait_until(lambda: slow.requests == 1, what="the only request to the server that hangs")
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_server_that_hangs_is_bounded_and_the_newest_stays(
     server, pinging, caplog
 ):

@@ -53,6 +53,7 @@ def test_a_documented_name_can_be_imported(module, name):
     assert name in getattr(found, "__all__", PATHS[module]) or (module, name) == ("psched", "open")
 
 
+@pytest.mark.slow
 def test_a_star_import_leaves_pythons_own_open_alone():
     check = "from psched import *; assert open is __builtins__.open; import psched; psched.open"
     subprocess.run([sys.executable, "-I", "-c", check], check=True)
@@ -64,6 +65,7 @@ def test_a_name_means_the_same_on_every_path(name):
     assert len({id(getattr(import_module(module), name)) for module in modules}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(PATHS))
 def test_a_path_works_first_and_alone(module):
     """The path works without an earlier import of another module."""

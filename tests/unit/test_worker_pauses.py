@@ -6,6 +6,8 @@ from psched.core.history.protocol import RunSelection
 from psched.core.model import PAUSED, WAITING
 from support.driven import START, driven_host
 
+pytestmark = pytest.mark.slow
+
 MINUTE, HOUR = 60, 3600
 NOON = START // HOUR * HOUR + HOUR
 """The next full hour."""
