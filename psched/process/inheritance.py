@@ -187,3 +187,11 @@ def module_of(wave: list[Any]) -> str | None:
 
 def _modules() -> list[tuple[str, ModuleType]]:
     """The modules in the order in which they were loaded."""
+    # Users' code may put anything there.
+    loaded: list[tuple[str, Any]] = [*sys.modules.items()]
+    return [(name, each) for name, each in loaded if isinstance(each, ModuleType)]
+
+
+def _is_users(name: str) -> bool:
+    top = name.partition(".")[0]
+    return name == "__main__" or (top != "psched" and top not in sys.stdlib_module_names)

@@ -264,3 +264,38 @@ def test_a_stop_of_every_process_of_the_service_costs_no_running_task(service, n
     for key in "one", "two":
         assert [run.end for run in service.runs.runs(key)] == ["returned"]
         assert service.row(key).status == "finished"
+
+
+JOBS = """
+    import atexit
+    from pathlib import Path
+
+    import psched
+
+    app = psched.App()
+
+
+    @app.before_exit
+    def end():
+        with Path("ended").open("a") as file:
+            file.write("before_exit ")
+
+
+    @app.task("leaves")
+    def leaves():
+        atexit.register(Path("left").touch)
+"""
+
+
+def test_exit_functions_of_waiting_processes_are_called_before_a_worker_exits(service):
+    service.configure(dispatch="jobs:app", load_path=".", max_tasks_per_child=1000)
+    service.write("jobs.py", JOBS)
+    service.add("one", type="leaves")
+    master = service.start()
+    service.wait_for_finish("one")
+    assert not (service.folder / "left").exists()
+
+    assert master.stop() == 0
+
+    assert (service.folder / "left").exists()
+    assert (service.folder / "ended").read_text() == "before_exit "

@@ -21,6 +21,7 @@ from psched.core.columns import parse_options
 from psched.core.definition import parse_row
 from psched.core.model import Row
 from support.tables import fill_sqlite
+from psched.service.jobs import Jobs
 
 DEFAULTS = from_mapping({"url": "sqlite:///unused.db"})
 
@@ -341,3 +342,18 @@ def test_what_stands_for_schedules_acts_like_them(app):
     app.schedules.add("daily", mail.type, cron="@daily", data=mail.data(number=9))
     assert len(app.schedules) == 5
     assert app.schedules
+
+
+def test_hooks_of_an_app_are_those_of_a_program_that_includes_it(app):
+    called = []
+    assert app.after_fork(called.clear) == called.clear
+    app.after_fork(lambda: called.append("after_fork"))
+    app.before_exit(lambda: called.append("before_exit"))
+    jobs = Jobs("program", "label", DEFAULTS, lambda: 0.0)
+    jobs.included.append(app)
+
+    dispatch = jobs.dispatch()
+    dispatch.after_fork()
+    dispatch.before_exit()
+
+    assert called == ["after_fork", "before_exit"]
