@@ -20,8 +20,8 @@ from psched.config import from_mapping
 from psched.core.columns import parse_options
 from psched.core.definition import parse_row
 from psched.core.model import Row
-from support.tables import fill_sqlite
 from psched.service.jobs import Jobs
+from support.tables import fill_sqlite
 
 DEFAULTS = from_mapping({"url": "sqlite:///unused.db"})
 
