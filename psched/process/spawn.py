@@ -209,19 +209,20 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
     objects that own the descriptors. If a new file got the number of a closed descriptor, the
     destructor of such an object would write to the new file.
     """
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    # Such a descriptor can be neither read nor written: what uses it by mistake fails. SQLite, for
-    # example, would take /dev/null for an empty database.
-    unusable = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
-    for number, inheritable in descriptors:
-        try:
-            os.dup2(unusable if number else null, number, inheritable)
-        except OSError:
-            # The limit for descriptors was lowered below this number after the descriptor had been
-            # opened. Close the descriptor, because no new file can get a number above the limit.
-            os.close(number)
-    os.close(null)
-    os.close(unusable)
+    # A descriptor with O_PATH can be neither read nor written: what uses it by mistake fails.
+    # SQLite, for example, would take /dev/null for an empty database.
+    for flags in os.O_PATH, os.O_RDWR:  # one at a time, because only one more may be left
+        fresh = os.open(os.devnull, flags | os.O_CLOEXEC)
+        for number, inheritable in descriptors:
+            if (number == 0) is not (flags == os.O_RDWR):
+                continue
+            try:
+                os.dup2(fresh, number, inheritable)
+            except OSError:
+                # The limit for descriptors was lowered below this number after the descriptor had
+                # been opened. Close it, because no new file can get a number above the limit.
+                os.close(number)
+        os.close(fresh)
 
 
 def flush_output() -> None:

@@ -147,7 +147,8 @@ def test_a_bare_name_that_nothing_required_has_is_refused(service):
     )
 
     assert master.wait() == 65
-    assert "there is no 'Dispatcher' in jobs; write 'module:Dispatcher'" in master.text
+    jobs = service.folder / "jobs.py"
+    assert f"there is no 'Dispatcher' in jobs ({jobs}); write 'module:Dispatcher'" in master.text
 
 
 def test_a_name_without_a_module_is_looked_up_in_that_of_the_dispatch(service):

@@ -42,6 +42,6 @@ def test_check_says_whether_alerts_are_kept(service):
 def test_check_names_a_table_of_the_history_that_is_gone(service):
     with service.sql() as database:
         database.execute("DROP TABLE psched_runs")
-    found = service.invoke("check")
-    assert found.exit_code == 1
-    assert "psched_runs" in found.output
+    found = service.psched("check")
+    assert found.returncode == 1
+    assert "psched_runs" in found.stdout + found.stderr

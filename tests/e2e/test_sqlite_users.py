@@ -8,7 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from psched.cli.commands import psched
+from support.isolated import isolated
 from support.service import Service
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -42,8 +45,17 @@ def modules(tmp_path_factory):
     folder = tmp_path_factory.mktemp("modules")
     url, log = f"sqlite:///{folder}/psched.db", str(folder / "psched.log")
     with contextlib.closing(Service(folder, url, dispatch=None, load_path=None, log=log)) as made:
-        for command in (["init"], *WRITING, *READING, ["check"]):
+        for command in (["init"], *WRITING, *READING):
             made.invoke(*command)
+
+
+def checked_by_another(config):
+    """What the command check, which needs a process of its own, tells another user."""
+    command = ["-c", config, "check"]
+    CliRunner().invoke(psched, command)  # loads all modules, as above
+    with user(OTHER):
+        done = CliRunner().invoke(psched, command)
+    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -146,12 +158,11 @@ class TestReaders:
     @pytest.mark.usefixtures("file")
     def test_check_shows_what_it_can_read_and_fails_because_of_the_rights(self, service):
         service.configure(dispatch=None, load_path=None)
-        with user(OTHER):
-            done = service.invoke("check")
-        assert done.exit_code == 1
-        assert "  server: SQLite" in done.stdout
-        assert "  writable: no: this user may only read the file\n" in done.stdout
-        assert "a user who may write the file" in done.stderr
+        status, said, errors = isolated(checked_by_another, str(service.config))
+        assert status == 1
+        assert "  server: SQLite" in said
+        assert "  writable: no: this user may only read the file\n" in said
+        assert "a user who may write the file" in errors
 
     def test_a_log_whose_index_cannot_be_read_is_named(self, service):
         file = service.folder / "psched.db"
@@ -226,7 +237,6 @@ def test_check_finds_a_log_that_this_user_cannot_write(service, folder):
     log.write_text("")
     log.chmod(0o600)
     service.configure(log=str(log), dispatch=None, load_path=None)
-    with user(OTHER):
-        done = service.invoke("check")
-    assert done.exit_code == 1
-    assert f" cannot append to {log}: Permission denied; give the file" in done.stderr
+    status, _, errors = isolated(checked_by_another, str(service.config))
+    assert status == 1
+    assert f" cannot append to {log}: Permission denied; give the file" in errors

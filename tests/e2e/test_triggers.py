@@ -273,7 +273,7 @@ class TestAdding:
         warning, line = f"Warning: s1: {remark}", "*/90 * * * *"
         assert service.invoke("add", "s1", "t", line).stderr == warning
         assert service.invoke("edit", "s1", "--cron", line).stderr == warning
-        assert service.invoke("check").stderr.endswith(warning)
+        assert service.psched("check").stderr.endswith(warning)
         told = service.invoke("next", "--cron", line)
         assert (told.exit_code, told.stderr) == (0, f"Warning: --cron: {remark}")
         declared = f'label: a\nschedules:\n  s2: {{type: t, cron: "{line}"}}\n'

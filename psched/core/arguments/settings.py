@@ -65,6 +65,7 @@ class Settings(SharedSettings, total=False):
     graceful_timeout: Duration | None
     start_timeout: Duration | None
     child_heartbeat_limit: Duration | None
+    task_signals: Literal["any", "own"] | None
     cgroup: Literal["auto", "on", "off"] | None
     load_path: PathLike | Sequence[PathLike] | None
     triggers: Names | None
