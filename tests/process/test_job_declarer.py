@@ -5,6 +5,7 @@ import os
 from psched.app import open_schedules, read_config
 from psched.base import log
 from psched.master.generation_spec import WorkerIdentity
+from psched.process.inheritance import open_descriptors
 from psched.process.spawn import spawn
 from psched.service.job_declarer import JobDeclarer
 from psched.service.jobs import Jobs
@@ -25,7 +26,8 @@ def declared_after_others_have_died():
     )
 
     def work(link):
-        boot = WorkerBoot(link, place, prepare_process(journal, place), journal, master, None)
+        inbox = prepare_process(journal, place)
+        boot = WorkerBoot(link, place, inbox, journal, master, None, own=open_descriptors())
         declare = JobDeclarer(jobs, prune=False).declare
         return boot.serve(settings, jobs.dispatch(), report=False, prepare=declare)
 
