@@ -278,6 +278,55 @@ def test_what_a_settlement_has_not_written_is_written_once(store, clock):
     assert [record.fence for record in store.written] == [7, 2, 3]
 
 
+def test_a_record_that_is_refused_each_time_keeps_nobody_from_trimming(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    store.refused = {"k"}
+    keeper.taken_over(taken("k"), EXPIRED)
+    clock.advance(7200)
+    keeper.work(0)
+    assert len(store.trims) == 1
+
+
+@pytest.mark.parametrize("failure", [None, StoreSlowError("four answers took too long")])
+def test_what_the_last_settlements_have_not_written_is_written_or_noted_at_the_end(
+    store, clock, failure
+):
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    store.unwritten += keeper.unwritten("k")
+    keeper.work(0)
+    store.unwritten += store.written
+    store.written = []
+    assert keeper.wakes <= clock.monotonic()
+    store.failure = failure
+    keeper.leave()
+    waits = {"nonce": "nonce", "first": START, "last": None, "lost": 0}
+    assert (len(store.written), store.notes) == ((0, [waits]) if failure else (1, []))
+
+
+def test_at_its_end_a_worker_notes_that_no_record_waits_any_more(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    store.failure = StoreSlowError("four answers took too long")
+    keeper.work(0)
+    store.failure = None
+    keeper.leave()
+    assert [note["last"] for note in store.notes] == [None, START]
+
+
+def test_that_records_wait_is_noted_even_if_the_record_of_the_worker_is_not_written(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    clock.advance(BEAT_INTERVAL + 1)
+    store.failure = StoreSlowError("four answers took too long")
+    keeper.work(0)
+    assert [note["last"] for note in store.notes] == [None]
+
+
 def test_one_call_sends_one_batch_so_that_the_worker_can_claim_between_two(store, clock):
     keeper = make(store, clock)
     for number in range(120):
@@ -289,7 +338,7 @@ def test_one_call_sends_one_batch_so_that_the_worker_can_claim_between_two(store
 
 
 def test_a_store_that_is_too_slow_for_many_records_at_once_gets_fewer(store, clock):
-    keeper = make(store, clock)
+    keeper = make(store, clock, history_keep=0)  # nothing else is sent
     keeper.work(0)
     for number in range(120):
         keeper.taken_over(taken(f"k{number}"), EXPIRED)

@@ -35,15 +35,6 @@ class Gap:
     last: int | None = None
     lost: int = 0
 
-    def with_(self, other: "Gap") -> "Gap":
-        """This gap and a later one of the same worker as one."""
-        return Gap(
-            nonce=self.nonce,
-            first=min(self.first, other.first),
-            last=max(self.last or self.first, other.last or other.first),
-            lost=self.lost + other.lost,
-        )
-
     def note(self, *, user: str, host: str, program: str) -> AuditRecord:
         """The record of the gap in the audit trail."""
         about = {"nonce": self.nonce, "first": self.first, "last": self.last, "lost": self.lost}

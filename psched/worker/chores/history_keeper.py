@@ -25,13 +25,7 @@ from psched.core.history.protocol import (
     RunSelection,
 )
 from psched.core.history.recording import Recorder
-from psched.core.history.records import (
-    BEAT_INTERVAL,
-    AuditRecord,
-    Outcome,
-    RunRecord,
-    WorkerRecord,
-)
+from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row
 from psched.core.operations.pausing import earlier_failures
 from psched.core.store_protocol import ExpiredLease, Store
@@ -119,6 +113,7 @@ class HistoryKeeper:
         self._started = 0
         self._dropped = 0
         self._waiting: deque[RunRecord] = deque()
+        self._unwritten = store.unwritten if isinstance(store, HandsBackRecords) else deque()
         self._noted: Gap | None = None  # the note of the records that wait
         self._lost: Gap | None = None  # what has been dropped since then
         self._most = _BATCH
@@ -139,6 +134,7 @@ class HistoryKeeper:
         """When to call `work` again, seconds of the monotonic clock; inf if no call is needed."""
         if not self._kept:
             return inf
+        self._take_unwritten()  # soon, because they and their gap are lost if this worker is killed
         wakes = min(self._next_beat, 0.0 if self._waiting else inf)
         return max(wakes, self._not_before)
 
@@ -217,7 +213,7 @@ class HistoryKeeper:
     def leave(self) -> None:
         """Write the waiting records as far as time allows, and that this worker ends now."""
         if self._kept and self._started and self._store is not None:
-            self._try(self._write_last)
+            self._try(partial(self._write_last, self._store))
             self._try(partial(self._beat, self._store, 0, ended=0))
 
     def _work(self, busy: int) -> None:
@@ -228,16 +224,15 @@ class HistoryKeeper:
             self._next_beat = now if self._kept else now + BEAT_INTERVAL
         if not self._kept or self._store is None:
             return
-        if now >= self._next_beat:
-            self._beat(self._store, busy)
-            self._next_beat = now + BEAT_INTERVAL
         try:
-            self._write()
+            if now >= self._next_beat:
+                self._beat(self._store, busy)
+                self._next_beat = now + BEAT_INTERVAL
+            self._trim(self._store, now)  # first, because a record can be refused each time
+            self._write(self._store)
         except PschedError:
             self._note_those_that_wait(self._store)
             raise
-        self._note_those_that_are_lost(self._store)
-        self._trim(self._store, now)
 
     def _find_out(self) -> bool:
         """Whether the store keeps the run history; the first time, warn if it does not."""
@@ -290,29 +285,37 @@ class HistoryKeeper:
             self._waiting.append(record)
             return
         self._dropped += 1
-        lost = Gap(nonce=self._nonce, first=record.scheduled_time, last=record.last, lost=1)
-        self._lost = lost if self._lost is None else self._lost.with_(lost)
+        time = record.scheduled_time
+        lost = self._lost or Gap(nonce=self._nonce, first=time)
+        last = max(lost.last or 0, record.last)
+        self._lost = changed(lost, first=min(lost.first, time), last=last, lost=lost.lost + 1)
 
     def _take_unwritten(self) -> None:
         """Let the records that the store has not written with their settlements wait."""
-        if not isinstance(self._store, HandsBackRecords) or not self._store.unwritten:
+        if not self._unwritten:
             return
         # A settlement contains the earlier records of its key, which wait already.
         known = {id(record) for record in self._waiting}
-        while self._store.unwritten:
-            record = self._store.unwritten.popleft()
+        while self._unwritten:
+            record = self._unwritten.popleft()
             if id(record) not in known:
                 self._wait(record)
 
-    def _write(self) -> None:
-        """Write some of the records that wait.
+    def _write(self, store: KeepsHistory) -> None:
+        """Write some of the records that wait; if none is left, note which ones are lost.
 
         The others are written later, because the worker claims nothing meanwhile.
         """
-        store = self._store
         self._take_unwritten()
-        if not self._waiting or store is None:
-            return
+        if self._waiting:
+            self._write_some(store)
+        gap = self._lost or self._noted
+        if gap is not None and not self._waiting:
+            last = gap.first if gap.last is None else gap.last
+            self._note(store, changed(gap, last=last))
+            self._noted = self._lost = None
+
+    def _write_some(self, store: KeepsHistory) -> None:
         count = min(len(self._waiting), self._most)
         try:
             self._find_hosts(store)
@@ -340,26 +343,22 @@ class HistoryKeeper:
         gap = Gap(nonce=self._nonce, first=first)
         # The note is one statement, which a slow database takes rather than a transaction.
         with suppress(PschedError):
-            self._gateway.request_aside(partial(store.audit, [self._note(gap)]))
+            self._note(store, gap)
             self._noted = gap
 
-    def _note_those_that_are_lost(self, store: KeepsHistory) -> None:
-        """Note that no record waits any more, and which ones are lost."""
-        gap = self._lost or self._noted
-        if self._waiting or gap is None:
-            return
-        gap = changed(gap, last=gap.first if gap.last is None else gap.last)
-        self._gateway.request_aside(partial(store.audit, [self._note(gap)]))
-        self._noted = self._lost = None
+    def _note(self, store: KeepsHistory, gap: Gap) -> None:
+        note = gap.note(user="psched", host=self._recorder.host, program="psched-master")
+        self._gateway.request_aside(partial(store.audit, [note]))
 
-    def _note(self, gap: Gap) -> AuditRecord:
-        return gap.note(user="psched", host=self._recorder.host, program="psched-master")
-
-    def _write_last(self) -> None:
+    def _write_last(self, store: KeepsHistory) -> None:
         """Write the records that wait, for not much longer than the driver's timeout."""
         give_up_at = self._clock.monotonic() + self._settings.driver_timeout
-        while self._waiting and self._clock.monotonic() <= give_up_at:
-            self._write()
+        try:
+            self._write(store)
+            while self._waiting and self._clock.monotonic() <= give_up_at:
+                self._write(store)
+        finally:
+            self._note_those_that_wait(store)
 
     def _find_hosts(self, store: KeepsHistory) -> None:
         """Add the hosts of the workers whose leases this worker has taken over."""
