@@ -31,9 +31,10 @@ def refusal(path: Path, *, sticky: bool = False, owner: bool = True) -> str | No
         other, user = pwd.getpwuid(found.st_uid).pw_name, user_name()
     except (OSError, KeyError):
         return None
+    owners = "root" if user == "root" else f"root or {user}"
     return (
-        f"{path} belongs to user {other}, who could choose what user {user} runs; give it to root"
-        f" or {user}, or do this as user {other}"
+        f"{path} belongs to user {other}, who could choose what user {user} runs; give it to"
+        f" {owners}, or do this as user {other}"
     )
 
 

@@ -21,7 +21,8 @@ from psched.config import Config
 from psched.core import attempts
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
-from psched.core.history.protocol import KeepsHistory
+from psched.core.history.gaps import Gap
+from psched.core.history.protocol import HandsBackRecords, KeepsHistory
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
@@ -114,6 +115,28 @@ class Poller:
             return
         with suppress(PschedError):
             store.record([record])
+
+    def write_records(self, nonce: str) -> None:
+        """Write the records that the store has not written with their settlements.
+
+        If this fails, too, it is noted that they may be lost, and the next call tries again.
+
+        Args:
+            nonce: identifies the lease that was settled.
+        """
+        store: object = self.store
+        if not isinstance(store, HandsBackRecords) or not store.unwritten:
+            return
+        waiting = [*store.unwritten]
+        try:
+            store.record(waiting)
+            store.unwritten.clear()
+        except PschedError:
+            first = min(record.scheduled_time for record in waiting)
+            last = max(record.last for record in waiting)
+            gap = Gap(nonce=nonce, first=first, last=last, lost=len(waiting))
+            with suppress(PschedError):
+                store.audit([gap.note(self.recorder.host)])
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
         """Return the task of a leased row; None if there is nothing to run, or the lease was lost.
@@ -268,6 +291,7 @@ class _CallersLease(Holder):
         )
         endings = [ending, *self._ending_of_schedule()]
         results = poller.send(lambda: self._settler.settle(poller.store, endings))
+        poller.write_records(row.owner or "")
         # If the lease was lost before, the result DONE is not trusted: the store answers DONE for
         # every row that does not exist, as if this settlement had removed the row.
         done = results[row.key] is Settled.DONE and not self._lost

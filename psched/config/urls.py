@@ -69,8 +69,15 @@ _TLS_OPTIONS = {
 options in a url that concern TLS."""
 
 
-_FILE_OPTIONS = ("timeout", "isolation_level", "detect_types", "check_same_thread")
-"""Options of Python's SQLite driver; those of SQLite itself need a ``file:``, which is refused."""
+_FILE_OPTIONS = (
+    "timeout",
+    "isolation_level",
+    "detect_types",
+    "check_same_thread",
+    "cached_statements",
+    "uri",
+)
+"""Options of SQLAlchemy for SQLite; those of SQLite itself need a ``file:``, which is refused."""
 
 
 class Url(Kind):

@@ -105,8 +105,8 @@ def describe_programs(settings: Config) -> str:
         return f"rows may run any program as user {user}: {why}"
     if allowed is False:
         why = ""
-        if settings.exec or settings.script:
-            why = ", because one handler serves every type" if settings.exec_type is None else ""
+        if settings.exec_type is None and (settings.exec or settings.script):
+            why = ", because one handler serves every type"
         elif settings.exec_type is None:
             why = f", because others than user {user} may add rows; set it to on, or to a list"
         return f"rows cannot choose a program: exec_type is off{why}"

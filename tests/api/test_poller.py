@@ -14,6 +14,7 @@ from psched import (
     StoreUnavailableError,
     Task,
 )
+from psched.core.history.gaps import GAP, ranges
 from psched.core.history.protocol import RunSelection
 from psched.core.model import Occurrence
 from support.stores import make_store
@@ -400,6 +401,20 @@ class TestRecords:
     @pytest.fixture
     def records(self, schedules, sql):  # noqa: ARG002  # not on Redis
         return lambda: [*schedules._store.runs(RunSelection(key="k"))][::-1]
+
+    def test_one_that_is_refused_is_noted_and_written_with_the_next(self, schedules, records, sql):
+        for key in "kl":
+            schedules.push(key, "t", at=HOUR)
+        task, other = schedules.poll(), schedules.poll()
+        sql("ALTER TABLE {table}_runs RENAME TO {table}_away")
+        task.finish()
+        sql("ALTER TABLE {table}_away RENAME TO {table}_runs")
+        assert records() == []
+        gaps = [change for change in schedules.audit("") if change.action == GAP]
+        assert ranges(gaps, (), 0) == [(task.scheduled_time, task.scheduled_time)]
+        other.finish()
+        [record] = records()
+        assert record.outcome == "finished"
 
     @pytest.mark.parametrize(
         ("end", "expected"),

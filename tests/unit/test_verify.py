@@ -524,7 +524,7 @@ class TestRecordsThatWereNotWritten:
     def test_the_last_note_of_a_worker_counts_and_an_open_one_until_it_was_seen_last(self):
         def note(nonce, first, last=None, lost=0, time=NOON):
             gap = Gap(nonce=nonce, first=first, last=last, lost=lost)
-            return changed(gap.note(user="u", host="h", program="p"), time=time * 1000)
+            return changed(gap.note("h"), time=time * 1000)
 
         workers = [
             WorkerRecord(nonce=nonce, host="h", pid=1, number=0, generation=1, slots=1, busy=0,

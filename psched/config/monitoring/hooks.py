@@ -345,10 +345,12 @@ def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
                 read_password(hook.secret_file)
             except InvalidValueError as error:
                 yield f"{name}: secret_file: {error}"
-        if program is not None and (path := which(program)) is None:
-            yield f"{name}: {program} is not on this host, or not executable"
-        elif program is not None and (reason := refusal_of_file(Path(path or ""), owner=False)):
-            yield f"{name}: {reason}"
+        if program is not None:
+            reason: str | None = f"{program} is not on this host, or not executable"
+            if path := which(program):
+                reason = refusal_of_file(Path(path), owner=False)
+            if reason is not None:
+                yield f"{name}: {reason}"
 
 
 def undefined_hooks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

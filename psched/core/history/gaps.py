@@ -35,11 +35,11 @@ class Gap:
     last: int | None = None
     lost: int = 0
 
-    def note(self, *, user: str, host: str, program: str) -> AuditRecord:
-        """The record of the gap in the audit trail."""
+    def note(self, host: str) -> AuditRecord:
+        """The record of the gap in the audit trail; the host is that of the worker."""
         about = {"nonce": self.nonce, "first": self.first, "last": self.last, "lost": self.lost}
         return AuditRecord(
-            key="", action=GAP, user=user, host=host, program=program, after=json.dumps(about)
+            key="", action=GAP, user="psched", host=host, program="psched", after=json.dumps(about)
         )
 
 
@@ -58,7 +58,7 @@ def ranges(
     written = set()
     for note in notes:
         gap = values(note.after)
-        nonce, first, last = gap.get("nonce"), gap.get("first"), gap.get("last")
+        nonce, first, last = str(gap.get("nonce")), gap.get("first"), gap.get("last")
         if not isinstance(first, int):
             continue
         if isinstance(last, int):
@@ -66,6 +66,6 @@ def ranges(
             if gap.get("lost"):
                 found.append((first, last))
         elif nonce not in written:
-            gone = seen.get(str(nonce), (note.time or 0) // 1000) + _GONE
+            gone = seen.get(nonce, (note.time or 0) // 1000) + _GONE
             found.append((first, inf if gone > now else gone))
     return found

@@ -162,8 +162,8 @@ class KeepsHistory(Protocol):
 
 
 @runtime_checkable
-class HandsBackRecords(Protocol):
-    """A capability of a store with the capability `KeepsHistory`: it drops few records."""
+class HandsBackRecords(KeepsHistory, Protocol):
+    """A store with the capability `KeepsHistory` that drops few records."""
 
     unwritten: deque[RunRecord]
     """The records of settlements that were applied without them, the oldest first.

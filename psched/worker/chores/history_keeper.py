@@ -347,8 +347,7 @@ class HistoryKeeper:
             self._noted = gap
 
     def _note(self, store: KeepsHistory, gap: Gap) -> None:
-        note = gap.note(user="psched", host=self._recorder.host, program="psched-master")
-        self._gateway.request_aside(partial(store.audit, [note]))
+        self._gateway.request_aside(partial(store.audit, [gap.note(self._recorder.host)]))
 
     def _write_last(self, store: KeepsHistory) -> None:
         """Write the records that wait, for not much longer than the driver's timeout."""
