@@ -338,7 +338,7 @@ def test_one_call_sends_one_batch_so_that_the_worker_can_claim_between_two(store
 
 
 def test_a_store_that_is_too_slow_for_many_records_at_once_gets_fewer(store, clock):
-    keeper = make(store, clock, history_keep=0)  # nothing else is sent
+    keeper = make(store, clock)
     keeper.work(0)
     for number in range(120):
         keeper.taken_over(taken(f"k{number}"), EXPIRED)

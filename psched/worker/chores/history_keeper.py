@@ -209,6 +209,7 @@ class HistoryKeeper:
         if self._clock.monotonic() < self._not_before:
             return
         self._try(partial(self._work, busy))
+        self._try(self._trim)  # also if a record is refused each time
 
     def leave(self) -> None:
         """Write the waiting records as far as time allows, and that this worker ends now."""
@@ -228,7 +229,6 @@ class HistoryKeeper:
             if now >= self._next_beat:
                 self._beat(self._store, busy)
                 self._next_beat = now + BEAT_INTERVAL
-            self._trim(self._store, now)  # first, because a record can be refused each time
             self._write(self._store)
         except PschedError:
             self._note_those_that_wait(self._store)
@@ -378,8 +378,11 @@ class HistoryKeeper:
         for _ in range(count):
             self._waiting.popleft()
 
-    def _trim(self, store: KeepsHistory, now: float) -> None:
+    def _trim(self) -> None:
         """Delete old records, and the records of a few keys that have too many."""
+        store, now = self._store, self._clock.monotonic()
+        if not self._kept or store is None:
+            return
         for key in [*self._keys][:_KEYS_PER_TICK]:
             del self._keys[key]
             keep = self._settings.history_keep_per_key
