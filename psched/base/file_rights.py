@@ -60,9 +60,16 @@ def only_mine(path: Path) -> bool:
     everybody may create files is not: whoever creates a journal there changes a database.
     """
     try:
-        return all(map(_is_private_chain, (path.absolute(), Path(os.path.realpath(path)))))
+        for file in (path.absolute(), Path(os.path.realpath(path))):
+            found = [place for place in (file, *file.parents) if place.exists()]
+            # The file and its folder, or the folder in which it will be made. Those above matter,
+            # because whoever may rename one of them can put another file at this path.
+            strict = 2 if found[0] == file else 1
+            if not all(_is_private(each, sticky=at >= strict) for at, each in enumerate(found)):
+                return False
     except OSError:
         return False
+    return True
 
 
 def user_name() -> str:
@@ -74,15 +81,7 @@ def user_name() -> str:
         return str(number)
 
 
-def _is_private_chain(path: Path) -> bool:
-    found = [place for place in (path, *path.parents) if place.exists()]
-    # The file and its folder, or the folder in which it will be made. Those above matter, because
-    # whoever may rename one of them can put another file at this path.
-    strict = 2 if found[0] == path else 1
-    return all(_is_private(place, sticky=at >= strict) for at, place in enumerate(found))
-
-
-def _is_private(path: Path, *, sticky: bool = False) -> bool:
+def _is_private(path: Path, *, sticky: bool) -> bool:
     found = path.stat()
     if found.st_uid not in (0, os.geteuid()):
         return False
