@@ -52,7 +52,10 @@ def test_a_configuration_that_everybody_may_write_or_replace_is_refused(
 @pytest.mark.parametrize("place", ["config/psched.yml", "config"])
 def test_one_of_another_user_is_refused_but_not_one_of_nobody_here(tmp_path, file, place):
     os.chown(tmp_path / place, NOBODY, 0)
-    assert f"{tmp_path / place} belongs to user nobody, who could choose" in problem(file)
+    assert problem(file).endswith(
+        f"{tmp_path / place} belongs to user nobody, who could choose what user root runs; give it"
+        " to root, or do this as user nobody"
+    )
     os.chown(tmp_path / place, NO_ACCOUNT, 0)  # as if it were mounted into a container
     assert load(file, environ={}).origin == file
 
