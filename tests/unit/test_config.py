@@ -1108,7 +1108,10 @@ def test_a_credential_cannot_lead_out_of_its_folder(tmp_path):
         ("sqlite://data/jobs.db", "sqlite:////cwd/data/jobs.db"),
         ("sqlite:///jobs.db", "sqlite:////cwd/jobs.db"),
         ("sqlite:///jobs.db?timeout=3", "sqlite:////cwd/jobs.db?timeout=3"),
-        ("sqlite:///x.db?uri=1&cached_statements=9", "sqlite:////cwd/x.db?uri=1&cached_statements=9"),
+        (
+            "sqlite:///x.db?uri=1&cached_statements=9",
+            "sqlite:////cwd/x.db?uri=1&cached_statements=9",
+        ),
         ("sqlite:////var/my jobs@1.db", "sqlite:////var/my jobs@1.db"),
         ("sqlite+pysqlite:///jobs.db", "sqlite+pysqlite:////cwd/jobs.db"),
     ],
