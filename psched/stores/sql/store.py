@@ -167,7 +167,7 @@ class SqlStore(AlertStore[Statements]):
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row and write records, as `ReplacesAndRecords` describes."""
         statement, values = self._sql.replace, self._replace_values(seen, new)
-        return self._replace_and_record(statement, values, records)
+        return self._apply_and_record(statement, values, records, together=True)
 
     @override
     def delete(self, key: str) -> bool:

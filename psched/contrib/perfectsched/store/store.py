@@ -199,7 +199,7 @@ class PerfectSchedStore(OutputStore[Statements]):
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row and write records, as `ReplacesAndRecords` describes; see `replace`."""
         request = self._replacement(seen, new)
-        return request is not None and self._replace_and_record(*request, records)
+        return request is not None and self._apply_and_record(*request, records, together=True)
 
     @override
     def delete(self, key: str) -> bool:

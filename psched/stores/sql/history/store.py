@@ -376,19 +376,37 @@ class HistoryStore(TableStore[S]):
         return result
 
     def _apply_and_record(
-        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
+        self,
+        statement: TextClause,
+        values: Mapping[str, Any],
+        records: Sequence[RunRecord],
+        *,
+        together: bool = False,
     ) -> bool:
         """Send a statement that changes one row, and write records if it has changed the row.
 
-        If the database refuses the records, the row is changed without them.
+        Args:
+            statement: the statement.
+            values: its values.
+            records: the records.
+            together: whether an error is raised if the database refuses the records. Otherwise, the
+                row is changed without them.
 
         Returns:
             Whether the row was changed; if not, no record was written.
         """
+
+        def work(connection: Connection, insert: InsertRecords) -> bool:
+            applied = raw_execute.count(connection, statement, values) > 0
+            if applied:
+                insert(connection, records)
+            return applied
+
         recorded = self._problem is None and bool(records)
+        if recorded and together:
+            return self._connector.transact(lambda c: work(c, self._insert_records), patient=False)
         skips = any(record.outcome is None for record in records)
         if recorded and (skips or not self._refusals.paused):
-            work = _changing_one(statement, values, records)
             applied = self._write_and_record(work, skips=skips)
             if applied is not None:
                 return applied
@@ -396,19 +414,6 @@ class HistoryStore(TableStore[S]):
         if recorded and applied:
             self._leave_unwritten(records)
         return applied
-
-    def _replace_and_record(
-        self, statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
-    ) -> bool:
-        """Send a statement that changes one row, and write records if it has changed the row.
-
-        Returns:
-            Whether the row was changed; if not, no record was written.
-        """
-        if self._problem is not None or not records:
-            return self._write(statement, values) > 0
-        work = _changing_one(statement, values, records)
-        return self._connector.transact(lambda c: work(c, self._insert_records), patient=False)
 
     def _leave_unwritten(self, records: Sequence[RunRecord]) -> None:
         """Keep records that were not written with what they are about."""
@@ -424,20 +429,6 @@ class HistoryStore(TableStore[S]):
         """
         if self._problem is not None and (problem := self.history_problem()) is not None:
             raise SchemaError(problem)
-
-
-def _changing_one(
-    statement: TextClause, values: Mapping[str, Any], records: Sequence[RunRecord]
-) -> Callable[[Connection, InsertRecords], bool]:
-    """What sends a statement that changes one row, and inserts records if it has changed it."""
-
-    def work(connection: Connection, insert: InsertRecords) -> bool:
-        applied = raw_execute.count(connection, statement, values) > 0
-        if applied:
-            insert(connection, records)
-        return applied
-
-    return work
 
 
 class Pages(Iterator[T], Generic[T]):
