@@ -65,7 +65,7 @@ def marked() -> Iterator[None]:
 
 
 class Search:
-    """Kills what the tasks of dead masters leave, as long as processes of those masters live.
+    """Kills what the tasks of dead masters leave, as long as workers of those masters live.
 
     Args:
         clock: measures the time between two steps.
@@ -90,23 +90,24 @@ class Search:
 
 
 def _outlives_its_master() -> bool:
-    """Whether a process of a dead master lives, other than what its tasks have started."""
+    """Whether a worker of a dead master lives."""
     with suppress(OSError):
-        titles = {int(name): _title(int(name)) for name in os.listdir("/proc") if name.isdecimal()}
-        masters = {pid for pid, title in titles.items() if title.startswith(b"psched master")}
-        adopters = _above() - masters - {os.getpid()}
-        for pid in {pid for pid in titles if titles[pid].startswith(b"psched ")} - masters:
-            with suppress(OSError):
-                if tree.parent(pid) in adopters:
-                    return True
+        # Workers of this master, and of one in whose task this master runs, have their master.
+        above = _above() - {os.getpid()}
+        adopters = {each for each in above if not _is_titled(each, b"psched master")}
+        return any(
+            _is_titled(int(name), b"psched worker ") and tree.parent(int(name)) in adopters
+            for name in os.listdir("/proc")
+            if name.isdecimal()
+        )
     return False
 
 
-def _title(pid: int) -> bytes:
+def _is_titled(pid: int, title: bytes) -> bool:
     try:
-        return tree.read(f"/proc/{pid}/cmdline")
+        return tree.read(f"/proc/{pid}/cmdline").startswith(title)
     except OSError:  # the process has ended
-        return b""
+        return False
 
 
 def kill(timeout: float = _KILL_TIMEOUT) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,21 @@ def suspended_worker_that_outlives_its_master():
 
 def test_what_a_suspended_worker_of_a_dead_master_leaves_later_is_killed_then():
     assert isolated(suspended_worker_that_outlives_its_master) == [[[True, False]] * 3, True]
+
+
+def search_beside_a_daemon_of_psched():
+    script = """exec bash -c "exec -a 'psched web --url …' sleep 1000" """
+    daemon = orphan("pid", mark(os.getpid(), tree.start_time(os.getpid())), script)
+    wait_until(lambda: tree.read(f"/proc/{daemon}/cmdline")[:10] == b"psched web", what="its title")
+    search = leftover_processes.Search(ManualClock())
+    search.step()
+    is_alive = tree.alive(daemon)
+    kill(daemon)
+    return search.wakes, is_alive
+
+
+def test_the_search_is_over_although_commands_of_psched_run_as_daemons():
+    assert isolated(search_beside_a_daemon_of_psched) == [inf, True]
 
 
 def marked_for_a_while():
