@@ -52,6 +52,9 @@ _PAUSE = 0.25
 """Seconds between two steps of `Search`. A lease timer fires more than a second before the end of
 the lease, and by then the processes must be killed."""
 
+_HOLDERS = b"psched worker ", b"psched fork ser", b"psched runner"
+"""The names of the processes whose descendants are not orphans yet; the kernel cuts names off."""
+
 
 @contextmanager
 def marked() -> Iterator[None]:
@@ -90,22 +93,22 @@ class Search:
 
 
 def _outlives_its_master() -> bool:
-    """Whether a worker of a dead master lives."""
+    """Whether a worker of a dead master lives, or one of its processes that end after it."""
     with suppress(OSError):
         # Workers of this master, and of one in whose task this master runs, have their master.
         above = _above() - {os.getpid()}
-        adopters = {each for each in above if not _is_titled(each, b"psched master")}
+        adopters = {each for each in above if not _is_named(each, b"psched master")}
         return any(
-            _is_titled(int(name), b"psched worker ") and tree.parent(int(name)) in adopters
-            for name in os.listdir("/proc")
-            if name.isdecimal()
+            _is_named(pid, *_HOLDERS) and tree.alive(pid) and tree.parent(pid) in adopters
+            for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
         )
     return False
 
 
-def _is_titled(pid: int, title: bytes) -> bool:
+def _is_named(pid: int, *names: bytes) -> bool:
+    """Whether a process has a title that begins so; also while it ends, and still has children."""
     try:
-        return tree.read(f"/proc/{pid}/cmdline").startswith(title)
+        return tree.read(f"/proc/{pid}/comm").startswith(names)
     except OSError:  # the process has ended
         return False
 

@@ -116,16 +116,16 @@ class OomScore:
         self._file: int | None = None
         with suppress(OSError), open(_OOM_SCORE, encoding="ascii") as file:  # noqa: PTH123  # loads less
             self._first = int(file.read())
+            # The file belongs to root while this process is hidden, see `secrecy`. An open file can
+            # still be written to. So other processes of the user can read this one only while the
+            # file is opened: some microseconds at its beginning.
+            hidden = os.stat(_OOM_SCORE).st_uid != os.geteuid()  # noqa: PTH116  # loads less
+            if hidden:
+                allow_dump(allowed=True)
             try:
                 self._file = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
-            except PermissionError:
-                # The file belongs to root while this process is hidden, see `secrecy`. An open file
-                # can still be written to. So other processes of the user can read this one only
-                # while the file is opened: some microseconds at its beginning.
-                allow_dump(allowed=True)
-                try:
-                    self._file = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
-                finally:
+            finally:
+                if hidden:
                     allow_dump(allowed=False)
 
     def exceed(self, by: int) -> None:

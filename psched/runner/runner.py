@@ -375,18 +375,22 @@ class Runner:
         with suppress(OSError):
             self._streams.use(RAW)
         self._log.follow()
-        failed = False
         try:
             self._begin()
-            answer = self._judge(question)
         except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
-            failed, answer = True, {"failed": described(error)}
+            # The trigger is asked nevertheless: a fault of it would set the schedule aside.
+            _log.error("after_fork raised %s", described(error))
+        last = True
+        try:
+            answer = self._judge(question)
+            last = not _is_clean()
+        except BaseException as error:  # noqa: BLE001  # as above
+            answer = {"failed": described(error)}
         if os.getpid() != self._process:
             # This process is a child that the trigger has forked. It exits, because it must not
             # send an answer.
             sys.exit()
         flush_output()
-        last = failed or not _is_clean()
         self._link.deliver({**answer, "last": last})
         return not last
 

@@ -148,7 +148,8 @@ def test_what_a_suspended_worker_of_a_dead_master_leaves_later_is_killed_then():
 
 
 def search_beside_a_daemon_of_psched():
-    script = """exec bash -c "exec -a 'psched web --url …' sleep 1000" """
+    title = "from psched.process.kernel import set_title; set_title('web --url …')"
+    script = f"""exec {sys.executable} -c "{title}; import time; time.sleep(1000)" """
     daemon = orphan("pid", mark(os.getpid(), tree.start_time(os.getpid())), script)
     wait_until(lambda: tree.read(f"/proc/{daemon}/cmdline")[:10] == b"psched web", what="its title")
     search = leftover_processes.Search(ManualClock())

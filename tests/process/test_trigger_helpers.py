@@ -1,5 +1,6 @@
 """Triggers of users' own that do what no trigger should: only their own rows suffer from it."""
 
+import errno
 import json
 import logging
 import math
@@ -13,6 +14,7 @@ from textwrap import dedent
 import pytest
 
 from psched.app import make_store
+from psched.application import Dispatch
 from psched.base.errors import StoreUnavailableError
 from psched.config import from_mapping
 from psched.core.model import QUARANTINED, WAITING, Row
@@ -128,7 +130,7 @@ TRIGGERS = """
 class Scene:
     """A lease loop over a real SQLite database, with real runners."""
 
-    def __init__(self, **settings):
+    def __init__(self, hooks=None, **settings):
         Path("wild_triggers.py").write_text(dedent(TRIGGERS))
         given = {
             "url": "sqlite:///psched.db",
@@ -137,7 +139,7 @@ class Scene:
             "load_path": str(Path.cwd()),
             **settings,
         }
-        self.bench = Bench(HANDLERS, **given)
+        self.bench = Bench(HANDLERS, hooks=hooks, **given)
         self.store = make_store(from_mapping(given))
         self.store.init()
         self.loop = make_lease_loop(
@@ -236,6 +238,24 @@ def test_a_trigger_that_misbehaves_is_quarantined_and_nothing_else_suffers(how, 
 )
 def test_what_a_trigger_leaves_behind_is_killed_and_its_answer_counts(how):
     assert isolated(beside_a_wild_one, how) == [WAITING, ""]
+
+
+class BrokenHooks(Dispatch):
+    """Needs what is away."""
+
+    def after_fork(self):
+        raise OSError(errno.ECONNREFUSED, "no database")
+
+
+def with_a_hook_that_raises():
+    scene = Scene(BrokenHooks())
+    scene.add("good", "Hourly", next_time=int(CLOCK.wall()) - 60, type_="unknown")
+    scene.until(lambda: scene.row("good").reason)
+    return scene.row("good").status, scene.row("good").reason
+
+
+def test_a_hook_that_raises_costs_tasks_an_attempt_and_triggers_nothing():
+    assert isolated(with_a_hook_that_raises)[0] == WAITING
 
 
 def beside_ten_that_hang(how):
