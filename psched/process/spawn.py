@@ -5,13 +5,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ExtensionFileLoader
-from pathlib import Path
 
 from psched.base.texts import traceback_of, visible
-from psched.process import kernel
+from psched.process import kernel, tree
 from psched.process.inheritance import module_of
 from psched.process.link import Link
 from psched.process.signals import forget_handlers
@@ -20,10 +19,6 @@ CRASHED = 70
 """Exit status of a child whose main function raised an exception (sysexits.h: EX_SOFTWARE)."""
 
 _HIGHEST = 255
-
-_FLAGS, _ENDING = 6, 4
-"""The place of a thread's flags after its name in /proc, and the flag PF_EXITING: the kernel lists
-a thread for a moment after pthread_join(3) has returned."""
 
 _launched = False
 
@@ -129,12 +124,12 @@ def threads() -> int:
 def _lasting_threads() -> dict[int, str]:
     """The threads of this process, but for those that are ending; the name of each, by its id."""
     found = {}
-    for number in os.listdir("/proc/self/task"):
+    for number in map(int, os.listdir("/proc/self/task")):
         with suppress(OSError):  # it has ended
-            text = Path(f"/proc/self/task/{number}/stat").read_text()
-            name, _, rest = text.partition("(")[2].rpartition(")")
-            if not int(rest.split()[_FLAGS]) & _ENDING:
-                found[int(number)] = name
+            # The kernel lists a thread for a moment after pthread_join(3) has returned.
+            if not tree.ending(number):
+                name = tree.read(f"/proc/self/task/{number}/comm")
+                found[number] = name.decode(errors="replace").strip()
     return found
 
 
@@ -200,7 +195,7 @@ def inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
     return found
 
 
-def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
+def blank(descriptors: Collection[tuple[int, bool]]) -> None:
     """Replace inherited descriptors by ones that cannot be used; standard input by /dev/null.
 
     A child calls this, because the parent's links must not stay open in the child: the other sides
@@ -209,20 +204,21 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
     objects that own the descriptors. If a new file got the number of a closed descriptor, the
     destructor of such an object would write to the new file.
     """
-    # A descriptor with O_PATH can be neither read nor written: what uses it by mistake fails.
-    # SQLite, for example, would take /dev/null for an empty database.
-    for flags in os.O_PATH, os.O_RDWR:  # one at a time, because only one more may be left
-        fresh = os.open(os.devnull, flags | os.O_CLOEXEC)
-        for number, inheritable in descriptors:
-            if (number == 0) is not (flags == os.O_RDWR):
-                continue
-            try:
-                os.dup2(fresh, number, inheritable)
-            except OSError:
-                # The limit for descriptors was lowered below this number after the descriptor had
-                # been opened. Close it, because no new file can get a number above the limit.
-                os.close(number)
-        os.close(fresh)
+    # Such a descriptor can be neither read nor written: what uses it by mistake fails. SQLite, for
+    # example, would take /dev/null for an empty database.
+    unusable = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
+    for number, inheritable in descriptors:
+        try:
+            os.dup2(unusable, number, inheritable)
+        except OSError:
+            # The limit for descriptors was lowered below this number after the descriptor had been
+            # opened. Close the descriptor, because no new file can get a number above the limit.
+            os.close(number)
+    os.close(unusable)  # before the next one is opened: no more may be left
+    if 0 in dict(descriptors):
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, 0)
+        os.close(null)
 
 
 def flush_output() -> None:

@@ -134,6 +134,16 @@ def lives(pid: int, start: int) -> bool:
     return not is_ending or int(state[17]) > 1
 
 
+def ending(thread: int) -> bool:
+    """Whether a thread has ended, or is about to.
+
+    Raises:
+        OSError: /proc cannot be read.
+    """
+    state = _stat(thread)
+    return state is None or bool(int(state[6]) & _EXITING)
+
+
 def start_time(pid: int) -> int | None:
     """When a process was started, in clock ticks since boot; None if the process does not exist.
 

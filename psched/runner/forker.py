@@ -133,19 +133,18 @@ class Forker:
         error: int | None = errno.EMFILE
         # A module that handlers import might start a thread after each fork, even in this process.
         # If there is a second thread, nothing is forked.
-        refused: str | None = ""
+        refused = None
         try:
             prepare()
-            refused = None
         except RuntimeError as failed:
-            refused = brief(str(failed))
+            places, refused = (), brief(str(failed))
         except OSError as failed:
-            error = failed.errno
+            places, error = (), failed.errno
         # The loop writes as little memory as possible, because each page that is written between
         # two forks is copied.
         # The links come first, and then the pipes for the output, if there are any.
         pipes: Sequence[int | None] = ends[len(places) :] or [None] * len(places)
-        for place, end, pipe in zip(places, ends, pipes, strict=False) if refused is None else ():
+        for place, end, pipe in zip(places, ends, pipes, strict=False):
             try:
                 born.append(fork(partial(self._live, server, place, end, pipe, ends)))
             except OSError as failed:
@@ -154,7 +153,7 @@ class Forker:
         for end in ends:
             os.close(end)
         self._alive.update((pid, True) for pid in born)
-        return {"born": born, "error": error, "refused": refused or None}
+        return {"born": born, "error": error, "refused": refused}
 
     def _live(
         self, server: int, place: int, own: int, pipe: int | None, ends: Sequence[int]

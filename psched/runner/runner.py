@@ -334,12 +334,27 @@ class Runner:
 
     def _raised_by(self, task: Task, assignment: Mapping[str, Any]) -> BaseException | None:
         """Call the handler of a task; return what it has raised."""
+        is_called = False
         try:
             self._begin()
-            self._call(task, assignment)
+            handler = self._find(task.type)
+            if handler is None:
+                raise LoadError(
+                    f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
+                )
+            is_called = True
+            call_handler(
+                handler,
+                task,
+                assignment,
+                offer_kill=self._stop.offer,
+                run_awaitable=partial(run_in_loop, stop=self._stop),
+            )
         except BaseException as error:
             if os.getpid() != self._process:
                 raise
+            if not is_called and lacks_room(error):
+                return NoRoomError(text_of(error))
             return error
         return None
 
@@ -401,12 +416,7 @@ class Runner:
             if (numpy := sys.modules.get("numpy.random")) is not None:
                 with suppress(TypeError):  # the user has replaced its generator
                     numpy.seed()
-            try:
-                self._hooks.after_fork()
-            except (OSError, RuntimeError) as error:
-                if lacks_room(error):
-                    raise NoRoomError(text_of(error)) from error
-                raise
+            self._hooks.after_fork()
             self._has_begun = True
 
     def _leave(self) -> None:
@@ -417,25 +427,6 @@ class Runner:
             self._exit.end(self._stop)
         except BaseException as error:  # noqa: BLE001  # an exit function may raise anything
             failed(error, "the end of a process of tasks")
-
-    def _call(self, task: Task, assignment: Mapping[str, Any]) -> None:
-        try:
-            handler: Any = self._find(task.type)
-        except LoadError as error:
-            if lacks_room(error):
-                raise NoRoomError(text_of(error)) from error
-            raise
-        if handler is None:
-            raise LoadError(
-                f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
-            )
-        call_handler(
-            handler,
-            task,
-            assignment,
-            offer_kill=self._stop.offer,
-            run_awaitable=partial(run_in_loop, stop=self._stop),
-        )
 
 
 def _is_clean() -> bool:

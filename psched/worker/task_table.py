@@ -36,10 +36,8 @@ _SHORTEST_WAIT = 1.0
 """Seconds until a task is started again that found no room for its process; each further time twice
 as many, but no more than ``retry_wait``."""
 
-_MOST_DOUBLINGS = 32
-
 _MOST_REFUSED = 1000
-"""The most occurrences of which is known how often they found no room. Others may have run them."""
+"""The most occurrences for which it is known that they found no room. Others may have run them."""
 
 _PLACES = {"raw": RAW, "none": NONE}
 """For the values of the setting ``output`` by which nothing is collected: where the output goes."""
@@ -101,8 +99,8 @@ class TaskTable:
         self.no_forks = FaultLog("cannot fork", _log, clock)
         self.no_fork: str | None = None
         self._tasks: dict[str, RunningTask] = {}
-        # How often in a row each occurrence found no room for its process.
-        self._refused: dict[Occurrence, int] = {}
+        # How long each occurrence has waited last that found no room for its process.
+        self._refused: dict[Occurrence, float] = {}
         self._lent: dict[str, RunningTask] = {}
         self.lent: Mapping[str, RunningTask] = self._lent
         self._pool = pool
@@ -434,15 +432,14 @@ class TaskTable:
 
     def _handle_end(self, task: RunningTask, message: Mapping[str, Any]) -> None:
         """Act on the message with which a runner tells the end of a task."""
-        refused = self._refused.pop(task.occurrence, 0)
+        waited = self._refused.pop(task.occurrence, 0)
         if "quarantine" in message:
             task.decided(Quarantine(message["quarantine"]))
         if "no_room" in message:
             if len(self._refused) >= _MOST_REFUSED:
                 self._refused.clear()
-            self._refused[task.occurrence] = refused + 1
-            longest = max(_SHORTEST_WAIT, task.definition.settings.retry_wait)
-            wait = min(_SHORTEST_WAIT * 2 ** min(refused, _MOST_DOUBLINGS), longest)
+            wait = max(_SHORTEST_WAIT, min(2 * waited, task.definition.settings.retry_wait))
+            self._refused[task.occurrence] = wait
             task.decided(Release(wait, f"no room for a process: {message['no_room']}"))
         told = EndReport.of_message(message) if "done" in message else EndReport()
         self._end(task, message.get("done"), told)
