@@ -12,9 +12,8 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,9 +26,8 @@ _COMPANION = re.compile(r"-(wal|shm|journal)$")
 
 _SQLITE = b"SQLite format 3\0"
 
-_FARTHEST, _MOST = 16, 500
-"""The most references between a module and what it has opened, and the most objects that are
-examined at one distance, if the module is to be named."""
+_MOST = 10_000
+"""The most references of one object that are followed if a module is to be named."""
 
 
 class _Open(NamedTuple):
@@ -72,9 +70,11 @@ class UserDescriptors:
         Call this after a fork: what a library closes in its own fork handler is not named.
         """
         still = [each for each in _all_open() if each in self._opened]
-        paths = {each.number: each.path for each in still}
-        for number, what in _not_shared(still).items():
-            module = _module_of(number, paths[number])
+        if not (lost := _not_shared(still)):
+            return
+        modules = _modules_of({each.number: each.path for each in still})
+        for number, what in lost.items():
+            module = modules.get(number)
             opener = f"the module {module!r} has opened" if module else "was opened at import"
             yield (
                 f"descriptor {number}, {what}, {opener}: tasks find it closed; open it in the task,"
@@ -146,43 +146,43 @@ def _address(number: int) -> str:
     return f"{word} {':'.join(map(str, parts))}" if address else "without an address"
 
 
-def _module_of(number: int, path: str) -> str | None:
-    """The module whose variables lead to the object that has a descriptor; None if none do."""
+def _modules_of(paths: Mapping[int, str]) -> dict[int, str]:
+    """The modules whose variables lead to the objects that have descriptors, as far as known."""
     sqlite3 = sys.modules.get("sqlite3")
-    found = []
-    # Garbage collection does not know some objects that refer to no others, such as of epoll.
-    variables = (vars(module).values() for name, module in _modules() if _is_users(name))
-    for each in chain(gc.get_objects(), *variables):
+    found: dict[int, str] = {}
+    for each, module in reachable():
         # Only classes are asked for what they have: an object of a user's can do anything.
         kind = type(each)
         with suppress(Exception):
             if sqlite3 is not None and issubclass(kind, sqlite3.Connection):
-                files = each.execute("pragma database_list")
-                found += [each for _, _, file in files if file == _COMPANION.sub("", path)]
-            elif kind is not type and hasattr(kind, "fileno") and each.fileno() == number:
-                found.append(each)
-    return module_of(found)
+                files = {file for _, _, file in each.execute("pragma database_list")}
+                for number, path in paths.items():
+                    if _COMPANION.sub("", path) in files:
+                        found.setdefault(number, module)
+            elif kind is not type and hasattr(kind, "fileno"):
+                found.setdefault(each.fileno(), module)
+    return found
 
 
-def module_of(wave: list[Any]) -> str | None:
-    """The module whose variables lead to one of some objects by the fewest references.
+def reachable() -> Iterator[tuple[Any, str]]:
+    """Yield objects to which variables of users' modules lead, each with the module's name.
 
-    Of several, it is the first that was loaded. Python's modules and psched's do not count.
+    What fewer references lead to comes first, and of several modules the one that was loaded first.
     """
-    modules = {id(vars(module)): name for name, module in _modules()}
-    seen = {id(modules)}
-    for _ in range(_FARTHEST):
-        here = {*map(id, wave)}
-        for number, name in modules.items():
-            if number in here and _is_users(name):
-                return name
-        seen |= here | {id(wave)}
-        # What refers to the variables of a module is no part of the way. And if there are many
-        # objects, they refer to a class or the like, which says nothing.
-        within = [each for each in wave if id(each) not in modules]
-        seen.add(id(within))
-        wave = [each for each in gc.get_referrers(*within) if id(each) not in seen][:_MOST]
-    return None
+    modules = _modules()
+    # The way does not lead through other modules.
+    seen = {number for _, each in modules for number in (id(each), id(vars(each)))}
+    wave: list[tuple[Any, str]]
+    wave = [(vars(module), name) for name, module in modules if _is_users(name)]
+    while wave:
+        further = []
+        for holder, name in wave:
+            for each in gc.get_referents(holder)[:_MOST]:
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    yield each, name
+                    further.append((each, name))
+        wave = further
 
 
 def _modules() -> list[tuple[str, ModuleType]]:

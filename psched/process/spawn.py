@@ -1,6 +1,5 @@
 """Forks processes; no other module calls fork(2)."""
 
-import gc
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ from importlib.machinery import ExtensionFileLoader
 
 from psched.base.texts import traceback_of, visible
 from psched.process import kernel, tree
-from psched.process.inheritance import module_of
+from psched.process.inheritance import reachable
 from psched.process.link import Link
 from psched.process.signals import forget_handlers
 
@@ -135,7 +134,6 @@ def _lasting_threads() -> dict[int, str]:
 
 def _describe(left: Mapping[int, str]) -> Iterator[str]:
     """Yield the name of each thread but the main one, and the module that has started it."""
-    gc.unfreeze()  # `module_of` does not find what is frozen
     native = {
         name.partition(".")[0]
         for name, module in sys.modules.copy().items()
@@ -148,7 +146,8 @@ def _describe(left: Mapping[int, str]) -> Iterator[str]:
         elif thread is not threading.main_thread():
             # A thread that no variable leads to is the module's that has its function or class.
             code = getattr(thread, "_target", None) or type(thread)
-            module = module_of([thread]) or getattr(code, "__module__", None)
+            found = (name for each, name in reachable() if each is thread)
+            module = next(found, getattr(code, "__module__", None))
             yield f"{thread.name!r} of the module {module!r}"
 
 

@@ -435,12 +435,12 @@ NATIVE = """
 
         def start(self):
             self.over = ctypes.create_string_buffer(64)
-            libc.sem_init(self.over, 0, 0)
+            libc.pthread_mutex_lock(self.over)  # no signal interrupts who waits for it
             self.number = ctypes.c_ulong()
-            libc.pthread_create(ctypes.byref(self.number), None, libc.sem_wait, self.over)
+            libc.pthread_create(ctypes.byref(self.number), None, libc.pthread_mutex_lock, self.over)
 
         def end(self):
-            libc.sem_post(self.over)
+            libc.pthread_mutex_unlock(self.over)
             libc.pthread_join(self.number, None)
 
     THREAD = Native()
