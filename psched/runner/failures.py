@@ -54,7 +54,7 @@ def lacks_room(error: BaseException | None) -> bool:
             except RuntimeError:
                 return True
             probe.join()
-        error = error.__cause__
+        error = None if error.__cause__ is error else error.__cause__  # raise error from error
     return False
 
 

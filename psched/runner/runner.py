@@ -337,11 +337,7 @@ class Runner:
         is_called = False
         try:
             self._begin()
-            handler = self._find(task.type)
-            if handler is None:
-                raise LoadError(
-                    f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
-                )
+            handler = self._handler_of(task.type)
             is_called = True
             call_handler(
                 handler,
@@ -357,6 +353,13 @@ class Runner:
                 return NoRoomError(text_of(error))
             return error
         return None
+
+    def _handler_of(self, type_: str) -> Any:  # noqa: ANN401  # users' objects
+        if (handler := self._find(type_)) is None:
+            raise LoadError(
+                f"no handler for the type {type_!r}; add it to the routes of your Dispatch"
+            )
+        return handler
 
     def _end_program(self, *, more: bool) -> bool:
         """Do what Python does at the end of a program; return whether this process ends, too."""
