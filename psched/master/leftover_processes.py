@@ -20,7 +20,7 @@ A process is killed only if both conditions are true:
   alive are not killed either, because their parent belongs to psched and the worker kills them.
 
 A worker that is suspended while its master is killed lives on, until its lease timer kills it. Then
-its tasks' processes become orphans. So `Search` goes on as long as a dead master's worker lives.
+its tasks' processes become orphans. So `search` is repeated while a dead master's worker lives.
 """
 
 import logging
@@ -30,10 +30,8 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from math import inf
 from pathlib import Path
 
-from psched.base.clock import Clock
 from psched.process import tree
 
 _log = logging.getLogger("psched.master")
@@ -48,8 +46,8 @@ _KILL_TIMEOUT = 5.0
 _INTERVAL = 0.005
 """Seconds between two searches of /proc."""
 
-_PAUSE = 0.25
-"""Seconds between two steps of `Search`. A lease timer fires more than a second before the end of
+PAUSE = 0.25
+"""Seconds between two calls of `search`. A lease timer fires more than a second before the end of
 the lease, and by then the processes must be killed."""
 
 _HOLDERS = b"psched worker ", b"psched fork ser", b"psched runner"
@@ -67,29 +65,16 @@ def marked() -> Iterator[None]:
         os.environ.pop(_VARIABLE, None)
 
 
-class Search:
-    """Kills what the tasks of dead masters leave, as long as workers of those masters live.
+def search() -> bool:
+    """Kill what the tasks of dead masters have left.
 
-    Args:
-        clock: measures the time between two steps.
-
-    Attributes:
-        wakes: when `step` is due next, in seconds of the monotonic clock.
+    Returns:
+        Whether to search again after `PAUSE`, because a worker of a dead master still lives.
     """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.wakes = 0.0
-
-    def step(self) -> None:
-        """Search, if a search is due."""
-        now = self._clock.monotonic()
-        if now < self.wakes:
-            return
-        # Look for workers first: what one leaves that ends in between is found below, or next time.
-        goes_on = _outlives_its_master()
-        kill(_PAUSE)
-        self.wakes = now + _PAUSE if goes_on else inf
+    # Look for workers first: what one leaves that ends in between is found below, or next time.
+    goes_on = _outlives_its_master()
+    kill(PAUSE)
+    return goes_on
 
 
 def _outlives_its_master() -> bool:

@@ -3,11 +3,12 @@
 import logging
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, WorkerIdentity
-from psched.master.leftover_processes import Search
+from psched.master.leftover_processes import PAUSE
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
 from psched.process.cgroup import Cgroup
@@ -42,7 +43,8 @@ class Workers:
         nonce_file: the file that the nonces are written to.
         inherited: nonces of workers of earlier masters. No process of those workers is left, so
             their leases can be released.
-        search: kills what tasks of earlier masters leave; None: nothing does.
+        search: kills what tasks of earlier masters leave; returns whether to call it again. None:
+            nothing does.
 
     Attributes:
         deaths: how many ready workers have exited unexpectedly.
@@ -62,7 +64,7 @@ class Workers:
         cgroup: Cgroup | None,
         nonce_file: NonceFile,
         inherited: Collection[str],
-        search: Search | None = None,
+        search: Callable[[], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._spawner = spawner
@@ -75,7 +77,7 @@ class Workers:
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
         self._nonce_file = nonce_file
         self._to_recover = [*inherited]
-        self._search = search
+        self._search, self._search_at = search, inf if search is None else 0.0
         # Children that exist already were started before this process executed psched, so they
         # belong to no task. Remember them, so that they are not killed as orphans.
         self._not_ours = spawner.children()
@@ -254,8 +256,8 @@ class Workers:
         masters have left.
         """
         self._nonce_file.keep()
-        if self._search is not None:
-            self._search.step()
+        if self._search is not None and (now := self._clock.monotonic()) >= self._search_at:
+            self._search_at = now + PAUSE if self._search() else inf
         ready = [worker for worker in self if worker.ready]
         if self._to_recover and ready:
             # Prefer a worker that is not draining, because a draining worker might exit before it
@@ -288,5 +290,5 @@ class Workers:
     @property
     def wakes(self) -> float:
         """When `reap`, `recover` or `WorkerChild.watch` is due next, in monotonic seconds."""
-        search = [] if self._search is None else [self._search.wakes]
-        return min([self._orphan_reaper.wakes, *search, *(worker.wakes for worker in self)])
+        children = (worker.wakes for worker in self)
+        return min([self._orphan_reaper.wakes, self._search_at, *children])

@@ -171,7 +171,7 @@ def _run(
         cgroup=cgroup,
         nonce_file=nonces,
         inherited=nonces.inherit(),
-        search=leftover_processes.Search(CLOCK),
+        search=leftover_processes.search,
     )
     monitor = MonitorKeeper(
         workers,

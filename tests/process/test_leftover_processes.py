@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from psched.master import leftover_processes
 from psched.process import kernel, tree
 from psched.process.spawn import spawn
-from psched.testing import ManualClock
 from support.isolated import isolated
 from support.process_trees import SCRIPTS
 from support.processes import kill
@@ -131,16 +129,10 @@ def suspended_worker_that_outlives_its_master():
 
     wait_for_end(spawn(master)[0])
     suspended, started = map(int, Path("pids").read_text().split())
-    clock = ManualClock()
-    search = leftover_processes.Search(clock)
-    seen = []
-    for _ in range(3):
-        search.step()
-        seen.append((search.wakes > clock.monotonic(), has_ended(started)))
-        clock.advance(search.wakes - clock.monotonic())
+    seen = [(leftover_processes.search(), has_ended(started)) for _ in range(3)]
     kill(suspended)
-    wait_until(lambda: search.step() or clock.advance(1) or has_ended(started), what="its end")
-    return seen, has_ended(suspended)
+    wait_until(lambda: not leftover_processes.search(), what="the end of the search")
+    return seen, has_ended(started)
 
 
 def test_what_a_suspended_worker_of_a_dead_master_leaves_later_is_killed_then():
@@ -152,15 +144,13 @@ def search_beside_a_daemon_of_psched():
     script = f"""exec {sys.executable} -c "{title}; import time; time.sleep(1000)" """
     daemon = orphan("pid", mark(os.getpid(), tree.start_time(os.getpid())), script)
     wait_until(lambda: tree.read(f"/proc/{daemon}/cmdline")[:10] == b"psched web", what="its title")
-    search = leftover_processes.Search(ManualClock())
-    search.step()
-    is_alive = tree.alive(daemon)
+    goes_on, is_alive = leftover_processes.search(), tree.alive(daemon)
     kill(daemon)
-    return search.wakes, is_alive
+    return goes_on, is_alive
 
 
 def test_the_search_is_over_although_commands_of_psched_run_as_daemons():
-    assert isolated(search_beside_a_daemon_of_psched) == [inf, True]
+    assert isolated(search_beside_a_daemon_of_psched) == [False, True]
 
 
 def marked_for_a_while():
