@@ -56,7 +56,7 @@ POSTGRESQL = {
     "lock_timeout": "1",
     "quote_all_identifiers": "on",
     "standard_conforming_strings": "off",
-    "statement_timeout": "1",
+    "statement_timeout": "'10min'",  # a short one would end the statements that replace it
 }
 """Defaults of PostgreSQL's sessions that psched replaces."""
 
