@@ -485,6 +485,8 @@ def _wait_for_end(child: int) -> None:
 def _live(
     channel: Channel, secrets: Secrets, clock: Clock, pipes: Sequence[Inherited], log: Log | None
 ) -> int:
-    OomScore().exceed(_OOM_RAISE)
+    score = OomScore()
+    score.exceed(_OOM_RAISE)
+    score.close()
     output = ServiceOutput(1) if log is None else ServiceOutput(1, log.follow)
     return Collector(channel, output, secrets, clock, pipes).run()

@@ -134,6 +134,11 @@ class OomScore:
             with suppress(OSError):
                 os.write(self._file, b"%d" % min(self._first + by, _HIGHEST_OOM_SCORE))
 
+    def close(self) -> None:
+        """Keep the score that was set last."""
+        if self._file is not None:
+            os.close(self._file)
+
 
 def die_with_parent(parent: int, number: int = _KILL) -> None:
     """Have the kernel send this process a signal when its parent dies; see prctl(2).
