@@ -368,6 +368,7 @@ PROMTOOL = shutil.which(
 """bin/test puts it beside Python if it is not installed."""
 
 
+@pytest.mark.slow  # bin/test --quick does not fetch the program
 @pytest.mark.skipif(PROMTOOL is None, reason="install promtool (Debian: the package prometheus)")
 def test_promtool_accepts_the_rules_and_the_metrics():
     subprocess.run([PROMTOOL, "check", "rules", RULES], check=True)
