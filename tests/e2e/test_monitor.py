@@ -49,7 +49,7 @@ def test_a_monitor_that_hangs_is_killed_and_replaced(service):
     workers, hung = master.workers(), master.wait_for_monitor()
 
     kill(hung, signal.SIGSTOP)
-    master.wait_for_log("the monitor, pid .* is silent")
+    master.wait_for_log("the monitor, pid .*, is stopped by a signal: killed")
 
     assert master.wait_for_monitor(other_than=hung) != hung
     assert master.workers() == workers
