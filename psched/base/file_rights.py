@@ -39,7 +39,7 @@ def refusal(path: Path, *, sticky: bool = False, owner: bool = True) -> str | No
 
 
 def refusal_of_file(path: Path, *, owner: bool = True) -> str | None:
-    """The same for a file and its folder, and for the folder of the file that it links to."""
+    """The `refusal` of a file, of its folder, or of the folder of the file that it links to."""
     places = path.absolute(), path.absolute().parent, Path(os.path.realpath(path)).parent
     reasons = (refusal(place, sticky=True, owner=owner) for place in places)
     return next(filter(None, reasons), None)

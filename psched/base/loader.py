@@ -15,6 +15,10 @@ from typing import Any
 from psched.base.errors import LoadError, described
 from psched.base.file_rights import refusal, refusal_of_file
 
+_accepted: dict[str, ModuleType] = {}
+"""The modules that were loaded without an `objection`. Runners inherit it from their worker: each
+task whose route is a text asks for its module."""
+
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
@@ -52,12 +56,14 @@ def load_module(name: str) -> ModuleType:
         LoadError: there is no such module, its code raised an exception, or there is an
             `objection`.
     """
+    if (known := sys.modules.get(name)) is not None and _accepted.get(name) is known:
+        return known
     if not name.endswith(".py") and (reason := objection(name)):
         raise LoadError(f"the module {name!r} is refused: {reason}")
     try:
         if name.endswith(".py"):
             return _load_file(Path(name))
-        return importlib.import_module(name)
+        module = _accepted[name] = importlib.import_module(name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(
@@ -65,6 +71,7 @@ def load_module(name: str) -> ModuleType:
             ) from None
         told = "; ".join(filter(None, (described(error), objection(_lacking(error)))))
         raise LoadError(f"importing {name!r} failed: {told}") from error
+    return module
 
 
 def objection(name: str) -> str | None:

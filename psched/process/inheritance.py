@@ -173,7 +173,7 @@ def reachable() -> Iterator[tuple[Any, str]]:
     # The way does not lead through other modules.
     seen = {number for _, each in modules for number in (id(each), id(vars(each)))}
     wave: list[tuple[Any, str]]
-    wave = [(vars(module), name) for name, module in modules if _is_users(name)]
+    wave = [(vars(module), name) for name, module in modules if is_users(name)]
     while wave:
         further = []
         for holder, name in wave:
@@ -192,6 +192,7 @@ def _modules() -> list[tuple[str, ModuleType]]:
     return [(name, each) for name, each in loaded if isinstance(each, ModuleType)]
 
 
-def _is_users(name: str) -> bool:
+def is_users(name: str) -> bool:
+    """Whether a module with this name is neither psched's nor of Python's library."""
     top = name.partition(".")[0]
     return name == "__main__" or (top != "psched" and top not in sys.stdlib_module_names)

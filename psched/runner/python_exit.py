@@ -44,7 +44,7 @@ class PythonExit:
         self._inherited = [weakref.ref(each) for each in _open_files()]
         with suppress(Exception):
             self._flush_log_handlers()
-            self._flush_files()
+            self._flush_files([])
 
     def prepare(self) -> None:
         """Forget what is to be done when the worker exits; the fork server calls this."""
@@ -68,7 +68,7 @@ class PythonExit:
         while threads := [each for each in _threads() if not _is_of_executor(each)]:
             threads[0].join()
         self._flush_log_handlers()
-        self._flush_files()
+        self._flush_files(_open_files())
 
     def end(self, stop: Stop) -> None:
         """Wait for the threads, call the exit functions, and write all buffers, once.
@@ -90,16 +90,18 @@ class PythonExit:
             raise first
 
     def _close_files(self) -> None:
-        self._flush_files()
+        own = _open_files()
+        self._flush_files(own)
         # Files that are written in Python, such as compressed ones, write their end when they are
         # closed. Those of the worker are not closed, because other tasks use them, too.
-        if own := [each for each in _open_files() if type(each).__module__ != _FILE.__module__]:
-            _for_each(own, lambda file: file.close())
-            self._flush_files()
+        if written := [each for each in own if type(each).__module__ != _FILE.__module__]:
+            _for_each(written, lambda file: file.close())
+            self._flush_files(_open_files())
 
-    def _flush_files(self) -> None:
-        self._flush_c(None)  # those of the C library
-        files = [*filter(None, (each() for each in self._inherited)), *_open_files()]
+    def _flush_files(self, own: list[Any]) -> None:
+        """Write the buffers of the files of the worker, of this process, and of the C library."""
+        self._flush_c(None)
+        files = [*filter(None, (each() for each in self._inherited)), *own]
         _for_each(files, lambda file: file.writable() and file.flush())
 
     @staticmethod

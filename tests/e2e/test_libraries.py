@@ -68,7 +68,7 @@ class Answers(BaseHTTPRequestHandler):
         self.do_POST()
 
     def log_message(self, *_words):
-        """Nothing."""
+        """Print nothing, as `BaseHTTPRequestHandler` would for each request."""
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from psched.app import CLOCK, make_store, open_schedules
+from psched.app import CLOCK, make_store
 from psched.application.dispatch import Dispatch
 from psched.base import lease_times, regular_files
 from psched.base.errors import (
@@ -39,6 +39,7 @@ from psched.core.history.protocol import KeepsHistory
 from psched.core.operations.pauses import PausesTypes
 from psched.core.output.protocol import KeepsOutput
 from psched.core.output.records import KEPT
+from psched.core.selection import Selection
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers
 from psched.handlers.permissions import (
@@ -46,7 +47,7 @@ from psched.handlers.permissions import (
     describe_triggers,
     find_missing,
 )
-from psched.process.inheritance import UserDescriptors, open_descriptors
+from psched.process.inheritance import UserDescriptors, is_users, open_descriptors
 from psched.process.signals import unblock
 from psched.process.spawn import launch, prepare
 from psched.service.functions.app import App
@@ -170,7 +171,7 @@ def _exit_functions_told() -> Iterator[None]:
 
     def tell(function: Callable[..., Any], /, *args: Any, **named: Any) -> object:  # noqa: ANN401
         module = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001
-        if module.partition(".")[0] not in sys.stdlib_module_names:
+        if is_users(module):
             name = getattr(function, "__qualname__", function)
             click.echo(
                 f"  {module}: its exit function {name} does not run in tasks; use before_exit"
@@ -266,9 +267,8 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             store.try_rights()
             click.echo("  rights: may be read and written: ok")
-            with open_schedules(settings) as schedules:
-                for each in schedules.list(limit=_MOST_SCHEDULES):
-                    warn_of_steps(each.key, each.cron)
+            for row in store.rows(Selection(limit=_MOST_SCHEDULES)):
+                warn_of_steps(row.key, row.cron)
         with problems.collected():
             for line in _measure(store, settings):
                 click.echo(f"  {line}")

@@ -6,9 +6,8 @@ from itertools import islice
 from psched.client.arguments import keeping_history
 from psched.client.collection_changes import CollectionChanges
 from psched.core.history.protocol import RunSelection
-from psched.core.history.records import FAILED_FATES, FAILURES, RunRecord, WorkerRecord
+from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, RunRecord, WorkerRecord
 from psched.core.history.run import Run
-from psched.core.history.why.availability import TOLERANCE
 from psched.core.operations.overview import (
     DURATIONS,
     Overview,
@@ -76,7 +75,7 @@ class CollectionOfPresent(CollectionChanges):
             SchemaError: the tables of the run history do not exist.
         """
         history = keeping_history(self._store)
-        since = int(self._send(self._store.now)) - TOLERANCE
+        since = int(self._send(self._store.now)) - GONE_AFTER
         workers = self._send(lambda: history.workers(since))
         return [worker for worker in workers if worker.ended is None]
 

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from math import inf
 
 from psched.core.history.changes import values
-from psched.core.history.records import BEAT_INTERVAL, AuditRecord, WorkerRecord
+from psched.core.history.records import GONE_AFTER, AuditRecord, WorkerRecord
 
 GAP = "gap"
 """The action of a note in the audit trail; its key is empty."""
-
-_GONE = BEAT_INTERVAL + 30
-"""A worker that has not written its record for so many seconds is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +63,6 @@ def ranges(
             if gap.get("lost"):
                 found.append((first, last))
         elif nonce not in written:
-            gone = seen.get(nonce, (note.time or 0) // 1000) + _GONE
+            gone = seen.get(nonce, (note.time or 0) // 1000) + GONE_AFTER
             found.append((first, inf if gone > now else gone))
     return found

@@ -265,6 +265,9 @@ FOREVER = 2**53
 BEAT_INTERVAL = 60
 """The seconds between two writes of a worker's record."""
 
+GONE_AFTER = BEAT_INTERVAL + 30
+"""A worker whose record is older than this, in seconds, is taken to be gone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:

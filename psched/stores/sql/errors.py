@@ -74,14 +74,14 @@ class InvalidValueError(StoreError):
     """A value does not fit its column, so its row cannot be written; other rows can."""
 
 
-class NoRoomError(StoreUnavailableError):
+class StoreFullError(StoreUnavailableError):
     """The request was not applied, because the server's disk, memory or table is full."""
 
 
 _EXCEPTIONS: dict[ErrorKind, tuple[type[StoreError | ScheduleError], str]] = {
     ErrorKind.TRANSIENT: (StoreBusyError, "the database is busy"),
     ErrorKind.UNAVAILABLE: (StoreUnavailableError, "the database is unavailable"),
-    ErrorKind.NO_ROOM: (NoRoomError, "the database is unavailable"),
+    ErrorKind.NO_ROOM: (StoreFullError, "the database is unavailable"),
     ErrorKind.READ_ONLY: (StoreUnavailableError, "the database is read-only"),
     ErrorKind.UNKNOWN: (UnknownOutcomeError, "the connection to the database broke"),
     ErrorKind.SCHEMA: (SchemaError, "the table is not as psched needs it, run `psched init`"),

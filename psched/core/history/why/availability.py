@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from psched.core.attempts import returned
-from psched.core.history.records import BEAT_INTERVAL, RunRecord, WorkerRecord, nonce_of
+from psched.core.history.records import BEAT_INTERVAL, GONE_AFTER, RunRecord, WorkerRecord, nonce_of
 from psched.core.history.why.answer import Code, Wording
 from psched.core.history.why.facts import Facts
 from psched.core.history.why.intervals import (
@@ -19,9 +19,6 @@ from psched.core.history.why.intervals import (
     without,
 )
 from psched.core.model import Row
-
-TOLERANCE = BEAT_INTERVAL + 30
-"""A worker whose record is not older than this, in seconds, is taken to be alive."""
 
 _BEFORE = 86_400
 """Workers that ended this many seconds before a wait are read, too: they tell since when no worker
@@ -102,7 +99,7 @@ def newest_record(facts: Facts, type_: str) -> int | None:
     Returns:
         The newest of these times, in Unix seconds; None if there is no such worker.
     """
-    workers = facts.workers_since(int(facts.now) - TOLERANCE)
+    workers = facts.workers_since(int(facts.now) - GONE_AFTER)
     alive = _lives(workers, facts)
     seen = (
         each.seen
@@ -158,7 +155,7 @@ def _alive(worker: WorkerRecord, now: float) -> Interval:
     """When a worker was alive; a worker that was killed, until it wrote its last record."""
     if worker.ended is not None:
         return worker.started, worker.ended
-    return worker.started, now + 1 if worker.seen >= now - TOLERANCE else worker.seen
+    return worker.started, now + 1 if worker.seen >= now - GONE_AFTER else worker.seen
 
 
 def _takes(worker: WorkerRecord, type_: str) -> bool:

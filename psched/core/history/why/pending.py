@@ -9,9 +9,9 @@ from psched.base.quantities import format_duration
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.definition import Definition
 from psched.core.history.changes import time_of, values, who
-from psched.core.history.records import AuditRecord, nonce_of
+from psched.core.history.records import GONE_AFTER, AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
-from psched.core.history.why.availability import TOLERANCE, find_cause, newest_record
+from psched.core.history.why.availability import find_cause, newest_record
 from psched.core.history.why.case import Case
 from psched.core.history.why.recorded import LATE, details_of, pause_clause, summary
 from psched.core.model import (
@@ -178,7 +178,7 @@ def _finished(case: Case, change: AuditRecord | None) -> Answer:
 def _leased(case: Case, row: Row, owner: str) -> Answer:
     now, nonce = case.facts.now, nonce_of(owner)
     # The worker's record can be older than the claim by the time between two of its beats.
-    workers = case.facts.workers_since((row.claimed_at or int(now) - 86_400) - TOLERANCE)
+    workers = case.facts.workers_since((row.claimed_at or int(now) - 86_400) - GONE_AFTER)
     host = next((each.host for each in workers if each.nonce == nonce), None)
     on = f" on {host}" if host else f" in the worker {nonce}"
     since = f" since {case.time(row.claimed_at)}" if row.claimed_at else ""

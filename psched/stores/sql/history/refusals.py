@@ -11,7 +11,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.fault_log import FaultLog
-from psched.stores.sql.errors import NoRoomError
+from psched.stores.sql.errors import StoreFullError
 
 _log = logging.getLogger("psched.store")
 
@@ -61,7 +61,7 @@ class Refusals:
             committing: whether the records were inserted, and the transaction was to be committed.
         """
         refused = not isinstance(error, StoreUnavailableError | UnknownOutcomeError)
-        if isinstance(error, NoRoomError):
+        if isinstance(error, StoreFullError):
             refused = True
         elif isinstance(error, StoreSlowError):
             # Settling takes fewer answers without records, so the repeated request leaves them out.
