@@ -16,6 +16,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.core.model import Row
+from psched.stores import deadline_socket
 from support.processes import kill
 from support.servers import LOOPBACK
 from support.stores import store_factory
@@ -255,14 +256,14 @@ class TestConnections:
     @pytest.mark.parametrize(
         "setting", ["idle_session_timeout", "idle_in_transaction_session_timeout"]
     )
-    def test_a_session_that_was_idle_for_too_long_is_replaced(self, store, setting, sql):
+    def test_a_session_that_was_idle_for_too_long_is_replaced(self, store, setting):
         add(store, "k")
         (row,) = store.claim("w.1", **CLAIM).rows
-        pid = backend(store)
+        opened = store._connector._connection.connection.driver_connection
         begin = "BEGIN" if "transaction" in setting else "SELECT 1"
         store._connector.run(lambda c: c.exec_driver_sql(f"SET {setting} = 20; {begin}").close())
-        there = "SELECT 1 FROM pg_stat_activity WHERE pid = :pid"
-        wait_until(lambda: not sql(there, pid=pid), what="the end of the session")
+        # The server lists the session no longer before it closes its connection.
+        wait_until(lambda: deadline_socket.has_ended(opened.fileno()), what="the connection's end")
         assert store.extend({"k": row.token}, **LEASE) == {"k"}
 
     def test_a_write_that_is_ended_while_it_waits_has_an_unknown_outcome(
