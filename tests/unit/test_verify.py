@@ -254,7 +254,7 @@ class TestWhatIsUnknown:
 class TestChanges:
     """Changes of the trigger, of which audit records tell."""
 
-    def test_only_what_is_later_than_the_last_change_of_the_trigger_is_checked(self):
+    def test_after_the_last_change_of_the_trigger_its_times_are_checked(self):
         change = audit(4.5, {"cron": "@hourly"}, {"cron": "* * * * *", "next_time": NOON + 300})
         runs = [run(0), *(run(minute, minute - 3) for minute in range(5, 10))]
         changed_row = row(fence=6, version=2)
@@ -262,6 +262,56 @@ class TestChanges:
         assert kinds(check_all(changed_row, runs[:-2] + runs[-1:], [change])) == [
             ("missing", 8 * MINUTE, 1)
         ]
+
+    FORMERLY = (
+        audit(
+            6.5,
+            {"cron": "*/2 * * * *", "next_time": NOON + 8 * MINUTE},
+            {"cron": "* * * * *", "next_time": NOON + 7 * MINUTE},
+        ),
+        audit(
+            3.5,
+            {"cron": "* * * * *", "next_time": NOON + 4 * MINUTE, "options": {}},
+            {"cron": "*/2 * * * *", "next_time": NOON + 4 * MINUTE, "options": {"a": 1}},
+        ),
+    )
+    MINUTES = 0, 1, 2, 3, 4, 6, 7, 8, 9
+
+    @pytest.mark.parametrize("gone", [None, *MINUTES])
+    def test_before_each_change_the_times_of_the_former_trigger_are_checked(self, gone):
+        """Each minute until 12:03, each second minute until 12:06, and then each minute again."""
+        runs = [run(at, fence + 1) for fence, at in enumerate(self.MINUTES) if at != gone]
+        found = check_all(row(fence=9, version=3), runs, self.FORMERLY)
+        assert kinds(found) == ([] if gone is None else [("missing", gone * MINUTE, 1)])
+        assert (found.instants, found.unknown) == (10, {})
+
+    def test_of_a_former_series_whose_end_is_not_known_nothing_is_said(self):
+        """No client moves a row that is leased; that its task has failed ended no occurrence."""
+        change = audit(2.5, {"cron": "*/7 * * * *"}, {"cron": "* * * * *"})
+        failed = changed(TEN[0], ended=(NOON + 160) * 1000, outcome="failed", fate=None)
+        found = check_all(row(version=2), [failed, *TEN[3:]], [change])
+        assert (found.violations, found.unknown) == ([], {})
+
+    @pytest.mark.parametrize(
+        ("history", "reason"),
+        [("none", verify.HISTORY_OFF), ("failures", verify.ONLY_FAILURES)],
+    )
+    def test_what_was_not_recorded_before_the_setting_was_changed_is_unknown(self, history, reason):
+        change = audit(4.5, {"options": {"history": history}}, {"options": {}})
+        found = check_all(row(version=2), without(2, 3, 8), [change])
+        assert kinds(found) == [("missing", 8 * MINUTE, 1)]
+        assert found.unknown == {reason: 2}
+
+    def test_what_was_not_recorded_before_the_trigger_was_changed_is_unknown(self):
+        change = audit(
+            5.5,
+            {"cron": "* * * * *", "next_time": NOON + 6 * MINUTE, "options": {"history": "none"}},
+            {"cron": "*/2 * * * *", "next_time": NOON + 6 * MINUTE, "options": {}},
+        )
+        added = audit(0, None, {"next_time": NOON}, "add")
+        runs = [run(6, 7), run(8, 8)]
+        found = check_all(row(cron="*/2 * * * *", fence=8, version=2), runs, [change, added])
+        assert (found.violations, found.unknown) == ([], {verify.HISTORY_OFF: 6})
 
     def test_a_change_of_something_else_begins_nothing(self):
         change = audit(4.5, {"data": {}}, {"data": {"a": 1}})

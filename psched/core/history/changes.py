@@ -29,19 +29,20 @@ def changes_trigger(change: AuditRecord) -> bool:
     if any(name in after and before.get(name) != after[name] for name in ("cron", "timezone")):
         return change.before is not None
     has_options = "options" in before and "options" in after
-    return has_options and dst_policy(before) != dst_policy(after)
+    return has_options and setting(before, "dst_policy") != setting(after, "dst_policy")
 
 
-def dst_policy(columns: Mapping[str, Any]) -> object:
-    """The setting ``dst_policy`` of the schedule itself; None if there is none, or none is known.
+def setting(columns: Mapping[str, Any], name: str) -> object:
+    """A setting of the schedule itself; None if there is none, or none is known.
 
     Args:
         columns: the columns in a record, see `values`.
+        name: the name of the setting.
     """
     options = columns.get("options")
     if isinstance(options, str):
         options = values(options)
-    return options.get("dst_policy") if isinstance(options, Mapping) else None
+    return options.get(name) if isinstance(options, Mapping) else None
 
 
 def who(change: AuditRecord) -> str:

@@ -12,15 +12,17 @@ violation, if somebody who writes no records may have changed the schedule, or i
 the schedule keep no such record.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from itertools import islice
 from math import ceil
 
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.definition import Definition, history_setting, parse_row
-from psched.core.history.changes import values
+from psched.core.history.changes import setting, time_of, values
 from psched.core.history.records import AuditRecord, Fate, RunRecord
 from psched.core.history.verify.findings import (
     TOLERANCE,
@@ -52,6 +54,12 @@ NOT_WRITTEN = "a worker could not write its records: the store refused them or a
 SHARED_TABLE = "PerfectSched's workers use the table, too, and they write no records"
 INVALID = "the definition of the schedule is invalid, or its trigger cannot be loaded"
 TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
+
+_KEPT = {"none": HISTORY_OFF, "failures": ONLY_FAILURES}
+"""The values of the setting ``history`` with which there are occurrences without a record."""
+
+_DEFINITION = frozenset({"type", "cron", "timezone", "delay", "options"})
+"""The columns on which the times of a schedule depend, and what is recorded of them."""
 
 _NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})
 """The fates of times of day that do not exist, so that they are no instants of the trigger."""
@@ -103,14 +111,18 @@ class Recorded:
 
 @dataclass(slots=True, kw_only=True)
 class _Series:
-    """The occurrences that are checked: those from ``start`` to ``end``, in Unix seconds.
+    """Occurrences that must have a fate: those from ``start`` to ``end``, in Unix seconds.
+
+    A change of the trigger or of the next time ends one series and begins another.
 
     Attributes:
+        row: the row at the end of the series.
         doubts: pairs of an instant and a reason: the fates of earlier instants without a record are
             unknown for this reason.
         runs: the records since the series began.
     """
 
+    row: Row
     start: int
     end: int
     doubts: list[tuple[float, str]]
@@ -143,19 +155,25 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
         check_leases(recorded.runs, row, recorded.audits, _delay(recorded), found)
     if row is None:
         return found
-    doubts = _doubts(recorded, period, settings)
     try:
         definition = parse_row(row, settings)
     except InvalidError:
         found.note_unknown(INVALID, 1)
         return found
     if definition.trigger is None:
+        doubts = _doubts(recorded, row, period, settings)
         _check_one_shot(recorded, period, definition, doubts, found)
-    else:
-        series = _series(recorded, period, doubts, settings)
-        series.doubts += _doubts_of_older(series.runs, definition, period.older)
-        _check_instants(recorded, definition.trigger, series, period, found)
-        _count_pending(row, definition.trigger, period, found)
+        return found
+    _count_pending(row, definition.trigger, period, found)
+    for series in _each_series(recorded, period, settings):
+        try:
+            definition = parse_row(series.row, settings)
+        except InvalidError:
+            found.note_unknown(INVALID, 1)
+            continue
+        if definition.trigger is not None:
+            series.doubts += _doubts_of_older(series.runs, definition, period.older)
+            _check_instants(recorded, definition.trigger, series, period, found)
     return found
 
 
@@ -210,21 +228,74 @@ def _was_ended(audits: Sequence[AuditRecord], since: int) -> bool:
 # --- schedules with a trigger ----------------------------------------------------------
 
 
-def _series(
-    recorded: Recorded,
-    period: Period,
-    doubts: list[tuple[float, str]],
-    settings: Config,
-) -> _Series:
-    """Find out which occurrences must have a fate."""
+def _each_series(recorded: Recorded, period: Period, settings: Config) -> Iterator[_Series]:
+    """Yield the series of occurrences in the period, the newest first.
+
+    What the row was before a change is in the audit trail. If nothing tells where a series ended,
+    it is left out.
+    """
     row, runs = recorded.row, recorded.runs
     assert row is not None  # noqa: S101  # for mypy: the caller has checked it
     last = row.next_time
     if last is None:  # the next time is computed when the schedule is claimed
         last = max((record.last for record in runs if record.fate is not None), default=0)
+    former = row
+    for change in (*recorded.audits, None):
+        if (change is None or begins_series(change)) and last is not None:
+            yield _series(
+                recorded, row, runs, change=change, last=last, period=period, settings=settings
+            )
+        if change is None or change.before is None or change.after is None:
+            return
+        if (change.time or 0) < period.start * 1000:
+            return
+        former = _before(former, change)
+        if begins_series(change):
+            # How often it had been leased is not known, and what became of it later says nothing.
+            row = changed(former, status=WAITING, fence=0)
+            runs = [each for each in recorded.runs if each.began <= (change.time or 0)]
+            last = _next_time_before(change, runs)
+
+
+def _before(row: Row, change: AuditRecord) -> Row:
+    """The row before a change, without the columns that the audit trail does not have."""
+    columns = {name: value for name, value in values(change.before).items() if name in _DEFINITION}
+    if isinstance(options := columns.get("options"), Mapping):
+        columns["options"] = json.dumps(options)
+    return changed(row, **columns)
+
+
+def _next_time_before(change: AuditRecord, runs: Sequence[RunRecord]) -> int | None:
+    """The next time of a schedule before a change; None if it is not known."""
+    if (held := _held_at(change, runs)) is not None:
+        return held.last + 1
+    last = values(change.before).get("next_time")
+    return last if isinstance(last, int) else None
+
+
+def _series(
+    recorded: Recorded,
+    row: Row,
+    runs: Sequence[RunRecord],
+    *,
+    change: AuditRecord | None,
+    last: int,
+    period: Period,
+    settings: Config,
+) -> _Series:
+    """Find out which occurrences must have a fate.
+
+    Args:
+        recorded: what the store knows about the schedule.
+        row: the row at the end of the series.
+        runs: the records that were made until then.
+        change: the change that has begun the series; None if none is known.
+        last: the next time of the schedule at the end of the series.
+        period: what is checked.
+        settings: the installation's settings.
+    """
     end = min(last - 1, int(period.now))
     start, since, held = period.start, 0, None
-    change = next((audit for audit in recorded.audits if begins_series(audit)), None)
     if change is not None and (change.time or 0) >= period.start * 1000:
         since = change.time or 0
         held = _held_at(change, runs)
@@ -244,10 +315,10 @@ def _series(
     elif mine:
         # A schedule moves forward only, so all later occurrences were decided in the period, too.
         start = min(start, *(record.scheduled_time for record in mine))
-    doubts = [*doubts]
-    if len(runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):
-        doubts.append((min(record.scheduled_time for record in runs), TRIMMED))
-    return _Series(start=start, end=end, doubts=doubts, runs=mine)
+    doubts = _doubts(recorded, row, period, settings)
+    if len(recorded.runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):
+        doubts.append((min(record.scheduled_time for record in recorded.runs), TRIMMED))
+    return _Series(row=row, start=start, end=end, doubts=doubts, runs=mine)
 
 
 def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
@@ -399,21 +470,27 @@ def _count_pending(row: Row, trigger: Trigger, period: Period, found: Findings) 
 # --- what cannot be known --------------------------------------------------------------
 
 
-def _doubts(recorded: Recorded, period: Period, settings: Config) -> list[tuple[float, str]]:
-    """The reasons for which the fates of all occurrences without a record are unknown."""
-    row = recorded.row
-    assert row is not None  # noqa: S101  # for mypy: the caller has checked it
+def _doubts(
+    recorded: Recorded, row: Row, period: Period, settings: Config
+) -> list[tuple[float, str]]:
+    """The reasons for which the fates of all occurrences without a record are unknown.
+
+    Args:
+        recorded: what the store knows about the schedule.
+        row: the row as it was when the occurrences were decided.
+        period: what is checked.
+        settings: the installation's settings.
+    """
     always = float("inf")
     history = history_setting(row, settings)
     if not settings.store_kind.keeps_options:
         return [(always, SHARED_TABLE)]
-    if history == "none":
-        return [(always, HISTORY_OFF)]
-    if history == "failures" and row.status not in {FAILED, EXPIRED}:
-        return [(always, ONLY_FAILURES)]
-    if _is_unaudited(row, recorded.audits, period):
+    if history in _KEPT and not (history == "failures" and row.status in {FAILED, EXPIRED}):
+        return [(always, _KEPT[history])]
+    if recorded.row is not None and _is_unaudited(recorded.row, recorded.audits, period):
         return [(always, UNAUDITED)]
-    return []
+    former = ((each, setting(values(each.before), "history")) for each in recorded.audits)
+    return [(time_of(change), _KEPT[str(name)]) for change, name in former if name in _KEPT]
 
 
 def _doubts_of_older(

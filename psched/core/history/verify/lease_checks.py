@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from psched.core.catchup import iso
-from psched.core.history.changes import dst_policy, values
+from psched.core.history.changes import setting, values
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.history.verify.findings import (
     TOLERANCE,
@@ -62,7 +62,7 @@ def begins_series(audit: AuditRecord) -> bool:
         return False
     if not _DEFINES_TIMES.isdisjoint({*before, *after}):
         return True
-    return dst_policy(before) != dst_policy(after)
+    return setting(before, "dst_policy") != setting(after, "dst_policy")
 
 
 def overlapping(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
