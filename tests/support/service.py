@@ -223,6 +223,8 @@ class Service:
         self._settings |= settings
         given = {name: value for name, value in self._settings.items() if value is not None}
         self.config.write_text(yaml.safe_dump(given))
+        if "@" in self.url:  # it contains a password, and the master warns if all may read it
+            self.config.chmod(0o600)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file, such as a module with handlers; return its path."""
