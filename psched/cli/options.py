@@ -1,14 +1,19 @@
 """Options that several commands share. They select the configuration, and override settings."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from psched.base.errors import InvalidError
 from psched.base.quantities import DURATIONS, as_seconds
+from psched.triggers.zone import find_zone
 
 F = TypeVar("F", bound=Callable[..., object])
+
+_ZONE = "psched.zone"
 
 HELP_NAMES = ["-h", "--help"]
 
@@ -106,6 +111,53 @@ SUBCOMMAND_OPTIONS: Sequence[click.Option] = (
 )
 """The options ``-c`` and ``-e`` after the name of a subcommand. They override the options ``-c``
 and ``-e`` before the name."""
+
+
+def _show_in(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Let the reader's zone be another one until the command ends."""
+    if not value:
+        return
+    if context.meta.setdefault(_ZONE, option.name) != option.name:
+        raise click.UsageError("--utc and --zone exclude each other")
+    try:
+        name = find_zone(value).name
+    except InvalidError as error:
+        raise click.BadParameter(error.problem) from None
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = name
+
+    def restore() -> None:
+        os.environ.pop("TZ")
+        os.environ.update({} if before is None else {"TZ": before})
+
+    context.call_on_close(restore)
+
+
+def zone(*names: str) -> Callable[[F], F]:
+    """Add the options --utc and --zone, which select the zone of all times (`reader_zone`).
+
+    Args:
+        names: further names of --zone.
+    """
+
+    def add(command: F) -> F:
+        for own, flag_value, text in (
+            (("--utc",), "UTC", "The same as --zone UTC."),
+            ((*names, "--zone"), None, "Show and read times in this zone. Default: yours."),
+        ):
+            command = click.option(
+                *own,
+                metavar=None if flag_value else "ZONE",
+                flag_value=flag_value,
+                is_flag=flag_value is not None,
+                expose_value=False,
+                callback=_show_in,
+                help=text,
+            )(command)
+        return command
+
+    return add
+
 
 perfectqueue_file = click.option(
     "-f",

@@ -4,20 +4,22 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 import click
 
 from psched.cli.output import are_terminals, write_styled
+from psched.cli.time_format import zone_label
 
 LINE = 100
-"""The width of the table on a terminal that is narrower, or in a file. All widths are in columns of
-a terminal, of which a Chinese or Japanese character takes two."""
+"""The width of a table in a file, unless the variable COLUMNS says another one. All widths are in
+columns of a terminal, of which a Chinese or Japanese character takes two."""
 
 FIRST_ROWS = 500
-"""The widths of the columns follow the contents of so many rows, so that a long listing need not be
-kept in memory."""
+"""The widths of the columns follow the contents of so many rows, then of as many more, so that a
+long listing need not be kept in memory."""
 
 _LONG = 24
 """The width above which columns are cut first; the keys of most extra runs are no longer."""
@@ -25,10 +27,17 @@ _LONG = 24
 _NARROWEST = 8
 """The width below which no column is cut."""
 
-_TIMES = frozenset(
-    {"WHEN", "NEXT", "SINCE", "CLOSED", "NEXT_TIME", "NEXT_RUN_TIME", "CREATED_AT", "RETAIN_UNTIL"}
+_TIMES = (
+    *("WHEN", "NEXT", "SINCE", "CLOSED", "NEXT_TIME", "NEXT_RUN_TIME", "CREATED_AT"),
+    *("RETAIN_UNTIL", "MINUTE", "HOUR"),
 )
 """The headings of columns that show times, of which a part says nothing."""
+
+_LEAST = {"KEY": 20, "STATUS": 11, "LAST": 16, "RULE": 12, "ACTION": 12, "OUTCOME": 9}
+"""The widths below which these columns are cut only if nothing else is left."""
+
+_DIGITS = 4
+"""The most digits of COLUMNS; a larger number is a mistake."""
 
 GAP = "  "
 """What is between two columns."""
@@ -58,6 +67,17 @@ class Colours(NamedTuple):
     of: Mapping[str, str]
 
 
+def with_zone(headings: Sequence[str], now: float) -> Sequence[str]:
+    """The headings of a table, of which the first one of a time names the zone of all times.
+
+    Args:
+        headings: the headings.
+        now: the present time, in Unix seconds.
+    """
+    first = next((name for name in headings if name in _TIMES), None)
+    return [f"{name} ({zone_label(now)})" if name == first else name for name in headings]
+
+
 def print_table(
     headings: Sequence[str], rows: Iterable[TableRow], colours: Colours | None = None
 ) -> int:
@@ -71,23 +91,22 @@ def print_table(
     Returns:
         The number of rows.
     """
-    line, left, number = _line_width(), iter(rows), 0
-    first = [*islice(left, FIRST_ROWS)]
-    if not first:
-        return 0
-    widths = widths_of([headings, *(row.cells for row in first)], line)
+    line, left, number = line_width(), iter(rows), 0
     if colours is not None and (colours.column not in headings or not is_coloured()):
         colours = None
-    _print_line(headings, widths, line)
-    for row in chain(first, left):
-        colour = None
-        if colours is not None:
-            place = headings.index(colours.column)
-            colour = place, colours.of.get(row.cells[place])
-        _print_line(row.cells, widths, line, colour)
-        for detail in row.details:
-            click.echo(detail)
-        number += 1
+    while some := [*islice(left, FIRST_ROWS)]:
+        widths = widths_of([headings, *(row.cells for row in some)], line)
+        if not number:
+            _print_line(headings, widths, line)
+        for row in some:
+            colour = None
+            if colours is not None:
+                place = headings.index(colours.column)
+                colour = place, colours.of.get(row.cells[place])
+            _print_line(row.cells, widths, line, colour)
+            for detail in row.details:
+                click.echo(detail)
+        number += len(some)
     return number
 
 
@@ -95,24 +114,27 @@ def widths_of(table: Sequence[Sequence[str]], line: int) -> list[int]:
     """The widths of all columns, of a table that begins with its headings.
 
     If a line would be too long, the widest columns are cut first, then the last one, because it is
-    free text, then others. Times are cut only if nothing else is left.
+    free text, then others. Keys and statuses are cut after these, and times only if nothing else is
+    left.
     """
     widths = [min(line, max(map(width_of, column))) for column in zip(*table, strict=True)]
     too_long = sum(widths) + len(GAP) * (len(widths) - 1) - line
-    places = range(len(widths))
-    others = [place for place in places if table[0][place] not in _TIMES]
+    names, places = table[0], range(len(widths))
+    others = [place for place in places if names[place].partition(" (")[0] not in _TIMES]
     for may_be_cut, least in (
-        (others, _LONG),
-        (others[-1:], _NARROWEST),
-        (others, _NARROWEST),
-        (places, _NARROWEST),
+        (others, dict.fromkeys(others, _LONG)),
+        (others[-1:], {}),
+        (others, {place: _LEAST.get(names[place], _NARROWEST) for place in others}),
+        (others, {}),
+        (places, {}),
+        (places, dict.fromkeys(places, 1)),
     ):
-        while too_long > 0 and may_be_cut:
-            # Of columns of the same width, the last is cut: a key says more than a reason.
-            widest = max(may_be_cut, key=lambda place: (widths[place], place))
-            if widths[widest] <= least:
+        while too_long > 0:
+            left = [place for place in may_be_cut if widths[place] > least.get(place, _NARROWEST)]
+            if not left:
                 break
-            widths[widest] -= 1
+            # Of columns of the same width, the last is cut: a key says more than a reason.
+            widths[max(left, key=lambda place: (widths[place], place))] -= 1
             too_long -= 1
     return widths
 
@@ -124,11 +146,13 @@ def _print_line(
     colour: tuple[int, str | None] | None = None,
 ) -> None:
     """Print a row; ``colour`` is the place of the cell with a colour, and its colour, if any."""
-    if width_of(GAP.join(padded_to(cells, widths))) > line:
-        cells = [cut_to(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    padded = padded_to(cells, widths)
-    if colour is None:
-        click.echo(GAP.join(padded).rstrip())
+    # The last cell may be longer than the others of its column, as long as the line has room.
+    room = max(widths[-1], line - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
+    wide = (*widths[:-1], room)
+    padded = padded_to([*map(cut_to, cells, wide)], widths)
+    text = GAP.join(padded).rstrip()
+    if colour is None or width_of(text) > line:
+        click.echo(cut_to(text, line))
         return
     place, name = colour
     padded[place] = click.style(padded[place], fg=name) if name else padded[place]
@@ -173,8 +197,11 @@ def is_coloured() -> bool:
     return are_terminals(sys.stdout)
 
 
-def _line_width() -> int:
-    try:
-        return max(LINE, os.get_terminal_size(sys.stdout.fileno()).columns)
-    except (OSError, ValueError, AttributeError):  # a file, a test's replacement, or closed
-        return LINE
+def line_width() -> int:
+    """The width of the terminal; in a file or a pipe, that of COLUMNS, or `LINE`."""
+    with suppress(OSError, ValueError, AttributeError):  # a file, a test's replacement, or closed
+        if (columns := os.get_terminal_size(sys.stdout.fileno()).columns) > 0:
+            return columns
+    given = os.environ.get("COLUMNS", "")
+    is_number = given.isascii() and given.isdecimal() and len(given) <= _DIGITS
+    return (int(given) if is_number else 0) or LINE

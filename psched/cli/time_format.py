@@ -1,170 +1,176 @@
-"""Reads and prints times and durations in the forms that users write and read."""
+"""Reads and prints times and durations in the forms that users write and read.
 
-from datetime import UTC, datetime
+All times are in the zone of the reader (`reader_zone`), those that are shown and those that are
+read, so that a time can be copied from one command to another.
+"""
+
+import os
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
 
 import click
+from typing_extensions import override
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import DURATIONS, as_seconds, format_duration
-from psched.triggers.zone import find_zone
-
-_DATES_IN_DIGITS = (8, 12)
-"""A number with this many digits is refused as a time, because it can be meant as a date: 20260131
-has 8 digits, and 202601310900 has 12.
-
-Such a number is hardly ever meant as Unix seconds: Unix seconds have 8 digits from 1970 to 1973,
-and 12 digits only after the year 5000."""
+from psched.core.history.why.asked_time import parse_instant
+from psched.triggers.zone import Zone, find_zone, zone_names
 
 _NEAR = 7 * 86_400
 """The distance from now, in seconds, within which a weekday and a day tell the date."""
+
+_HALF_A_YEAR = 182 * 86_400
 
 _SHORT_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | None:
-    """Parse an instant in Unix seconds or ISO 8601; return None if ``text`` is None.
+# --- the reader's zone -----------------------------------------------------------------------
+
+
+class _HostZone(tzinfo):
+    """The zone of this process as the C library knows it, if it has no name: for ``TZ=JST-9``."""
+
+    @override
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        return None if dt is None else dt.replace(tzinfo=None).astimezone().utcoffset()
+
+    @override
+    def tzname(self, dt: datetime | None) -> str | None:
+        return None if dt is None else dt.replace(tzinfo=None).astimezone().tzname()
+
+    @override
+    def dst(self, dt: datetime | None) -> timedelta | None:
+        return None
+
+    @override
+    def fromutc(self, dt: datetime) -> datetime:
+        instant = dt.replace(tzinfo=UTC).timestamp()
+        return datetime.fromtimestamp(instant).replace(tzinfo=self)  # noqa: DTZ006  # has the fold
+
+
+def reader_zone() -> Zone:
+    """The zone of the reader's terminal: that of TZ, which --zone sets, else that of the system."""
+    return _zone_of(os.environ.get("TZ"))
+
+
+@cache
+def _zone_of(name: str | None) -> Zone:
+    if name is None:
+        try:
+            name = os.readlink("/etc/localtime").rpartition("zoneinfo/")[2]  # noqa: PTH115
+        except OSError:
+            name = ""  # a copy of a file, which has no name
+    name = name.removeprefix(":")
+    return find_zone(name) if name in zone_names() else Zone("this host's zone", _HostZone())
+
+
+def zone_label(now: float) -> str:
+    """The reader's zone, for the head of a table: ``UTC``, or ``CET/CEST``, the present one first.
+
+    Args:
+        now: the present time, in Unix seconds.
+    """
+    zone = reader_zone()
+    names = (zone.at(each).tzname() or "" for each in (now, now + _HALF_A_YEAR))
+    return "/".join(dict.fromkeys(names))
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def parse_time(
+    field: str, text: str | None, now: float, *, zone: Zone | None = None, is_next: bool = True
+) -> int | None:
+    """Parse an instant in one of the forms that people write; return None if ``text`` is None.
 
     Args:
         field: the name of the option, which error texts contain.
         text: the text that the user wrote.
-        timezone: the time zone that applies to a text without an offset.
+        now: the present time, in Unix seconds.
+        zone: the zone of a text without an offset; None means the reader's.
+        is_next: whether a time of day without a date is the next one, and not the last one.
 
     Raises:
-        InvalidError: the text is neither Unix seconds nor ISO 8601, or could be a date in digits.
+        InvalidError: the text is no time, or could be a date in digits.
     """
     if text is None:
         return None
-    digits = text.isdecimal() and text.isascii()
-    if digits and len(text) in _DATES_IN_DIGITS:
-        raise InvalidError(
-            field, f"{text!r} could be a date or Unix seconds; write a date as 2026-01-31T09:00"
-        )
-    try:
-        if digits:
-            return int(text)  # raises ValueError for thousands of digits
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidError(
-            field, f"{text!r} is neither Unix seconds nor ISO 8601, such as 2026-01-31T09:00"
-        ) from None
-    if instant.tzinfo is not None:
-        return instant
-    zone, wall = find_zone(timezone), int(instant.replace(tzinfo=UTC).timestamp())
-    # If a clock change skips the time of day, the result is the instant of the clock change. If a
-    # clock change repeats it, the result is the first of the two instants.
-    return (zone.instants(wall) or (zone.change(wall).instant,))[0]
+    return parse_instant(field, text, zone or reader_zone(), now, is_next=is_next)
 
 
-def parse_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
-    """Parse the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
-
-    Args:
-        text: see `read_since`.
-        utc: see `read_since`.
-
-    Returns:
-        A value for the argument ``since`` of `ScheduleCollection.runs`.
+def parse_since(text: str | None, now: float) -> int | str | None:
+    """Parse the beginning of a period, like `read_since`.
 
     Raises:
         click.UsageError: the text is neither an age nor a time.
     """
     try:
-        return read_since(text, utc=utc)
+        return read_since(text, now)
     except InvalidError as error:
         raise click.UsageError(str(error)) from None
 
 
-def parse_instant(field: str, text: str, *, utc: bool) -> int | datetime:
-    """Parse an instant in Unix seconds or ISO 8601.
-
-    Args:
-        field: the name of the option, which error texts contain.
-        text: the text that the user wrote.
-        utc: see `parse_since`.
-
-    Raises:
-        click.UsageError: the text is neither.
-    """
-    try:
-        if text.isdecimal() and text.isascii():
-            return parse_time(field, text, "UTC") or 0
-        instant = datetime.fromisoformat(text)
-    except InvalidError as error:
-        raise click.UsageError(str(error)) from None
-    except ValueError:
-        raise click.UsageError(
-            f"{field}: {text!r} is neither Unix seconds nor ISO 8601, such as 2026-01-31T09:00"
-        ) from None
-    if instant.tzinfo is not None:
-        return instant
-    return instant.replace(tzinfo=UTC) if utc else instant.astimezone()
-
-
-def read_since(text: str | None, *, utc: bool) -> int | str | datetime | None:
-    """Read the beginning of a period, like `parse_since`.
+def read_since(text: str | None, now: float) -> int | str | None:
+    """Read the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
 
     Args:
         text: the text that the user wrote.
-        utc: whether a time without an offset is in UTC; otherwise it is in the time zone of this
-            process, like the times that the commands show.
+        now: the present time, in Unix seconds.
+
+    Returns:
+        A value for the argument ``since`` of `ScheduleCollection.runs`.
 
     Raises:
         InvalidError: the text is neither an age nor a time.
     """
     if text is None or not isinstance(as_seconds(text), str):
         return text
-    if text.isdecimal() and text.isascii():
-        return parse_time("since", text, "UTC")
     try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
+        return parse_time("since", text, now, is_next=False)
+    except InvalidError:
+        if text.isdecimal():
+            raise
         raise InvalidError(
             "since",
-            f"{text!r} is neither an age ({DURATIONS}) nor a time, such as 2026-01-31T09:00",
+            f"{text!r} is neither an age ({DURATIONS}) nor a time, such as yesterday, 02:30 or"
+            " 2026-01-31T09:00",
         ) from None
-    if instant.tzinfo is not None:
-        return instant
-    return instant.replace(tzinfo=UTC) if utc else instant.astimezone()
 
 
-def format_time(instant: int | None, *, local: bool = False) -> str:
+# --- printing --------------------------------------------------------------------------------
+
+
+def format_time(instant: int | None, zone: Zone | None = None, *, named: bool = True) -> str:
     """Format an instant in Unix seconds as a date and time; None as a dash.
 
     Args:
         instant: the instant.
-        local: whether the time is in the time zone of this process (``TZ``, or /etc/localtime);
-            otherwise it is in UTC.
+        zone: the zone; None means the reader's.
+        named: whether the zone follows; otherwise the head of the table names it.
     """
     if instant is None:
         return "-"
-    return _format(instant, "%Y-%m-%d %H:%M:%S %Z", local=local)
+    return _format(instant, f"%Y-%m-%d %H:%M:%S{' %Z' if named else ''}", zone)
 
 
-def format_exactly(instant: int, *, local: bool) -> str:
-    """Format an instant as ISO 8601 with an offset, as commands accept it; see `format_time`."""
-    text = _format(instant, "%Y-%m-%dT%H:%M:%S%z", local=local)
+def format_exactly(instant: int) -> str:
+    """Format an instant as ISO 8601 with an offset."""
+    text = _format(instant, "%Y-%m-%dT%H:%M:%S%z")
     return f"{text[:-2]}:{text[-2:]}" if "T" in text else text
 
 
-def format_both(instant: int | None) -> str:
-    """Format an instant in the time zone of this process, and in UTC if that differs."""
-    there, utc = format_time(instant, local=True), format_time(instant)
-    return utc if there == utc else f"{there} ({utc})"
-
-
-def short_time(instant: int, now: float, *, utc: bool, seconds: bool = False) -> str:
+def short_time(instant: int, now: float, *, seconds: bool = False) -> str:
     """Format an instant in few characters: ``Mon 23 14:05``, or ``2026-12-24 14:05`` if it is far.
 
     Args:
         instant: the instant, in Unix seconds.
         now: the present time, in Unix seconds.
-        utc: whether the time is in UTC; otherwise it is in the time zone of this process.
         seconds: whether the seconds are shown, too.
     """
     form = "%a %d %H:%M" if abs(instant - now) < _NEAR else "%Y-%m-%d %H:%M"
-    return _format(instant, f"{form}:%S" if seconds else form, local=not utc)
+    return _format(instant, f"{form}:%S" if seconds else form)
 
 
 def format_span(seconds: int, *, most: int = 3) -> str:
@@ -182,10 +188,9 @@ def format_span(seconds: int, *, most: int = 3) -> str:
     return "".join(parts[:most]) or "0s"
 
 
-def _format(instant: int, form: str, *, local: bool) -> str:
+def _format(instant: int, form: str, zone: Zone | None = None) -> str:
     try:
-        time = datetime.fromtimestamp(instant, UTC)
-        return (time.astimezone() if local else time).strftime(form)
+        return (zone or reader_zone()).at(instant).strftime(form)
     except (ValueError, OverflowError, OSError):
         return str(instant)
 

@@ -37,6 +37,7 @@ from psched.core.schedule import Since
 from psched.core.selection import LARGEST_LIMIT, check_limit, chosen_texts
 from psched.core.shorthands import instant
 from psched.core.store_protocol import Store
+from psched.triggers.zone import Zone
 
 _NEWEST = 10
 """Among so many of the newest attempts at a task that has ended is its last one, unless other
@@ -72,7 +73,9 @@ class CollectionHistory:
         self._zone = settings.timezone
         self._explain = partial(explain_from_store, store, settings, send)
 
-    def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
+    def why(
+        self, key: str, time: When | str | None = None, zone: str | Zone | None = None
+    ) -> Answer:
         """Explain what became of an occurrence, or what will; see `Schedule.why`."""
         return self._explain(key, time=time, zone=zone)
 

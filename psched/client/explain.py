@@ -24,6 +24,7 @@ from psched.core.operations.pausing import zone_of
 from psched.core.selection import Selection
 from psched.core.shorthands import When
 from psched.core.store_protocol import Store
+from psched.triggers.zone import Zone
 
 _COVERING = 100
 """The most records about one occurrence that are read, the newest."""
@@ -61,7 +62,7 @@ def explain_from_store(
     key: str,
     *,
     time: When | str | None,
-    zone: str | None,
+    zone: str | Zone | None,
 ) -> Answer:
     """Explain what became of an occurrence; see `ScheduleCollection.why`.
 

@@ -1,18 +1,15 @@
 """Computes the next runs of a schedule, before and after a change. Reads no clock."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from math import ceil
 from typing import NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.files.plan import Item
 from psched.triggers import trigger as triggers
-from psched.triggers.zone import find_zone
 
 COUNT = 3
 """The number of runs that are shown."""
@@ -26,12 +23,11 @@ class NextRuns(NamedTuple):
 
     Attributes:
         instants: the times in Unix seconds, in ascending order.
-        shown: a text for the terminal: the times in the schedule's time zone, or the reason why
-            there are none.
+        problem: why there are none.
     """
 
     instants: Sequence[int]
-    shown: str
+    problem: str = ""
 
 
 def before(item: Item, settings: Config) -> NextRuns | None:
@@ -75,22 +71,10 @@ def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
         return NextRuns([], f"unknown: {error}")
     trigger = definition.trigger
     if trigger is None:
-        return NextRuns([start], local_time(start, definition.timezone))
+        return NextRuns([start])
     instants = list[int]()
     instant = triggers.first(trigger, start)
     while instant is not None and len(instants) < COUNT:
         instants.append(instant)
         instant = trigger.next_after(instant)
-    shown = ", ".join(local_time(each, definition.timezone) for each in instants)
-    return NextRuns(instants, shown or "none")
-
-
-def local_time(instant: int, timezone: str) -> str:
-    """An instant in the local time of a zone, with the zone's offset from UTC at that instant."""
-    if not 0 <= instant <= LATEST_TIME - 86_400:
-        return str(instant)
-    wall = find_zone(timezone).wall(instant)
-    shown = datetime.fromtimestamp(wall, UTC)
-    sign, seconds = ("-", instant - wall) if wall < instant else ("+", wall - instant)
-    seconds_shown = f"{shown:%Y-%m-%d %H:%M}" + (f":{shown:%S}" if wall % 60 else "")
-    return f"{seconds_shown} {sign}{seconds // 3600:02}:{seconds // 60 % 60:02}"
+    return NextRuns(instants, "none")

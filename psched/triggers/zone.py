@@ -18,7 +18,7 @@ from the package. psched does not make ``zoneinfo`` prefer it (``PYTHONTZPATH``,
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -63,7 +63,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """The clock of one time zone. Created by `find_zone`.
+    """The clock of one time zone. Created by `find_zone`, or for the reader of a command.
 
     The methods work for the years 1 to 9999, the limits of `datetime`, except for the first and the
     last day. The methods assume that two clock changes of a zone are further apart than
@@ -71,7 +71,7 @@ class Zone:
     """
 
     name: str
-    _info: ZoneInfo = field(repr=False, compare=False)
+    _info: tzinfo = field(repr=False, compare=False)
 
     def at(self, instant: float) -> datetime:
         """An instant as an aware datetime in this zone; in UTC if it is `LATEST` or later."""

@@ -42,7 +42,7 @@ def test_open_alerts_are_listed_and_with_all_those_that_are_over(service, store)
     store.close_alerts([alert("a")], "it has started")
     result = service.invoke("alerts", "--utc")
     heading, *lines = result.stdout.splitlines()
-    assert heading.split() == ["SINCE", "RULE", "KEY", "OPEN", "FOR", "TEXT"]
+    assert heading.split() == ["SINCE", "(UTC)", "RULE", "KEY", "OPEN", "FOR", "TEXT"]
     assert re.fullmatch(r"2023-11-14 22:13  no_slot  host web1  [\d.]+ m?s +5 rows wait", lines[0])
     assert re.fullmatch(r"2023-11-14 22:13  longest  b  +[\d.]+ m?s +slow\\x1b\[31m", lines[1])
     assert len(lines) == 2
@@ -120,7 +120,6 @@ def test_alerts_can_be_closed_by_hand(service, store):
     [
         (["--close"], "--close needs a KEY"),
         (["k", "--close", "--all"], "--close goes only with KEY and --rule"),
-        (["--json", "--utc"], "--utc is for the table"),
         (["--since", "soon"], "neither an age"),
         (["--rule", "slow"], "'slow' is not one of"),
     ],

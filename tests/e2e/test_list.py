@@ -8,8 +8,10 @@ import subprocess
 
 import pytest
 
+from psched.app import make_store, read_config
 from psched.cli.text_table import FIRST_ROWS
 from psched.core.attempts import borrowed
+from support.run_records import run_record
 from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.extended
@@ -64,7 +66,7 @@ def test_the_table_has_status_schedule_and_next_run_and_no_payload(service, list
     service.add("ended", next_time=1893456000)
     service.invoke("cancel", "ended")
     assert listed("--utc", "--sort", "key") == [
-        "KEY    STATUS     SCHEDULE              NEXT              LAST  REASON",
+        "KEY    STATUS     SCHEDULE              NEXT (UTC)        LAST  REASON",
         "cron   waiting    0 9 * * * Asia/Tokyo  2030-01-01 00:00  -",
         "ended  cancelled  once                  -                 -",
         "every  waiting    every 1h30m           2030-01-01 00:00  -",
@@ -111,7 +113,7 @@ def test_a_task_that_is_being_stopped_is_shown_with_its_scheduled_time(service, 
             "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
             " status = 'cancelling'"
         )
-    assert re.fullmatch(r"k +cancelling +once +2030-01-01 00:00 +-", listed("--utc")[1])
+    assert re.fullmatch(r"k +stopping +once +2030-01-01 00:00 +-", listed("--utc")[1])
 
 
 def test_a_task_that_runs_is_shown_as_running(service, listed):
@@ -126,7 +128,7 @@ def test_times_are_in_the_viewers_zone_or_in_utc(service, listed):
     assert "2030-01-01 01:00" in listed(TZ="Europe/Berlin")[1]
     assert "2030-01-01 00:00" in listed("--utc", TZ="Europe/Berlin")[1]
     shown = service.psched("show", "k").stdout
-    assert "next_time:     2030-01-01 01:00:00 CET (2030-01-01 00:00:00 UTC)\n" in shown
+    assert "next_time:     2030-01-01 01:00:00 CET\n" in shown
     listed(TZ="UTC")
     assert "next_time:     2030-01-01 00:00:00 UTC\n" in service.psched("show", "k").stdout
 
@@ -163,17 +165,17 @@ def test_sorted_by_status(service, listed):
 def test_any_columns_can_be_shown(service, listed):
     service.add("k", "mail", data={"to": "ann"}, next_time=1893456000, label="me", note="x")
     assert listed("--utc", "--columns", "key,TYPE,label,note,data,next_time,status") == [
-        "KEY  TYPE  LABEL  NOTE  DATA          NEXT_TIME                STATUS",
-        'k    mail  me     x     {"to":"ann"}  2030-01-01 00:00:00 UTC  waiting',
+        "KEY  TYPE  LABEL  NOTE  DATA          NEXT_TIME (UTC)      STATUS",
+        'k    mail  me     x     {"to":"ann"}  2030-01-01 00:00:00  waiting',
         "1 schedule",
     ]
     refused = service.psched("list", "--columns", "key,dat")
     assert refused.returncode == 2
     assert "'DAT' is no column; choose from KEY, STATUS, " in refused.stderr
     for form in "--json", "--legacy":
-        refused = service.psched("list", form, "--utc")
+        refused = service.psched("list", form, "--columns", "key")
         assert refused.returncode == 2
-        assert "--columns and --utc are for the table" in refused.stderr
+        assert "--columns is for the table" in refused.stderr
 
 
 def test_the_table_fits_a_hundred_columns_and_cuts_what_is_long(service, listed):
@@ -185,9 +187,61 @@ def test_the_table_fits_a_hundred_columns_and_cuts_what_is_long(service, listed)
     assert max(map(len, lines)) == 100
     assert [line.count("…") for line in lines] == [0, 1, 3, 0]
     assert lines[1].startswith("short  ")
-    columns = ",".join(["key", "reason", "cron", "type", "timezone", "status"] * 2)
-    many = listed("--columns", columns)
-    assert all(cell in many[1] for cell in ("short", "recorder", "because", "waiting"))
+    columns = ["key", "reason", "cron", "type", "timezone", "status"]
+    some = listed("--columns", ",".join(columns))
+    assert all(cell in some[1] for cell in ("short", "recorder", "because", "waiting"))
+    assert max(map(len, listed("--columns", ",".join(columns * 3)))) <= 100
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_table_is_as_wide_as_the_terminal_or_as_columns_says(service, listed, width):
+    service.add("nightly-backup-of-shop", cron="30 2 * * 1-5", timezone="Europe/Berlin")
+    service.add("a-much-longer-key-than-fits-into-the-line", next_time=4_000_000_000)
+    with service.sql() as connection:
+        connection.execute("UPDATE psched SET reason = ?", ["because " * 50])
+    heading, *rows, _ = listed("--sort", "key", COLUMNS=str(width))
+    assert max(map(len, (heading, *rows))) == width
+    assert [row.split()[0][:10] for row in rows] == ["a-much-lon", "nightly-ba"]
+    place = heading.index("NEXT (UTC)")
+    assert re.match(r"\S+ late |now ", rows[1][place:])
+    assert rows[0][place:].startswith("2096-10-02 07:06  -")
+    assert all(row[place - 2 : place] == "  " for row in rows)
+
+
+def test_what_is_wrong_is_told_and_comes_first_with_bad(service, listed):
+    at = 1893456000
+    for key in "abcdef":
+        service.add(key, cron="0 0 1 1 *", next_time=at)
+    service.add("once", next_time=at)
+    with service.sql() as connection:
+        connection.execute("UPDATE psched SET status = 'quarantined' WHERE id = 'f'")
+        connection.execute("UPDATE psched SET next_run_time = 9 WHERE id = 'd'")
+        connection.execute(
+            "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
+            " status = 'cancelling' WHERE id = 'c'"
+        )
+    store = make_store(read_config(service.config))
+    store.record([run_record("e", outcome="failed", fate="gave_up")])
+    store.record([run_record("b", outcome="failed", fate=None)])
+    store.disconnect()
+    shown = {line.split()[0]: line.split()[1] for line in listed()[1:-1]}
+    assert shown == {
+        **dict.fromkeys(("a", "b", "once"), "waiting"),
+        "c": "stopping", "d": "due", "e": "failing", "f": "quarantined",
+    }
+    assert keys(listed("--bad")) == ["f", "e", "d", "c", "a", "b", "once"]
+    assert keys(listed("--bad", "--limit", "1")) == ["f"]
+    assert keys(listed("--status", "failing", "--status", "stopping")) == ["c", "e"]
+    assert keys(listed("--status", "waiting", "--sort", "key")) == ["a", "b", "d", "e", "once"]
+    assert json.loads(listed("e", "--json")[0])["status"] == "failing"
+    assert re.search("^status: +failing$", service.psched("show", "e").stdout, re.MULTILINE)
+
+
+def test_a_key_is_listed_with_its_extra_runs(service, listed):
+    service.add("k", next_time=4_000_000_000)
+    service.add("kk", next_time=4_000_000_000)
+    extra = service.invoke("trigger", "k").output.split()[-1]
+    assert sorted(keys(listed("k"))) == ["k", extra]
 
 
 def test_a_longer_row_after_the_first_ones_stays_within_the_line(service, listed):

@@ -170,7 +170,7 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
         (["=1"], 1, "Error: key: must not be empty"),
         (["={}"], 1, "Error: key: must not be empty"),
         (["t1", "", "{}"], 1, "Error: type: must not be empty"),
-        (["t1", "{}", "--at", "soon"], 1, "Error: at: 'soon' is neither Unix seconds nor ISO"),
+        (["t1", "{}", "--at", "soon"], 1, "Error: at: 'soon' is no time; write 18:00"),
         (["t1", "{}", "--at", "9" * 15], 1, "Error: at: must be from 0 to"),
         (["t1", "{}", "--timeout", "-1"], 1, "Error: timeout: must be from 0 to"),
         (

@@ -31,7 +31,8 @@ def now_of(service):
 
 def test_times_in_utc(service):
     service.add("s1", "0 3 * * *", timezone="Asia/Tokyo", next_time=4_000_000_000)
-    assert " JST " in why(service, "s1")[0]["sentence"]
+    for zone in "--zone", "-t":
+        assert " JST " in why(service, "s1", zone, "Asia/Tokyo")[0]["sentence"]
     assert " UTC " in why(service, "s1", "--utc")[0]["sentence"]
     assert service.invoke("why", "s1", "--utc", "--zone", "UTC").exit_code == 2
 
@@ -216,14 +217,15 @@ def test_the_days_of_clock_changes(service):
     )
     year = datetime.fromtimestamp(now_of(service), UTC).year + 1
     spring, autumn = _last_sunday(year, 3), _last_sunday(year, 10)
-    answer, status = why(service, "s1", spring, "02:30")
+    answer, status = why(service, "s1", spring, "02:30", "--zone", "Europe/Berlin")
     assert (answer["code"], status) == ("will_run", 0)
     assert "does not exist" in answer["sentence"]
-    answer, status = why(service, "s2", spring, "02:30")
+    answer, status = why(service, "s2", spring, "02:30", "--zone", "Europe/Berlin")
     assert (answer["code"], status) == ("no_such_local_time", 1)
     codes = {
-        key: [each["code"] for each in why(service, key, autumn, "02:30")[0]["details"]["readings"]]
+        key: [each["code"] for each in asked[0]["details"]["readings"]]
         for key in ("s1", "s2")
+        for asked in [why(service, key, autumn, "02:30", "--zone", "Europe/Berlin")]
     }
     assert codes == {"s1": ["will_run", "no_instant"], "s2": ["will_run", "will_run"]}
 

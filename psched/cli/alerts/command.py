@@ -16,7 +16,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.output import one_line
-from psched.cli.text_table import Colours, print_table
+from psched.cli.text_table import Colours, print_table, with_zone
 from psched.cli.time_format import parse_since
 from psched.client.author import this_process
 from psched.core.alerts.alert import Rule
@@ -56,7 +56,7 @@ _COLOURS = Colours("RULE", dict.fromkeys(Rule, "red"))
     is_flag=True,
     help="Close the open alerts about KEY; the same incident is not told of again.",
 )
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database
 @click.pass_obj
@@ -70,7 +70,6 @@ def alerts(
     rules: Collection[str],
     limit: int | None,
     close: bool,
-    utc: bool,
     as_json: bool,
 ) -> None:
     """Show what is wrong with schedules and hosts.
@@ -83,12 +82,10 @@ def alerts(
 
     The exit status is 0, also if an alert is open.
     """
-    if as_json and utc:
-        raise click.UsageError("--utc is for the table, not for --json")
     if close:
         if key is None:
             raise click.UsageError("--close needs a KEY")
-        if also_closed or since is not None or limit is not None or as_json or utc:
+        if also_closed or since is not None or limit is not None or as_json:
             raise click.UsageError("--close goes only with KEY and --rule")
         _close(location, key, rules)
         return
@@ -101,7 +98,7 @@ def alerts(
             key,
             rule=rules or None,
             only_open=not also_closed,
-            since=parse_since(since, utc=utc),
+            since=parse_since(since, schedules.now()),
             # One more is read, to know whether there are more.
             limit=None if limit is None else limit + 1,
         )
@@ -110,8 +107,8 @@ def alerts(
                 click.echo(json.dumps(alert_object(alert, redaction)))
             return
         now, columns = schedules.now(), COLUMNS if also_closed else OF_OPEN
-        shown = (table_row(each, columns, now, redaction, utc=utc) for each in islice(found, limit))
-        number = print_table(columns, shown, _COLOURS)
+        shown = (table_row(each, columns, now, redaction) for each in islice(found, limit))
+        number = print_table(with_zone(columns, now), shown, _COLOURS)
         if not number:
             click.echo("no alert" if also_closed else "no open alert", err=True)
         elif number == limit and next(found, None) is not None:

@@ -13,8 +13,6 @@ from psched.client.collection import ScheduleCollection
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.history.redaction import Redaction
-from psched.core.history.why.answer import Wording
-from psched.triggers.zone import Zone
 
 COLUMNS = ("SINCE", "RULE", "KEY", "OPEN FOR", "CLOSED", "TEXT")
 """The columns of the table, in their order."""
@@ -47,9 +45,7 @@ def open_for(alert: Alert, now: float) -> str:
     return format_duration(max(0.0, end - alert.raised / 1000))
 
 
-def table_row(
-    alert: Alert, columns: tuple[str, ...], now: float, redaction: Redaction, *, utc: bool
-) -> TableRow:
+def table_row(alert: Alert, columns: tuple[str, ...], now: float, redaction: Redaction) -> TableRow:
     """A row of the table.
 
     Args:
@@ -57,14 +53,13 @@ def table_row(
         columns: the columns that are shown.
         now: the time of the store's clock.
         redaction: hides the values of fields.
-        utc: whether times are in UTC; otherwise they are in the time zone of this process.
     """
     closed = ""
     if alert.closed is not None:
-        closed = short_time(alert.closed // 1000, now, utc=utc)
+        closed = short_time(alert.closed // 1000, now)
     text = alert.text if alert.closed_text is None else f"{alert.text}; over: {alert.closed_text}"
     cells = {
-        "SINCE": short_time(alert.since // 1000, now, utc=utc),
+        "SINCE": short_time(alert.since // 1000, now),
         "RULE": alert.rule,
         "KEY": one_line(subject(alert)),
         "OPEN FOR": open_for(alert, now),
@@ -74,16 +69,14 @@ def table_row(
     return TableRow([cells[name] for name in columns])
 
 
-def sentence(alert: Alert, redaction: Redaction, zone: Zone | None = None) -> str:
+def sentence(alert: Alert, redaction: Redaction) -> str:
     """An open alert in one line, below what another command shows about its schedule.
 
     Args:
         alert: the alert.
         redaction: hides the values of fields.
-        zone: the zone of its time; None means the time zone of this process.
     """
-    instant = alert.raised // 1000
-    raised = format_time(instant, local=True) if zone is None else Wording(zone).time(instant)
+    raised = format_time(alert.raised // 1000)
     return f"{alert.rule}, raised at {raised}: {one_line(redaction.text(alert.text))}"
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from itertools import islice
 
@@ -55,7 +54,6 @@ class AskedOutput:
         attempt: the number of the attempt; None means the newest one.
         time: the scheduled time; None means the newest occurrence.
         limit: how many attempts are wanted; None means one.
-        utc: whether times in messages are in UTC.
     """
 
     def __init__(
@@ -65,17 +63,15 @@ class AskedOutput:
         key: str,
         *,
         attempt: int | None,
-        time: int | datetime | None,
+        time: int | None,
         limit: int | None,
-        utc: bool,
     ) -> None:
         self._schedules = schedules
         self._settings = settings
         self._key = key
         self._attempt = attempt
         self._limit = limit
-        self._utc = utc
-        self._time = int(time.timestamp()) if isinstance(time, datetime) else time
+        self._time = time
         self._problems: list[str] = []
 
     def outputs(self) -> Iterator[Output]:
@@ -249,7 +245,7 @@ class AskedOutput:
 
     def _named(self, about: Row | Run | Output) -> str:
         when = about.next_time if isinstance(about, Row) else about.scheduled_time
-        time = format_exactly(when or 0, local=not self._utc)
+        time = format_exactly(when or 0)
         return f"{self._key}: attempt {about.attempt} of {time}"
 
     def _asked(self) -> str:
@@ -257,14 +253,14 @@ class AskedOutput:
         attempt = "the occurrence" if self._attempt is None else f"attempt {self._attempt}"
         if self._time is None:
             return attempt
-        return f"{attempt} of {format_exactly(self._time, local=not self._utc)}"
+        return f"{attempt} of {format_exactly(self._time)}"
 
     def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
         if run is None:
             return self._why_no_run(row)
         text = f"{self._named(run)}: {self._not_kept(row, run)}"
         if other is not None:
-            time = format_exactly(other.scheduled_time, local=not self._utc)
+            time = format_exactly(other.scheduled_time)
             text += f"; older output: --time {time} --attempt {other.attempt}"
         return text
 

@@ -36,7 +36,7 @@ _INSTANTS = frozenset({"next_time", "next_run_time", "run_at", "first", "last"})
     help="Only changes that are at most this old (30s, 5m, 1h, 30d), or after this time.",
 )
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10**9), help="Show at most N.")
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database
 @click.pass_obj
@@ -47,7 +47,6 @@ def audit(
     *,
     since: str | None,
     limit: int | None,
-    utc: bool,
     as_json: bool,
 ) -> None:
     """Show who changed which schedule.
@@ -59,10 +58,10 @@ def audit(
     The words of the option -m of a command are shown in brackets at the end.
     """
     settings = settings_to_read(location)
-    shown = _Shown(Redaction(settings.redact), utc=utc)
+    shown = _Shown(Redaction(settings.redact))
     with open_schedules(settings) as schedules:
         found = False
-        for record in schedules.audit(key, parse_since(since, utc=utc), limit):
+        for record in schedules.audit(key, parse_since(since, schedules.now()), limit):
             found = True
             line = json.dumps(shown.object(record)) if as_json else one_line(shown.line(record))
             click.echo(line)
@@ -75,18 +74,16 @@ class _Shown:
 
     Args:
         redaction: hides the values of fields.
-        utc: whether times are shown in UTC.
     """
 
-    def __init__(self, redaction: Redaction, *, utc: bool) -> None:
+    def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
-        self._utc = utc
 
     def line(self, record: AuditRecord) -> str:
         """One line about a change."""
         when = None if record.time is None else record.time // 1000
         parts = (
-            format_time(when, local=not self._utc),
+            format_time(when),
             f"{record.user}@{record.host}",
             record.program,
             record.key,
@@ -130,7 +127,7 @@ class _Shown:
 
     def _value(self, name: str, value: Any) -> str:  # noqa: ANN401  # JSON
         if name in _INSTANTS and isinstance(value, int):
-            return format_time(value, local=not self._utc)
+            return format_time(value)
         if isinstance(value, str):
             return cut(repr(value), _LONGEST)
         return "-" if value is None else cut(json.dumps(value, ensure_ascii=False), _LONGEST)

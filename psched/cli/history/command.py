@@ -16,7 +16,7 @@ from psched.cli.history.run_text import View, columns_for, run_object, table_row
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.text_table import FIRST_ROWS, Colours, print_table
+from psched.cli.text_table import FIRST_ROWS, Colours, print_table, with_zone
 from psched.cli.time_format import format_distance, format_span, parse_since
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -86,7 +86,7 @@ COLOURS = Colours(
 @click.option(
     "--errors", is_flag=True, help="Show the error and its traceback below each run that has one."
 )
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database
 @click.pass_obj
@@ -102,7 +102,6 @@ def history(
     types: Collection[str],
     limit: int | None,
     errors: bool,
-    utc: bool,
     as_json: bool,
 ) -> None:
     """Show what ran, how it ended, and what did not run.
@@ -114,13 +113,13 @@ def history(
     OUTCOME says how an attempt ended. FATE says what became of the occurrence; it is empty if
     the occurrence was tried again. Occurrences that never ran have no OUTCOME.
 
-    A TIME is ISO 8601, such as 2026-01-31T09:00, or Unix seconds; without an offset, it is in your
-    time zone, like the times that are shown.
+    A TIME is yesterday, 02:30, 2026-01-31T09:00, or Unix seconds. The head of the table names the
+    zone of the times.
     """
     if failed and (outcomes or fates):
         raise click.UsageError("--failed selects outcomes and fates; leave out --outcome, --fate")
-    if as_json and (errors or utc):
-        raise click.UsageError("--errors and --utc are for the table, not for --json")
+    if as_json and errors:
+        raise click.UsageError("--errors is for the table, not for --json")
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
     if limit is None and not as_json:
@@ -129,7 +128,7 @@ def history(
         runs = schedules.runs(
             key,
             type=types or None,
-            since=parse_since(since, utc=utc),
+            since=parse_since(since, schedules.now()),
             failed=failed,
             outcome=outcomes or None,
             fate=fates or None,
@@ -141,7 +140,7 @@ def history(
             for number, run in enumerate(islice(runs, limit), start=1):  # noqa: B007  # the last
                 click.echo(json.dumps(run_object(run, redaction)))
         else:
-            view = View(schedules.now(), utc, redaction)
+            view = View(schedules.now(), redaction)
             number = _print(runs, key, limit, view, errors=errors)
         if not number and key is not None:
             _refuse_unknown(schedules, key, settings)
@@ -156,7 +155,7 @@ def _print(
     first = [*islice(shown, FIRST_ROWS)]
     columns = columns_for(first, key)
     rows = (table_row(run, columns, view, errors=errors) for run in chain(first, shown))
-    number = print_table(columns, rows, COLOURS)
+    number = print_table(with_zone(columns, view.now), rows, COLOURS)
     if number:
         count = counted(number, "record")
         more = number == limit and next(runs, None) is not None

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from psched.app import CLOCK, open_schedules
-from psched.base.errors import NotFoundError
+from psched.base.errors import InvalidError, NotFoundError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
@@ -19,7 +19,7 @@ from psched.cli.history.output_text import OutputPrinter, heading, left_out
 from psched.cli.history.run_text import result
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
-from psched.cli.time_format import format_took, parse_instant
+from psched.cli.time_format import format_took, parse_time
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.output.output import Output
@@ -49,7 +49,7 @@ from psched.core.output.output import Output
 @click.option(
     "--raw", is_flag=True, help="Write the bytes as they were printed, with all control characters."
 )
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per attempt.")
 @options.database
 @click.pass_obj
@@ -63,7 +63,6 @@ def logs(
     limit: int | None,
     follow: bool,
     raw: bool,
-    utc: bool,
     as_json: bool,
 ) -> None:
     """Show what a task printed, or what it prints now.
@@ -80,8 +79,8 @@ def logs(
     A line on standard error says which attempt it is. Control characters are shown as escapes,
     except with --raw. If there is no output, the exit status is 1, and a line says why.
 
-    A TIME is ISO 8601, such as 2026-01-31T09:00, or Unix seconds; without an offset, it is in your
-    time zone.
+    A TIME is yesterday 02:30, 02:30, 2026-01-31T09:00 or Unix seconds, in the zone of the times
+    that are shown.
     """
     if as_json and (follow or raw):
         raise click.UsageError("--follow and --raw write text; leave out --json")
@@ -95,11 +94,10 @@ def logs(
             settings,
             key,
             attempt=attempt,
-            time=None if time is None else parse_instant("--time", time, utc=utc),
+            time=_time(time, schedules.now()),
             limit=limit,
-            utc=utc,
         )
-        shown = _Shown(redaction, raw=raw, utc=utc, as_json=as_json)
+        shown = _Shown(redaction, raw=raw, as_json=as_json)
         if limit is not None:
             shown.outputs(asked, [*islice(asked.outputs(), limit)][::-1] or [asked.newest()])
             return
@@ -118,20 +116,25 @@ def logs(
             shown.outputs(asked, [asked.newest()])
 
 
+def _time(text: str | None, now: float) -> int | None:
+    try:
+        return parse_time("--time", text, now, is_next=False)
+    except InvalidError as error:
+        raise click.UsageError(str(error)) from None
+
+
 class _Shown:
     """Shows outputs as the user wants them.
 
     Args:
         redaction: hides the values of fields.
         raw: whether the bytes are written unchanged.
-        utc: whether times are in UTC.
         as_json: whether JSON objects are written.
     """
 
-    def __init__(self, redaction: Redaction, *, raw: bool, utc: bool, as_json: bool) -> None:
+    def __init__(self, redaction: Redaction, *, raw: bool, as_json: bool) -> None:
         self._redaction = redaction
         self._raw = raw
-        self._utc = utc
         self._as_json = as_json
 
     def outputs(self, asked: AskedOutput, outputs: list[Output], *, running: bool = False) -> None:
@@ -143,7 +146,7 @@ class _Shown:
                 click.echo(json.dumps(self._object(output, run)))
                 continue
             is_running = running or asked.is_running(output)
-            click.echo(heading(output, run, utc=self._utc, is_running=is_running), err=True)
+            click.echo(heading(output, run, is_running=is_running), err=True)
             printer = OutputPrinter(self._redaction, raw=self._raw)
             printer.write(output.record.output)
             printer.end()
@@ -154,7 +157,7 @@ class _Shown:
         Raises:
             NotFoundError: the rest of its output cannot be shown.
         """
-        click.echo(heading(live.output(b"", 0), None, utc=self._utc, is_running=True), err=True)
+        click.echo(heading(live.output(b"", 0), None, is_running=True), err=True)
         printer = OutputPrinter(self._redaction, raw=self._raw)
         for dropped, chunk in live.pieces():
             if dropped != 0:

@@ -19,33 +19,32 @@ _LONGEST_LINE = 2**16
 of so many characters is shown nevertheless."""
 
 
-def heading(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
+def heading(output: Output, run: Run | None, *, is_running: bool = False) -> str:
     """A line above an output, see `about_output`."""
-    return f"==> {about_output(output, run, utc=utc, is_running=is_running)} <=="
+    return f"==> {about_output(output, run, is_running=is_running)} <=="
 
 
-def about_output(output: Output, run: Run | None, *, utc: bool, is_running: bool = False) -> str:
+def about_output(output: Output, run: Run | None, *, is_running: bool = False) -> str:
     """Say which attempt has printed an output, how it has ended, and what is missing.
 
     Args:
         output: the output.
         run: the record of the attempt; None if it is not known.
-        utc: whether times are in UTC; otherwise they are in the time zone of this process.
         is_running: whether the attempt is running now.
     """
-    when = format_time(output.scheduled_time, local=not utc)
+    when = format_time(output.scheduled_time)
     parts = [f"{one_line(output.key)}, attempt {output.attempt} of {when}"]
     if is_running:
         parts.append("running")
     elif output.is_live:
         if run is not None:
             parts.append(result(run))
-        written = f"written {format_time(int(output.ended), local=not utc)}"
+        written = f"written {format_time(int(output.ended))}"
         is_lost = run is not None and run.outcome == Outcome.LOST
         when = "before its worker was lost" if is_lost else "while it ran"
         parts.append(f"{written} {when}; what followed is not known")
     else:
-        ended = f"ended {format_time(int(output.ended), local=not utc)}"
+        ended = f"ended {format_time(int(output.ended))}"
         parts.append(ended if run is None else f"{result(run)}, {ended}")
         if run is not None and run.took is not None:
             parts.append(f"took {format_took(run.took)}")

@@ -28,20 +28,18 @@ class View(NamedTuple):
 
     Attributes:
         now: the time of the store's clock, in Unix seconds.
-        utc: whether times are in UTC; otherwise in the time zone of the user.
         redaction: hides the values of fields.
     """
 
     now: float
-    utc: bool
     redaction: Redaction
 
     def time(self, instant: float, *, seconds: bool = False, beside: float | None = None) -> str:
         """A time in few characters; without the day if a time beside it is of the same day."""
-        text = short_time(int(instant), self.now, utc=self.utc, seconds=seconds)
+        text = short_time(int(instant), self.now, seconds=seconds)
         if beside is None:
             return text
-        other = short_time(int(beside), self.now, utc=self.utc)
+        other = short_time(int(beside), self.now)
         day, _, of_day = text.rpartition(" ")
         return of_day if other.rpartition(" ")[0] == day else text
 

@@ -34,14 +34,12 @@ _TRIES = 5
     help="Check what was due at most this long ago (30s, 5m, 1h, 30d), or after this time."
     " Default: 1d.",
 )
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @options.database
 @click.pass_obj
 @report_errors
-def verify(
-    location: ConfigLocation, *, keys: tuple[str, ...], since: str, utc: bool, as_json: bool
-) -> None:
+def verify(location: ConfigLocation, *, keys: tuple[str, ...], since: str, as_json: bool) -> None:
     """Check that every occurrence ran once or has a reason.
 
     The command reads the run history, and checks that each time of each schedule has exactly one
@@ -58,20 +56,20 @@ def verify(
     send = partial(retry_while_unavailable, clock=CLOCK, tries=_TRIES)
     try:
         verifier = Verifier(store, settings, send)
-        found = verifier.verify(_age(since, partial(send, store.now), utc=utc), keys)
+        found = verifier.verify(_age(since, partial(send, store.now)), keys)
     finally:
         store.disconnect()
     if as_json:
         _print_object(found, verifier)
     else:
-        _print_lines(found, verifier, utc=utc)
+        _print_lines(found, verifier)
     if found.violations:
         sys.exit(1)
 
 
-def _age(since: str, now: Callable[[], float], *, utc: bool) -> float:
+def _age(since: str, now: Callable[[], float]) -> float:
     """How long ago the check begins, in seconds."""
-    begin = earliest(parse_since(since, utc=utc) or 0, now)
+    begin = earliest(parse_since(since, now()) or 0, now)
     return max(now() - begin / 1000, 0)
 
 
@@ -89,10 +87,10 @@ def _print_object(found: Findings, verifier: Verifier) -> None:
     click.echo(json.dumps(about))
 
 
-def _print_lines(found: Findings, verifier: Verifier, *, utc: bool) -> None:
+def _print_lines(found: Findings, verifier: Verifier) -> None:
     for each in found.violations:
         click.echo(f"{each.kind}: {one_line(each.key)}: {one_line(each.text)}")
-    since = format_time(verifier.start, local=not utc)
+    since = format_time(verifier.start)
     if not verifier.is_complete:
         since += ", where the history begins"
     number = len(found.violations)

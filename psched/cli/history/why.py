@@ -16,9 +16,9 @@ from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.cli.time_format import reader_zone
 from psched.core.history.redaction import Redaction
 from psched.core.history.why.answer import GOOD
-from psched.triggers.zone import find_zone
 
 _AGO = re.compile(r"-[0-9.]+[a-z]")
 
@@ -36,15 +36,7 @@ class _TakesAgo(click.Command):
 @click.command(cls=_TakesAgo)
 @click.argument("key", shell_complete=complete_key)
 @click.argument("time", nargs=-1)
-@click.option(
-    "-t",
-    "--timezone",
-    "--zone",
-    "zone",
-    metavar="ZONE",
-    help="Time zone of TIME and of the answer. Default: that of the schedule.",
-)
-@click.option("--utc", is_flag=True, help="The same as --zone UTC.")
+@options.zone("-t", "--timezone")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with a code and details.")
 @options.database
 @click.pass_obj
@@ -54,8 +46,6 @@ def why(
     *,
     key: str,
     time: Sequence[str],
-    zone: str | None,
-    utc: bool,
     as_json: bool,
 ) -> None:
     """Explain why a schedule ran, or did not run.
@@ -68,20 +58,16 @@ def why(
     The exit status is 0 if it ran, runs or will run, or if the schedule has no run at TIME. It is
     1 if it did not run, or if nobody knows. No master needs to run.
     """
-    if utc and zone is not None:
-        raise click.UsageError("--utc and --zone exclude each other")
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
-    name = "UTC" if utc else zone
     with open_schedules(settings) as schedules:
         try:
-            answer = schedules.why(key, " ".join(time).strip() or None, name)
+            answer = schedules.why(key, " ".join(time).strip() or None, reader_zone())
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
         alerts = [] if as_json else open_alerts(schedules, key)
     shown = redaction.value(answer.to_json()) if as_json else redaction.text(answer.sentence)
     click.echo(json.dumps(shown) if as_json else shown)
-    shown_in = None if name is None else find_zone(name)
     for alert in alerts:
-        click.echo(f"An alert is open: {sentence(alert, redaction, shown_in)}")
+        click.echo(f"An alert is open: {sentence(alert, redaction)}")
     sys.exit(0 if answer.state in GOOD else 1)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import format_duration
 from psched.base.texts import counted
@@ -27,12 +28,7 @@ from psched.cli.schedules.chosen import (
 from psched.cli.time_format import parse_time
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
-from psched.config import Config
-from psched.core.declare import When
-from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
-from psched.core.preview import local_time
-from psched.triggers.zone import find_zone
 
 _OPTIONS = {"start": "from", "end": "to"}
 """For each argument whose option has a different name: the name of the option."""
@@ -45,6 +41,7 @@ _OPTIONS = {"start": "from", "end": "to"}
 @click.option("--again", is_flag=True, help="Also run times that have ended already.")
 @overlap_option
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -70,16 +67,18 @@ def backfill(
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose only schedules that match all of them and have not ended.
 
-    A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
-    time zone of the schedule. One backfill of a schedule has at most 10,000 times.
+    A TIME is yesterday 02:30, 2026-01-31T09:00 or Unix seconds; without an offset, it is in your
+    time zone. One backfill of a schedule has at most 10,000 times.
     """
     chosen = Chosen(**given)
     chosen.check()
     settings = settings_to_write(location)
     stagger = Stagger(chosen.rate)
     check_backfill_overlap(overlap, stagger)
-    for option, text in (("from", start), ("to", end)):
-        parse_time(option, text, settings.timezone)  # a wrong time is refused once
+    times = (
+        parse_time("from", start, CLOCK.wall(), is_next=False) or 0,
+        parse_time("to", end, CLOCK.wall(), is_next=False) or 0,
+    )
     how: dict[str, Any] = {"rate": stagger, "again": again, "overlap": overlap}
     with open_to_change(settings, message) as schedules:
         names_each = chosen.names_each(schedules)
@@ -92,8 +91,7 @@ def backfill(
         result = _Result(chosen, names_each=names_each)
         for key in keys:
             try:
-                shown = _Shown(schedules.read(key).row, settings, dry_run=chosen.dry_run)
-                times = shown.parse("from", start), shown.parse("to", end)
+                shown = _Shown(key, dry_run=chosen.dry_run)
                 result.add(shown.run(schedules, times, how))
             except (InvalidError, ScheduleError) as error:
                 result.refuse(key, _with_option(error))
@@ -149,18 +147,13 @@ class _Result:
 class _Shown:
     """The backfill of one schedule, which says what it does."""
 
-    def __init__(self, row: Row, settings: Config, *, dry_run: bool) -> None:
-        self._key = row.key
-        self._zone = row.timezone or settings.timezone
+    def __init__(self, key: str, *, dry_run: bool) -> None:
+        self._key = key
         self._dry_run = dry_run
-        self._done = Backfill(key=row.key, runs=[])
-
-    def parse(self, option: str, text: str) -> When:
-        """The instant that an option names."""
-        return parse_time(option, text, self._zone) or 0
+        self._done = Backfill(key=key, runs=[])
 
     def run(
-        self, schedules: ScheduleCollection, times: tuple[When, When], how: dict[str, Any]
+        self, schedules: ScheduleCollection, times: tuple[int, int], how: dict[str, Any]
     ) -> Backfill:
         """Backfill the schedule, and print and return what was done."""
 
@@ -183,8 +176,7 @@ class _Shown:
         verb = "would be added" if self._dry_run else "added"
         text = f"{counted(len(done.runs), 'run')} {verb}"
         if done.first is not None and done.last is not None:
-            zone = find_zone(self._zone)
-            first, last = (shown_time(local_time(zone, at)) for at in (done.first, done.last))
+            first, last = shown_time(done.first), shown_time(done.last)
             text += f", {first}" if first == last else f", {first} to {last}"
             text += f", due within {format_duration(done.within)}" if done.within else ""
         for number, what in (

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
@@ -58,6 +59,7 @@ _TIMES = ("start", "at")
     " repeated. A FIELD is a setting such as jitter, or timezone, alive_time, label or note.",
 )
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -89,9 +91,9 @@ def edit(
     If the schedule runs now, this run goes on as it was started. If CRON, --every, --timezone or
     --dst-policy is given, the next run is computed anew, from now on.
 
-    A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d. A TIME is Unix
-    seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the schedule's time
-    zone.
+    A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d. A TIME is
+    18:00, tomorrow 09:00, 2026-01-31T09:00 or Unix seconds; without an offset, it is in the zone of
+    --timezone, else in yours.
     """
     if cron is not None and interval is not None:
         raise click.UsageError("--every replaces --cron; leave one out")
@@ -108,27 +110,20 @@ def edit(
     chosen = Chosen(**given)
     chosen.check()
     settings = settings_to_write(location)
+    zone = None
     if changed.get("timezone") is not None:
-        find_zone(changed["timezone"])  # refuses an empty name, which an unset variable can cause
+        zone = find_zone(changed["timezone"])  # refuses an empty name, as of an unset variable
     if not changed and not any(times.values()):
         _edit_text(settings, chosen, message)
         return
+    named = {name: times[option] for name, option in OPTIONS.items() if times[option] is not None}
+    given_times = {
+        name: parse_time(OPTIONS[name], text, CLOCK.wall(), zone=zone)
+        for name, text in named.items()
+    }
     with open_to_change(settings, message) as schedules:
-        change_chosen(schedules, chosen, _verb(_deciding(changed, times, settings), settings))
+        change_chosen(schedules, chosen, _verb(lambda _row: {**changed, **given_times}, settings))
         _warn(schedules, chosen, settings, changed)
-
-
-def _deciding(
-    changed: Mapping[str, Any], times: Mapping[str, str | None], settings: Config
-) -> Callable[[Row], Mapping[str, Any]]:
-    """Return a function that returns the changes of a row; its time zone applies to the times."""
-
-    def decide(row: Row) -> Mapping[str, Any]:
-        zone = changed.get("timezone", row.timezone) or settings.timezone
-        given = {name: parse_time(OPTIONS[name], times[OPTIONS[name]], zone) for name in OPTIONS}
-        return {**changed, **{name: time for name, time in given.items() if time is not None}}
-
-    return decide
 
 
 def _verb(decide: Callable[[Row], Mapping[str, Any]], settings: Config) -> Verb:

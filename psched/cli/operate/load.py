@@ -19,7 +19,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.text_table import TableRow, print_table
+from psched.cli.text_table import TableRow, print_table, with_zone
 from psched.cli.time_format import format_time, short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -82,7 +82,7 @@ class _Read:
     "--yaml", "as_yaml", is_flag=True, help="Print only the proposed lines for psched apply."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -94,7 +94,6 @@ def load_(
     commands: bool,
     as_yaml: bool,
     as_json: bool,
-    utc: bool,
 ) -> None:
     """Show when the coming runs are most, and how to spread them.
 
@@ -126,7 +125,7 @@ def load_(
     elif as_json:
         click.echo(json.dumps(_object(read, found, proposal)))
     else:
-        _show(read, found, proposal, per, Redaction(settings.redact), utc=utc)
+        _show(read, found, proposal, per, Redaction(settings.redact))
 
 
 def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int) -> _Read:
@@ -191,10 +190,8 @@ def _coming(row: Row, settings: Config, start: int, took: float | None) -> Comin
 # --- what is shown ---------------------------------------------------------------------------
 
 
-def _show(
-    read: _Read, load: Load, proposal: Proposal, per: str, redaction: Redaction, *, utc: bool
-) -> None:
-    begin, end = (format_time(each, local=not utc) for each in (load.start, load.end))
+def _show(read: _Read, load: Load, proposal: Proposal, per: str, redaction: Redaction) -> None:
+    begin, end = (format_time(each) for each in (load.start, load.end))
     click.echo(
         f"{begin} to {end}: {counted(round(load.runs), 'run')} of"
         f" {counted(load.schedules, 'schedule')}"
@@ -206,7 +203,7 @@ def _show(
     click.echo(_need(load, read.slots))
     click.echo()
     headings = (per.upper(), "RUNS", "SLOTS", "BUSY", "WHO")
-    print_table(headings, (_row(each, load, utc=utc) for each in load.worst))
+    print_table(with_zone(headings, load.start), (_row(each, load) for each in load.worst))
     click.echo()
     for line in _proposal(proposal, load):
         click.echo(line)
@@ -253,14 +250,14 @@ def _more(named: str, everything: Sequence[str]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _row(worst: Worst, load: Load, *, utc: bool) -> TableRow:
+def _row(worst: Worst, load: Load) -> TableRow:
     interval = worst.interval
     named = (f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes)
     number = len(worst.causes) + worst.more
     causes = f"{counted(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
     return TableRow(
         [
-            short_time(interval.start, load.start, utc=utc),
+            short_time(interval.start, load.start),
             f"{interval.runs:.0f}",
             str(slots_needed(interval.slots)),
             format_duration(interval.busy),

@@ -18,10 +18,10 @@ from psched.cli.operate.pause_rules import (
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
+from psched.cli.time_format import reader_zone
 from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
 from psched.core.history.why.asked_time import parse_next
-from psched.triggers.zone import find_zone
 
 
 @click.command()
@@ -39,6 +39,7 @@ from psched.triggers.zone import find_zone
     "--json", "as_json", is_flag=True, help="With --list: show each as one JSON object per line."
 )
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -62,8 +63,8 @@ def pause(
     is paused, also what is added later.
 
     A running task goes on; the pause applies when it has ended. If a schedule is paused already,
-    the new end and the new message replace the former ones. A TIME without an offset is in the
-    schedule's time zone. At this time a worker resumes the schedule as psched resume does.
+    the new end and the new message replace the former ones. A TIME without an offset is in
+    your time zone. At this time a worker resumes the schedule as psched resume does.
     """
     chosen = Chosen(**given)
     if is_list:
@@ -78,20 +79,19 @@ def pause(
     settings = settings_to_write(location)
     types = chosen_types(chosen)
 
-    def pause_one(schedules: ScheduleCollection, key: str) -> bool:
-        return schedules.pause(key, until)
-
-    verb = Verb(
-        "pause", "paused", pause_one, partial(SelectedSchedules.pause, until=until), "ended"
-    )
     with open_to_change(settings, message) as schedules:
+        end = None
         if until is not None:
-            # A wrong time is refused once, and not for each schedule.
-            parse_next("until", until, find_zone(settings.timezone), schedules.now())
+            end = parse_next("until", until, reader_zone(), schedules.now())
         if types:
-            pause_types(schedules, types, until, chosen)
-        else:
-            change_chosen(schedules, chosen, verb)
+            pause_types(schedules, types, end, chosen)
+            return
+
+        def pause_one(schedules: ScheduleCollection, key: str) -> bool:
+            return schedules.pause(key, end)
+
+        many = partial(SelectedSchedules.pause, until=end)
+        change_chosen(schedules, chosen, Verb("pause", "paused", pause_one, many, "ended"))
 
 
 @click.command()

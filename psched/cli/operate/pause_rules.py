@@ -30,7 +30,7 @@ def chosen_types(chosen: Chosen) -> Sequence[str | None] | None:
 
 
 def pause_types(
-    schedules: ScheduleCollection, types: Sequence[str | None], until: str | None, chosen: Chosen
+    schedules: ScheduleCollection, types: Sequence[str | None], until: int | None, chosen: Chosen
 ) -> None:
     """Pause types, or everything, and print each.
 
@@ -46,7 +46,7 @@ def pause_types(
     _ask("pause", schedules, types, chosen)
     for type_ in types:
         paused = schedules.pause_all(until) if type_ is None else schedules.pause_type(type_, until)
-        end = "" if paused.until is None else f" until {format_time(paused.until, local=True)}"
+        end = "" if paused.until is None else f" until {format_time(paused.until)}"
         click.echo(f"{_what(type_)}: paused{end}, also what is added later")
 
 
@@ -106,9 +106,9 @@ def list_pauses(schedules: ScheduleCollection, *, as_json: bool) -> None:
 
 def describe_pause(rule: PauseRule) -> str:
     """One line about a pause: what, since when, until when, by whom and why."""
-    until = "" if rule.until is None else f" until {format_time(rule.until, local=True)}"
+    until = "" if rule.until is None else f" until {format_time(rule.until)}"
     note = f": {rule.note}" if rule.note else ""
-    since = format_time(rule.since, local=True)
+    since = format_time(rule.since)
     return visible(f"{rule.what} since {since}{until} by {rule.by}{note}")
 
 

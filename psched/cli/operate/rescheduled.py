@@ -6,12 +6,12 @@ from typing import Any
 
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
-from psched.cli.time_format import format_span, format_time
+from psched.cli.time_format import format_span, format_time, reader_zone
 from psched.client.operations.many import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED
 from psched.core.operations.changes.rescheduled import Rescheduled
-from psched.core.preview import UpcomingTime
+from psched.core.preview import UpcomingTime, local_time
 
 _LONGEST = 200
 """The most characters of a value that are shown."""
@@ -33,11 +33,10 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
     if not isinstance(outcome, Rescheduled):
         return
     if (skipped := outcome.skipped) is not None:
-        times = [each.local for each in outcome.before if each.time == skipped.first]
-        first = shown_time(times[0]) if times else str(skipped.first)
         more = {1: "", 2: " and the next one"}
         number = skipped.count or 1
-        yield f"left out: {first}{more.get(number, f' and the next {number - 1}')}"
+        others = more.get(number, f" and the next {number - 1}")
+        yield f"left out: {shown_time(skipped.first)}{others}"
     for name, change in outcome.changes.items():
         old, new = (_value(name, redaction.value({name: each})[name]) for each in change)
         yield f"{name}: {old} -> {new}"
@@ -48,8 +47,9 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
     yield f"next: {after}{paused}"
 
 
-def shown_time(local: str) -> str:
-    """A local time in ISO 8601 as people read it: ``2026-11-25 02:30 +01:00``."""
+def shown_time(instant: int) -> str:
+    """A time with its offset, as people read it: ``2026-11-25 02:30 +01:00``."""
+    local = local_time(reader_zone(), instant)
     if "T" not in local:
         return local  # Unix seconds of a time that no calendar has
     day, _, time = local.partition("T")
@@ -66,14 +66,14 @@ def _run(each: UpcomingTime) -> str:
     notes = [one_line(each.note)] if each.note else []
     if each.run_at is not None and each.run_at > each.time:
         notes.insert(0, f"starts {format_span(each.run_at - each.time)} later")
-    return shown_time(each.local) + (f" ({'; '.join(notes)})" if notes else "")
+    return shown_time(each.time) + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _value(name: str, value: Any) -> str:  # noqa: ANN401  # a field of any type
     if value is None:
         return "(none)" if name in _WITHOUT_DEFAULT else "(default)"
     if name in _TIMES and isinstance(value, int):
-        return format_time(value, local=True)
+        return format_time(value)
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     text = json.dumps(value, ensure_ascii=False, default=repr)

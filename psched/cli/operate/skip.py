@@ -30,6 +30,7 @@ from psched.core.operations.changes.skipping import MOST
     help="Number of runs to leave out. Default: 1.",
 )
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors

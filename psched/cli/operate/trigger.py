@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
@@ -39,6 +40,7 @@ overlap_option = click.option(
 @waiting.wait
 @waiting.as_json
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -64,15 +66,15 @@ def trigger(
     Patterns and conditions choose only schedules that match all of them and have not ended.
 
     With --wait, name one KEY. If the task has set a result, it is printed on a line of its own, as
-    JSON. A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in
-    the configured timezone.
+    JSON. A TIME is 18:00, tomorrow 09:00, 2026-01-31T09:00 or Unix seconds; without an offset, it
+    is in your time zone.
     """
     chosen = Chosen(**given)
     chosen.check()
     if as_json and wait is None:
         raise click.UsageError("--json needs --wait")
     settings = settings_to_write(location)
-    run_at = parse_time("at", at, settings.timezone)
+    run_at = parse_time("at", at, CLOCK.wall())
     own = None if data is None else waiting.json_data(data)
     how: dict[str, Any] = {"overlap": overlap, "run_at": run_at}
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
@@ -24,6 +25,7 @@ from psched.triggers.zone import find_zone
 @click.argument("data", required=False)
 @fields_of_a_schedule(new=True)
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -53,8 +55,8 @@ def add(
 
     A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d.
 
-    A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
-    schedule's time zone.
+    A TIME is 18:00, tomorrow 09:00, 2026-01-31T09:00 or Unix seconds; without an offset, it is in
+    the zone of --timezone, else in yours.
     """
     if interval is not None:
         if data is not None:
@@ -64,7 +66,8 @@ def add(
         raise click.UsageError("CRON or --every is missing")
     settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
+    own = find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
+    typed = None if timezone is None else own
     more: dict[str, Any] = {
         "every": interval,
         "jitter": jitter,
@@ -79,8 +82,8 @@ def add(
                 cron=cron,
                 delay=delay,
                 timezone=zone,
-                next_time=parse_time("start", start, zone),
-                next_run_time=parse_time("at", at, zone),
+                next_time=parse_time("start", start, CLOCK.wall(), zone=typed),
+                next_run_time=parse_time("at", at, CLOCK.wall(), zone=typed),
                 data=decode("data", "{}" if data is None else data, values=None),
                 **more,
             ).metadata()

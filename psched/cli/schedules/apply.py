@@ -15,6 +15,7 @@ from psched.base.loader import gc_paused
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
+from psched.cli.operate.rescheduled import shown_time
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
@@ -68,6 +69,7 @@ _STANDARD_INPUT = Path("-")
 @click.option("-v", "--verbose", is_flag=True, help="Show all fields and the next runs.")
 @quiet_option
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -251,9 +253,13 @@ class _Shown:
         was = preview.before(item, self._settings)
         will = preview.after(item, self._settings, self._now)
         if was is not None and was != will:
-            yield f"    next was: {was.shown}"
+            yield f"    next was: {_runs(was)}"
         if will is not None:
-            yield f"    next: {will.shown}"
+            yield f"    next: {_runs(will)}"
+
+
+def _runs(runs: preview.NextRuns) -> str:
+    return ", ".join(map(shown_time, runs.instants)) or runs.problem
 
 
 def _payload(data: Any) -> str:  # noqa: ANN401  # JSON

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from psched.app import CLOCK
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
 from psched.cli.completion import complete_key
@@ -71,6 +72,7 @@ def force_finish(location: ConfigLocation, /, message: str | None, **given: Any)
 @click.option("--failed", is_flag=True, help="The same as --status failed.")
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
 @changes.message
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -92,14 +94,14 @@ def requeue(
 
         psched requeue --failed --reason timeout --rate 10/s
 
-    Attempts are counted from 1 again. A TIME is Unix seconds or ISO 8601, such as
-    2026-01-31T09:00; without an offset, it is in the configured timezone.
+    Attempts are counted from 1 again. A TIME is 18:00, tomorrow 09:00,
+    2026-01-31T09:00 or Unix seconds; without an offset, it is in your time zone.
     """
     given["states"] = (*given["states"], *(["failed"] if failed else []))
     chosen = Chosen(**given)
     chosen.check()
     settings = settings_to_write(location)
-    run_at = parse_time("at", at, settings.timezone)
+    run_at = parse_time("at", at, CLOCK.wall())
 
     def requeue_one(schedules: ScheduleCollection, key: str) -> None:
         schedules.requeue(key, run_at)

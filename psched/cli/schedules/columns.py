@@ -11,7 +11,7 @@ from psched.base.errors import InvalidError
 from psched.base.texts import cut
 from psched.cli.history.run_text import last_in_short
 from psched.cli.output import one_line
-from psched.cli.schedules.status import DUE, shown_reason, shown_status
+from psched.cli.schedules.status import DUE, FAILING, STOPPING, shown_reason, shown_status
 from psched.cli.text_table import Colours
 from psched.cli.time_format import format_span, format_time, short_time
 from psched.core.columns import annotation, decode
@@ -37,6 +37,8 @@ _COLOURS = {
     RUNNING: "green",
     DUE: "yellow",
     "failed": "red",
+    FAILING: "red",
+    STOPPING: "yellow",
     "quarantined": "red",
     "expired": "magenta",
     "cancelled": "magenta",
@@ -57,14 +59,12 @@ class Shown(NamedTuple):
     Attributes:
         row: the row.
         now: the time of the store's clock, in Unix seconds.
-        utc: whether times are in UTC; otherwise in the time zone of the user.
         redaction: hides the values of fields.
         last: the last run; None if there is none.
     """
 
     row: Row
     now: float
-    utc: bool
     redaction: Redaction
     last: Run | None
 
@@ -82,7 +82,7 @@ def _text(name: str) -> Cell:
 
 
 def _time(name: str) -> Cell:
-    return lambda shown: format_time(getattr(shown.row, name), local=not shown.utc)
+    return lambda shown: format_time(getattr(shown.row, name), named=False)
 
 
 def _note(name: str) -> Cell:
@@ -155,18 +155,16 @@ def _next_in_short(shown: Shown) -> str:
     if status == PAUSED:
         return "-"  # its next_run_time is the end of the pause
     instant = row.next_run_time if row.owner is None else row.next_time
-    return "-" if instant is None else short_time(instant, now, utc=shown.utc)
+    return "-" if instant is None else short_time(instant, now)
 
 
 CELLS: Mapping[str, Cell] = {
     "KEY": _attribute("key"),
-    "STATUS": lambda shown: one_line_of(shown_status(shown.row, shown.now)),
+    "STATUS": lambda shown: one_line_of(shown_status(shown.row, shown.now, shown.last)),
     "SCHEDULE": _schedule_in_short,
     "NEXT": _next_in_short,
     LAST: lambda shown: last_in_short(shown.last, shown.now),
-    "REASON": lambda shown: one_line_of(
-        shown.redaction.text(shown_reason(shown.row, shown.now, utc=shown.utc))
-    ),
+    "REASON": lambda shown: one_line_of(shown.redaction.text(shown_reason(shown.row, shown.now))),
     "TYPE": _attribute("type"),
     "LABEL": _note("label"),
     "NOTE": _note("note"),
@@ -203,26 +201,21 @@ def columns_with(find_last: FindLast | None) -> Sequence[str]:
 
 
 def table_rows(
-    rows: Iterable[Row],
+    rows: Iterable[tuple[Row, Run | None]],
     columns: Sequence[str],
     now: float,
-    *,
-    utc: bool,
     redaction: Redaction,
-    find_last: FindLast | None,
 ) -> Iterator[tuple[Row, Sequence[str]]]:
     """Yield each row with its cells in the table, while the rows are read.
 
     Args:
-        rows: the rows of the schedules.
+        rows: the rows of the schedules, each with its last run.
         columns: the headings, which are keys of `CELLS`.
         now: see `Shown`.
-        utc: see `Shown`.
         redaction: see `Shown`.
-        find_last: finds the last runs; None if they are not shown.
     """
-    for row, last in with_last_runs(rows, find_last):
-        shown = Shown(row, now, utc, redaction, last)
+    for row, last in rows:
+        shown = Shown(row, now, redaction, last)
         yield row, [CELLS[column](shown) for column in columns]
 
 

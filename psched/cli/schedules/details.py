@@ -16,7 +16,7 @@ from psched.cli.running_here import progress_here
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
 from psched.cli.schedules.status import overdue, shown_reason, shown_status
-from psched.cli.time_format import format_both, format_distance, format_took
+from psched.cli.time_format import format_distance, format_time, format_took
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.monitoring.expect import Expectations
@@ -142,11 +142,11 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
         redaction: hides the values of fields.
     """
     row, now = details.row, details.now
-    shown = row_object(row, now, redaction)
+    shown = row_object(row, now, redaction, details.last)
     known = {name: getattr(row, name) for name in Row.__slots__}
     # While an extra run holds the lease, the column is a note about the present attempt.
     known["attempt"] = given_back(row).attempt
-    known |= {"status": shown_status(row, now), "cron": shown["cron"]}
+    known |= {"status": shown["status"], "cron": shown["cron"]}
     known |= {"reason": redaction.text(shown_reason(row)) or None, "ping": details.ping}
     if isinstance(shown["options"], dict):
         known |= {name: shown["options"].get(name) for name in ("label", "note")}
@@ -162,7 +162,7 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
 
 def _shown(name: str, value: Any, redaction: Redaction) -> str:  # noqa: ANN401  # any column
     if name in _INSTANTS:
-        return format_both(value)
+        return format_time(value)
     if name in {"data", "options"}:
         return payload_beginning(value, LONGEST_SHOWN, redaction)
     if isinstance(value, (str, bytes)):
@@ -180,8 +180,8 @@ def fields_of_run(run: Run, now: float, redaction: Redaction) -> dict[str, str]:
     """
     known = {
         "last run": f"{result(run)}, {format_distance(run.ended - now)}",
-        "started": "" if run.started is None else format_both(int(run.started)),
-        "ended": format_both(int(run.ended)),
+        "started": "" if run.started is None else format_time(int(run.started)),
+        "ended": format_time(int(run.ended)),
         "took": format_took(run.took),
         "exit": exit_text(run),
         "memory": _memory(run),
@@ -217,7 +217,7 @@ def extra_run_lines(details: Details) -> Iterator[str]:
     """The extra runs that have not ended, a line each."""
     extra_runs, now = details.extra_runs, details.now
     for row in extra_runs[:_EXTRA_RUNS]:
-        of = "" if row.next_time is None else f" of {format_both(row.next_time)}"
+        of = "" if row.next_time is None else f" of {format_time(row.next_time)}"
         starts = ""
         if row.owner is None and row.next_run_time is not None and row.next_run_time > now:
             starts = f", {format_distance(row.next_run_time - now)}"
@@ -233,7 +233,7 @@ def upcoming_lines(details: Details) -> Iterator[str]:
     for each in details.upcoming:
         when = each.time if each.run_at is None else each.run_at
         distance = overdue(each, row, now) or format_distance(when - now)
-        line = f"{format_both(when)}  {distance}"
+        line = f"{format_time(when)}  {distance}"
         yield f"{line}  # {each.note}" if each.note else line
 
 

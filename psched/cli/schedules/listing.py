@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 from itertools import islice
+from typing import Any
 
 import click
 
@@ -27,20 +29,50 @@ from psched.cli.schedules.columns import (
 )
 from psched.cli.schedules.legacy_table import print_legacy_table
 from psched.cli.schedules.row_object import row_object
-from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.text_table import TableRow, print_table
+from psched.cli.schedules.status import DUE, FAILING, STOPPED_AS, STOPPING, shown_status
+from psched.cli.text_table import TableRow, print_table, with_zone
 from psched.client.collection import ScheduleCollection
-from psched.client.finding import find
+from psched.client.finding import find, is_pattern
 from psched.core.attempts import as_it_waits
 from psched.core.history.redaction import Redaction
-from psched.core.model import ENDED, PAUSED, RUNNING, STATUSES, WAITING, Row
+from psched.core.history.run import Run
+from psched.core.model import (
+    CANCELLED,
+    ENDED,
+    EXPIRED,
+    FAILED,
+    PAUSED,
+    QUARANTINED,
+    RUNNING,
+    STATUSES,
+    WAITING,
+    Row,
+)
+from psched.core.operations.extra_runs import ID_LENGTH, prefix_of_extra_runs
 from psched.core.schedule import ListOrder
 
-SHOWN_STATES = (WAITING, DUE, RUNNING, *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
+SHOWN_STATES = (
+    *(WAITING, DUE, FAILING, RUNNING, STOPPING),
+    *sorted(ENDED),
+    *sorted(STATUSES - ENDED - {WAITING}),
+)
 """The statuses that people see; see `find_rows`."""
 
-_STORED = {DUE: (WAITING, RUNNING)}
+_STORED = {DUE: (WAITING, RUNNING), FAILING: (WAITING,), STOPPING: STOPPED_AS}
 """The values of `Row.state` of rows with a shown status, if they differ from it."""
+
+_INCLUDED = {WAITING: (DUE, FAILING), **dict.fromkeys(STOPPED_AS, (STOPPING,))}
+"""Further shown statuses of rows with a status."""
+
+_BAD = (QUARANTINED, FAILED, FAILING, DUE, EXPIRED, STOPPING, PAUSED, CANCELLED)
+"""The statuses of what may be wrong, the worst first; ``due`` only if it is late."""
+
+_LATE = 60
+"""Seconds after which what is due is late."""
+
+
+Listed = tuple[Row, Run | None]
+"""A row with its last run; None if there is none, or if it is not known."""
 
 
 def _split_columns(
@@ -64,7 +96,7 @@ def _split_columns(
     metavar="STATUS",
     multiple=True,
     help=f"Only those with this status; may be repeated. One of {', '.join(SHOWN_STATES)}."
-    " waiting includes those that are due.",
+    " waiting includes those that are due or failing.",
 )
 @click.option(
     "--type",
@@ -88,6 +120,11 @@ def _split_columns(
     show_default=True,
     help="Order. By status or type, nothing is shown before all that match have been read.",
 )
+@click.option(
+    "--bad",
+    is_flag=True,
+    help="What is wrong comes first: quarantined, failed, failing, with an open alert, late, …",
+)
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10**9), help="Show at most N.")
 @click.option(
     "--columns",
@@ -95,7 +132,7 @@ def _split_columns(
     callback=_split_columns,
     help=f"Columns to show. Default: {','.join(COLUMNS)}. All: {', '.join(CELLS)}.",
 )
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @click.option("--legacy", is_flag=True, help="Use PerfectSched's layout.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line, with every column."
@@ -112,9 +149,9 @@ def list_(
     labels: Collection[str],
     due: bool,
     sort: str,
+    bad: bool,
     limit: int | None,
     columns: Sequence[str] | None,
-    utc: bool,
     legacy: bool,
     as_json: bool,
 ) -> None:
@@ -123,41 +160,62 @@ def list_(
     KEYS are keys or patterns; without any, all are listed. In a pattern, * stands for any
     characters and ? for one. Quote patterns: psched list 'mail-*'.
 
+    With a KEY, its extra runs are listed, too (psched trigger, psched backfill).
+
     The list is in the order of the next runs. Those that have no next run are last. NEXT shows the
     time of the next run; for a running task, the scheduled time of this run; for a task that is
-    due, how late it is. LAST says how the last run ended, how long ago, and how long it took;
-    without a run history, the column is left out. Times are in your time zone: the variable TZ,
-    else that of the system.
+    due, how late it is. STATUS is failing if a schedule waits, and its last run was given up. LAST
+    says how the last run ended, how long ago, and how long it took; without a run history, the
+    column is left out. The head of the table names the zone of the times: yours, that is the
+    variable TZ, else that of the system.
     """
-    if (columns is not None or utc) and (legacy or as_json):
-        raise click.UsageError("--columns and --utc are for the table, not for --legacy or --json")
+    if columns is not None and (legacy or as_json):
+        raise click.UsageError("--columns is for the table, not for --legacy or --json")
     settings = settings_to_read(location)
     with open_schedules(settings) as schedules:
         now = schedules.now()
+        if columns is not None and LAST in columns:
+            find_last: FindLast | None = schedules.last_runs
+        else:
+            find_last = last_runs_of(schedules)
+        if columns is None:
+            columns = columns_with(find_last)
         rows = find_rows(
             schedules,
-            keys,
+            [
+                *keys,
+                *(
+                    prefix_of_extra_runs(key) + "?" * ID_LENGTH
+                    for key in keys
+                    if not is_pattern(key)
+                ),
+            ],
             states=states,
             types=types,
             labels=labels,
             due=due,
             order="key" if sort == "key" else "next",
             now=now,
+            find_last=find_last,
         )
+        keeps_data = as_json or legacy or "DATA" in columns
         if sort in {"status", "type"}:
-            keeps_data = as_json or legacy or "DATA" in (columns or ())
-            rows = _sorted_by(sort, rows, now, keeps_data=keeps_data)
+            rows = _sorted_by(_status_of(now) if sort == "status" else _type, rows, keeps_data)
+        if bad:
+            rows = _sorted_by(_badness(schedules, now), rows, keeps_data)
         limited = islice(rows, limit)
         redaction = Redaction(settings.redact)
         if as_json:
-            for row, last in with_last_runs(limited, last_runs_of(schedules)):
-                made = row_object(row, now, redaction)
+            for row, last in limited:
+                made = row_object(row, now, redaction, last)
                 made["last"] = None if last is None else run_object(last, redaction, large=False)
                 click.echo(json.dumps(made))
         elif legacy:
-            print_legacy_table(limited, redaction)
+            print_legacy_table((row for row, _ in limited), redaction)
         else:
-            number = _print_table(schedules, limited, columns, now, utc=utc, redaction=redaction)
+            shown = table_rows(limited, columns, now, redaction)
+            table = (TableRow(cells) for _, cells in shown)
+            number = print_table(with_zone(columns, now), table, COLOURS)
             more = number == limit and next(rows, None) is not None
             is_all = not (keys or states or types or labels or due)
             click.echo(_closing(number, more=more, is_all=is_all))
@@ -173,24 +231,26 @@ def find_rows(
     due: bool = False,
     order: ListOrder = "next",
     now: float,
+    find_last: FindLast | None,
     watch: Callable[[Iterator[Row]], Iterator[Row]] = iter,
-) -> Iterator[Row]:
-    """Read rows, as people see them: those that fulfil all conditions.
+) -> Iterator[Listed]:
+    """Read rows, as people see them, with their last runs: those that fulfil all conditions.
 
     Args:
         schedules: the schedules.
         keys: keys or patterns of keys; none stands for all.
         states: their statuses, of `SHOWN_STATES`; none stands for all. Those that are due are
-            waiting, too.
+            waiting, too, and so are those that are failing.
         types: their types; none stands for all.
         labels: their labels; none stands for all.
         due: whether only those are read that are due.
         order: their order, see `psched.ScheduleCollection.list`.
         now: the time of the store's clock, in Unix seconds.
+        find_last: finds the last runs; None if there is no run history.
         watch: see `psched.client.finding.find`.
     """
     # A row that is due is waiting, too; or its task has lost its lease.
-    shown = {*states, DUE} if WAITING in states else {*states}
+    shown = {*states, *(more for state in states for more in _INCLUDED.get(state, ()))}
     stored = {each for state in states for each in _STORED.get(state, (state,))}
     due = due or shown == {DUE}
     as_shown = schedules.shown_as_paused()
@@ -205,31 +265,10 @@ def find_rows(
     found = find(schedules, keys, conditions, order, watch)
     rows = (as_shown(as_it_waits(row, now)) for row in found)
     rows = (row for row in rows if not due or _is_due(row, now))
-    return (row for row in rows if not shown or shown_status(row, now) in shown)
-
-
-def _print_table(
-    schedules: ScheduleCollection,
-    rows: Iterable[Row],
-    columns: Sequence[str] | None,
-    now: float,
-    *,
-    utc: bool,
-    redaction: Redaction,
-) -> int:
-    """Print the table; return the number of rows.
-
-    Raises:
-        NotSupportedError: the user wants the column LAST, but there is no run history.
-    """
-    find_last: FindLast | None
-    if columns is not None:
-        find_last = schedules.last_runs if LAST in columns else None
-    else:
-        find_last = last_runs_of(schedules)
-        columns = columns_with(find_last)
-    shown = table_rows(rows, columns, now, utc=utc, redaction=redaction, find_last=find_last)
-    return print_table(columns, (TableRow(cells) for _, cells in shown), COLOURS)
+    listed = with_last_runs(rows, find_last)
+    return (
+        (row, last) for row, last in listed if not shown or shown_status(row, now, last) in shown
+    )
 
 
 def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
@@ -246,12 +285,37 @@ def _is_due(row: Row, now: float) -> bool:
     return row.status != PAUSED and (row.next_run_time is None or row.next_run_time <= now)
 
 
-def _sorted_by(sort: str, rows: Iterable[Row], now: float, *, keeps_data: bool) -> Iterator[Row]:
-    value: Callable[[Row], str] = (
-        (lambda row: row.type) if sort == "type" else lambda row: shown_status(row, now)
-    )
-    kept = (row if keeps_data else changed(row, data=None) for row in rows)
+def _sorted_by(
+    value: Callable[[Listed], Any],
+    listed: Iterable[Listed],
+    keeps_data: bool,  # noqa: FBT001
+) -> Iterator[Listed]:
+    kept = ((row if keeps_data else changed(row, data=None), last) for row, last in listed)
     return iter(sorted(kept, key=value))
+
+
+def _type(listed: Listed) -> str:
+    return listed[0].type
+
+
+def _status_of(now: float) -> Callable[[Listed], str]:
+    return lambda listed: shown_status(listed[0], now, listed[1])
+
+
+def _badness(schedules: ScheduleCollection, now: float) -> Callable[[Listed], int]:
+    """Return a function that says how bad the state of a row is; 0 is the worst."""
+    alarming = set[str]()
+    with suppress(NotSupportedError):
+        alarming = {alert.key for alert in schedules.alerts()}
+
+    def badness(listed: Listed) -> int:
+        row, last = listed
+        status = shown_status(row, now, last)
+        is_late = status == DUE and (row.next_run_time or 0) <= now - _LATE
+        rank = _BAD.index(status) if status in _BAD and (status != DUE or is_late) else len(_BAD)
+        return min(rank, _BAD.index(FAILING)) if row.key in alarming else rank
+
+    return badness
 
 
 def _closing(number: int, *, more: bool, is_all: bool) -> str:

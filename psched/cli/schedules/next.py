@@ -61,6 +61,7 @@ _MOST_WARNINGS = 4
     help="Number of times to show. Default: 10.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -77,13 +78,13 @@ def next_(
 ) -> None:
     """Show the next times of a schedule or cron line.
 
-    Each time is shown in the schedule's time zone, in UTC, and as the distance from now. A note is
-    shown after a time that a clock change skips or repeats, and after a missed run that will be
-    dropped.
+    Each time is shown in the schedule's time zone with its offset, in yours, and as the distance
+    from now. A note is shown after a time that a clock change skips or repeats, and after a missed
+    run that will be dropped.
 
     KEY is the name of a schedule. With --cron, neither a schedule nor a database is needed. A TIME
-    is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the time zone
-    of CRON.
+    is 18:00, 2026-01-31T09:00 or Unix seconds; without an offset, it is in the zone of --timezone,
+    else in yours.
     """
     if (key is None) == (cron is None):
         raise click.UsageError("name a KEY, or give a trigger with --cron")
@@ -99,7 +100,7 @@ def next_(
     trigger = parse_row(Row(key="next", cron=cron, timezone=zone), own).trigger
     warn_of_steps("--cron", cron)
     now = CLOCK.wall()
-    begin = parse_time("start", start, zone)
+    begin = parse_time("start", start, now, zone=None if timezone is None else find_zone(zone))
     after = (ceil(now) if begin is None else instant("start", begin)) - 1
     listed = upcoming_times(trigger, zone, after, number)
     if as_json:

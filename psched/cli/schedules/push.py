@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from psched.app import open_schedules
+from psched.app import CLOCK, open_schedules
 from psched.base import payload
 from psched.base.errors import AlreadyExistsError, InvalidError
 from psched.cli import options
@@ -64,6 +64,7 @@ _MOST_WORDS = 3
     help="DATA is any text or bytes, not JSON. A handler finds them in task.raw_data, a program on"
     " its standard input.",
 )
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -93,9 +94,8 @@ def push(
     the task has set a result, it is printed on a line of its own, as JSON. If the task has failed,
     the status is on standard error.
 
-    A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
-    configured timezone. A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h,
-    30d.
+    A TIME is 18:00, tomorrow 09:00, 2026-01-31T09:00 or Unix seconds; without an offset, it is in
+    your time zone. A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d.
     """
     key, type_, data = _task(words)
     if as_json and wait is None:
@@ -109,7 +109,7 @@ def push(
                 DEFAULT_TYPE if type_ is None else type_,
                 fields,
                 payload=form,
-                run_at=parse_time("at", at, settings.timezone),
+                run_at=parse_time("at", at, CLOCK.wall()),
                 timeout=timeout,
                 **own,
             )

@@ -7,6 +7,7 @@ from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.status import shown_status
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
+from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.pausing import pause_of
 
@@ -15,16 +16,19 @@ LONGEST_SHOWN = 100_000
 in bytes or characters; this depends on how the column is stored."""
 
 
-def row_object(row: Row, now: float, redaction: Redaction) -> dict[str, Any]:
+def row_object(
+    row: Row, now: float, redaction: Redaction, last: Run | None = None
+) -> dict[str, Any]:
     """Return every column of a row; ``status``, also as ``state``, is the one that people see.
 
     Args:
         row: the row.
         now: the time of the store's clock, in Unix seconds.
         redaction: hides the values of fields.
+        last: its last run; None if there is none, or if it is not known.
     """
     columns = {name: getattr(row, name) for name in Row.__slots__}
-    columns["status"] = columns["state"] = shown_status(row, now)
+    columns["status"] = columns["state"] = shown_status(row, now, last)
     for name in ("data", "options"):
         try:
             columns[name] = redaction.value(decode(name, columns[name]) if columns[name] else {})

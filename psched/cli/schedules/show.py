@@ -25,7 +25,7 @@ from psched.cli.schedules.details import (
 )
 from psched.cli.schedules.row_object import row_object
 from psched.cli.schedules.status import shown_status
-from psched.cli.text_table import print_table
+from psched.cli.text_table import print_table, with_zone
 from psched.config.monitoring.expect import PARTS
 from psched.core.history.redaction import Redaction
 from psched.core.model import Row
@@ -36,6 +36,7 @@ _TIMES = ("next_time", "next_run_time")
 @click.command()
 @click.argument("key", shell_complete=complete_key)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with every column.")
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
@@ -45,8 +46,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
     Each field is on a line of its own; fields without a value are left out. Then follow the open
     alerts, the last run, the last attempts, how long the last 50 finished runs took, the extra runs
     that have not ended, and the next runs; psched history KEY shows more runs, and psched next KEY
-    more times. Times are in your time zone (that of the variable TZ, else of the system) and, if
-    that differs, in UTC.
+    more times.
     """
     settings = settings_to_read(location)
     redaction = Redaction(settings.redact)
@@ -59,7 +59,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
 
 
 def _object(details: Details, redaction: Redaction) -> dict[str, Any]:
-    made = row_object(details.row, details.now, redaction)
+    made = row_object(details.row, details.now, redaction, details.last)
     last, attempts, durations = details.last, details.attempts, details.durations
     made["progress"] = details.progress
     made["ping"] = details.ping
@@ -91,8 +91,11 @@ def _print(details: Details, redaction: Redaction) -> None:
             click.echo(durations_line(details.durations))
         click.echo()
         columns = columns_for(details.attempts, details.row.key)
-        view = View(details.now, utc=False, redaction=redaction)
-        print_table(columns, (table_row(run, columns, view) for run in details.attempts))
+        view = View(details.now, redaction)
+        print_table(
+            with_zone(columns, view.now),
+            (table_row(run, columns, view) for run in details.attempts),
+        )
     for heading, lines in (
         ("extra runs", extra_run_lines(details)),
         ("next runs", upcoming_lines(details)),

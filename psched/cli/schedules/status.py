@@ -3,45 +3,55 @@
 from collections.abc import Callable
 
 from psched.cli.time_format import format_overdue, format_time, short_time
-from psched.core.model import PAUSED, WAITING, Row
+from psched.core.history.records import Fate
+from psched.core.history.run import Run
+from psched.core.model import CANCELLING, DELETING, FINISHING, PAUSED, WAITING, Row
 from psched.core.operations.pausing import read_reason
 from psched.core.preview import UpcomingTime
 
 DUE = "due"
 """The shown status of a waiting row that a worker can start now."""
 
+FAILING = "failing"
+"""The shown status of a schedule that waits for its next run, and whose last run was given up."""
 
-def shown_status(row: Row, now: float) -> str:
-    """The status of a row: ``due``, ``running``, or what the row holds.
+STOPPING = "stopping"
+"""The shown status of a row whose task is being stopped."""
+
+STOPPED_AS = (CANCELLING, DELETING, FINISHING)
+"""The statuses of a row whose task is being stopped."""
+
+
+def shown_status(row: Row, now: float, last: Run | None = None) -> str:
+    """The status of a row: ``due``, ``running``, ``failing``, ``stopping``, or what the row holds.
 
     Args:
         row: the row.
         now: the time of the store's clock, in Unix seconds.
+        last: its last run; None if there is none, or if it is not known.
     """
     # A running task is not due before the end of its lease, which is its row's next_run_time.
     if row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now:
         return DUE
-    return row.state
+    if row.status in STOPPED_AS and row.owner is not None:
+        return STOPPING
+    has_failed = last is not None and last.fate == Fate.GAVE_UP
+    return FAILING if row.state == WAITING and has_failed else row.state
 
 
-def shown_reason(row: Row, now: float | None = None, *, utc: bool = False) -> str:
+def shown_reason(row: Row, now: float | None = None) -> str:
     """The reason of a row; of a paused row, until when it is paused, by whom and why.
 
     Args:
         row: the row.
         now: the present time, in Unix seconds, if the text is to be short. None means that it also
             says since when the row has been paused.
-        utc: whether times are in UTC; otherwise in the time zone of this process.
     """
     if row.status != PAUSED:
         return row.reason or ""
 
     def shown(instant: int) -> str:
-        return (
-            format_time(instant, local=not utc)
-            if now is None
-            else short_time(instant, now, utc=utc)
-        )
+        return format_time(instant) if now is None else short_time(instant, now)
 
     return shown_pause(row.reason, shown, since=now is None)
 

@@ -14,7 +14,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import are_terminals, one_line
 from psched.cli.running_here import table_of
-from psched.cli.text_table import LINE, is_coloured
+from psched.cli.text_table import is_coloured, line_width
 from psched.cli.top.loop import Top
 from psched.cli.top.reading import Reader
 from psched.cli.top.rendering import View, render
@@ -38,11 +38,11 @@ _SHORTEST = 0.2
 )
 @click.option("--once", is_flag=True, help="Print one screen as plain text.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @options.database
 @click.pass_context
 @report_errors
-def top(context: click.Context, *, interval: float, once: bool, as_json: bool, utc: bool) -> None:
+def top(context: click.Context, *, interval: float, once: bool, as_json: bool) -> None:
     """Show what runs now, and what is late, next or failed.
 
     The screen is drawn again every two seconds. Select a row with the arrow keys; p pauses or
@@ -64,7 +64,7 @@ def top(context: click.Context, *, interval: float, once: bool, as_json: bool, u
     if as_json or once or not _is_terminal():
         with schedules:
             snapshot = reader.read()
-            _print(snapshot, as_json=as_json, utc=utc)
+            _print(snapshot, as_json=as_json)
         if snapshot.away:
             sys.exit(1)
         return
@@ -75,7 +75,6 @@ def top(context: click.Context, *, interval: float, once: bool, as_json: bool, u
         perform=lambda action, key: action.perform(schedules, key),
         show_logs=partial(_show_logs, context, screen),
         interval=interval,
-        utc=utc,
         clock=CLOCK,
         first=Snapshot(now=None, table=table_of(settings)),
     )
@@ -95,11 +94,11 @@ def _is_terminal() -> bool:
     return are_terminals(sys.stdin, sys.stdout)
 
 
-def _print(snapshot: Snapshot, *, as_json: bool, utc: bool) -> None:
+def _print(snapshot: Snapshot, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(snapshot.as_object()))
         return
-    for line in render(snapshot, View(width=LINE, height=None, utc=utc)):
+    for line in render(snapshot, View(width=line_width(), height=None)):
         click.echo(line.text)
 
 

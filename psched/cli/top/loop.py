@@ -131,7 +131,6 @@ class Top:
         show_logs: shows the output of the task with this key, while the screen is given back;
             follows it if the second argument is true.
         interval: the seconds between two snapshots.
-        utc: whether times are in UTC.
         clock: this host's clocks.
     """
 
@@ -143,7 +142,6 @@ class Top:
         perform: Callable[[Action, str], str],
         show_logs: Callable[[str, bool], None],
         interval: float,
-        utc: bool,
         clock: Clock,
         first: Snapshot,
     ) -> None:
@@ -152,7 +150,6 @@ class Top:
         self._perform = perform
         self._show_logs = show_logs
         self._interval = interval
-        self._utc = utc
         self._clock = clock
         self._state = State(first, clock.monotonic(), message="reading ...")
         self._inbox = SignalInbox((*_ENDING, *_NOTICED))
@@ -205,7 +202,6 @@ class Top:
             selected=state.selected,
             message=state.question.text if state.question else state.message,
             helps=state.helps,
-            utc=self._utc,
             age=now - state.read_at,
         )
         with self._ending_with_terminal():

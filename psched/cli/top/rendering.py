@@ -67,7 +67,6 @@ class View:
         selected: the row that is selected; None for none.
         message: a text at the bottom in place of the keys; empty for none.
         helps: whether the keys are explained.
-        utc: whether times are in UTC.
         age: the seconds since the snapshot was read.
     """
 
@@ -76,7 +75,6 @@ class View:
     selected: Place | None = None
     message: str = ""
     helps: bool = False
-    utc: bool = False
     age: float = 0.0
 
 
@@ -92,7 +90,7 @@ def render(snapshot: Snapshot, view: View) -> list[Line]:
     else:
         head = head[: max(1, (view.height - len(foot)) // 2)]
         room = max(0, view.height - len(head) - len(foot))
-    body = [*_body(sections_of(snapshot, utc=view.utc), room, view)]
+    body = [*_body(sections_of(snapshot), room, view)]
     if room is not None:
         body += [Line("")] * (room - len(body))
     lines = [*head, *body, *foot]
@@ -113,7 +111,7 @@ def _fitted(lines: Sequence[Line], width: int) -> list[Line]:
 
 
 def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
-    time = "" if snapshot.now is None else format_time(int(snapshot.now), local=not view.utc)
+    time = "" if snapshot.now is None else format_time(int(snapshot.now))
     left = f"psched top  {one_line(snapshot.table)}"
     room = view.width - width_of(time) - len(GAP)
     left = cut_to(left, max(room, 0))
@@ -132,7 +130,7 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
     if not snapshot.masters and snapshot.now is not None:
         yield Line("no worker is known to be alive", WARNING)
     for pause in snapshot.pauses:
-        yield Line(with_pause(pause, snapshot.now or 0.0, utc=view.utc), WARNING)
+        yield Line(with_pause(pause, snapshot.now or 0.0), WARNING)
 
 
 # --- which rows there is room for ----------------------------------------------------------

@@ -105,7 +105,7 @@ def _offset(seconds: float) -> str:
     return f"+{shown}" if seconds >= 0 else f"-{shown}"
 
 
-def sections_of(snapshot: Snapshot, *, utc: bool = False) -> list[Section]:
+def sections_of(snapshot: Snapshot) -> list[Section]:
     """The sections that have rows, in their order on the screen."""
     counts, now = snapshot.counts, snapshot.now or 0.0
     given: list[tuple[str, Sequence[str], Callable[[Any], Sequence[str]], Sequence[Task], int]] = [
@@ -119,14 +119,14 @@ def sections_of(snapshot: Snapshot, *, utc: bool = False) -> list[Section]:
         (
             "LATE",
             ("TYPE", "FOR", "REASON"),
-            lambda task: _late_cells(task, now, utc=utc),
+            lambda task: _late_cells(task, now),
             snapshot.late,
             counts.get(DUE, 0),
         ),
         (
             "NEXT",
             ("TYPE", "IN", "AT", "SCHEDULE"),
-            lambda task: _coming_cells(task, now, utc=utc),
+            lambda task: _coming_cells(task, now),
             snapshot.coming,
             0,
         ),
@@ -140,7 +140,7 @@ def sections_of(snapshot: Snapshot, *, utc: bool = False) -> list[Section]:
         (
             "PAUSED",
             ("TYPE", "REASON"),
-            lambda task: (task.type, _pause(task.reason, now, utc=utc)),
+            lambda task: (task.type, _pause(task.reason, now)),
             snapshot.paused,
             counts.get(PAUSED, 0),
         ),
@@ -193,14 +193,14 @@ def _progress(task: RunningTask) -> str:
     return " ".join(parts)
 
 
-def _late_cells(task: LateTask, now: float, *, utc: bool) -> Sequence[str]:
+def _late_cells(task: LateTask, now: float) -> Sequence[str]:
     late = "" if task.late is None else format_span(int(task.late), most=2)
-    return task.type, late, with_pause(task.reason, now, utc=utc)
+    return task.type, late, with_pause(task.reason, now)
 
 
-def _coming_cells(task: ComingTask, now: float, *, utc: bool) -> Sequence[str]:
+def _coming_cells(task: ComingTask, now: float) -> Sequence[str]:
     what = "" if task.trigger is None else task.trigger
-    at = short_time(task.at, now, utc=utc, seconds=True)
+    at = short_time(task.at, now, seconds=True)
     wait = format_span(max(0, int(task.at - now)), most=2)
     return task.type, wait, at, what if task.status != PAUSED else "paused until then"
 
@@ -210,14 +210,14 @@ def _failed_cells(task: FailedTask, now: float) -> Sequence[str]:
     return task.result, ago, task.host or "", task.reason
 
 
-def _pause(reason: str, now: float, *, utc: bool) -> str:
+def _pause(reason: str, now: float) -> str:
     """Since when something is paused, until when, by whom and why."""
-    return shown_pause(reason, lambda time: short_time(time, now, utc=utc), since=True)
+    return shown_pause(reason, lambda time: short_time(time, now), since=True)
 
 
-def with_pause(reason: str, now: float, *, utc: bool) -> str:
+def with_pause(reason: str, now: float) -> str:
     """A reason for people: that of a pause begins with ``paused``, any other is unchanged."""
-    shown = _pause(reason, now, utc=utc)
+    shown = _pause(reason, now)
     return shown if shown == reason else f"paused {shown}"
 
 

@@ -69,11 +69,11 @@ def _place(_context: click.Context, _option: click.Parameter, value: str) -> Pla
     help="Host name that requests may be addressed to, as by a web server that passes them on; may"
     " be repeated. localhost, 127.0.0.1, [::1] and that of --listen always are.",
 )
-@click.option("--utc", is_flag=True, help="Show times in UTC instead of your time zone.")
+@options.zone()
 @options.database
 @click.pass_obj
 @report_errors
-def web(location: ConfigLocation, *, place: Place, hosts: Collection[str], utc: bool) -> None:
+def web(location: ConfigLocation, *, place: Place, hosts: Collection[str]) -> None:
     """Show schedules and runs in a browser, until Ctrl-C.
 
     The pages show what runs now, and what is late, next or failed; each schedule and its next
@@ -90,10 +90,10 @@ def web(location: ConfigLocation, *, place: Place, hosts: Collection[str], utc: 
             raise ConfigError(f"web: needs the package {package}: pip install psched[web]")
     settings = settings_to_read(location)
     allowed = None if place.socket is not None else {*_LOCAL, _address(place)[0], *hosts}
-    _serve(place, settings, allowed, utc=utc)
+    _serve(place, settings, allowed)
 
 
-def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc: bool) -> None:
+def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> None:
     """Serve the pages until a signal ends this process."""
     # Few commands need these packages.
     from psched.cli.top.reading import Reader  # noqa: PLC0415
@@ -104,7 +104,7 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None, *, utc
     schedules = open_schedules(settings)
     ask = partial(ask_all, socket_folders(os.environ), PATIENCE)
     reader = Reader(schedules, settings, ask_masters=ask, clock=CLOCK)
-    site = Site(schedules, settings, reader, hosts=hosts, utc=utc)
+    site = Site(schedules, settings, reader, hosts=hosts)
     where = place.socket or "http://{}:{}/".format(*_address(place))
     try:
         listener = listen(place)

@@ -28,8 +28,8 @@ from psched.cli.schedules.details import (
     upcoming_lines,
 )
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
-from psched.cli.text_table import Colours
-from psched.cli.time_format import format_time, read_since
+from psched.cli.text_table import Colours, with_zone
+from psched.cli.time_format import format_time, read_since, reader_zone
 from psched.cli.top.reading import Reader
 from psched.cli.top.sections import about_master, sections_of, summary, with_pause
 from psched.client.collection import ScheduleCollection
@@ -78,7 +78,6 @@ class Asked(NamedTuple):
         reader: reads what the first page shows.
         redaction: hides the values of fields.
         query: the fields of the query.
-        utc: whether times are in UTC; otherwise they are in the time zone of this process.
         is_gone: returns whether the client has hung up, so that nobody will read the page.
     """
 
@@ -87,12 +86,11 @@ class Asked(NamedTuple):
     reader: Reader
     redaction: Redaction
     query: Mapping[str, str]
-    utc: bool
     is_gone: Callable[[], bool]
 
     def view(self) -> View:
         """How runs are shown."""
-        return View(self.schedules.now(), self.utc, self.redaction)
+        return View(self.schedules.now(), self.redaction)
 
     def limit(self) -> int:
         """The most rows of a table.
@@ -170,7 +168,7 @@ def _now(asked: Asked) -> Page:
     snapshot = asked.reader.read()
     now = snapshot.now or 0.0
     tables = []
-    for section in sections_of(snapshot, utc=asked.utc):
+    for section in sections_of(snapshot):
         rows = [
             [
                 Cell(entry.cells[0], _schedule_link(entry.task.key), entry.style),
@@ -186,11 +184,11 @@ def _now(asked: Asked) -> Page:
             alerts = _alerts(asked, now)
     values = {
         "title": "Now",
-        "time": "" if snapshot.now is None else format_time(int(now), local=not asked.utc),
+        "time": "" if snapshot.now is None else format_time(int(now)),
         "problems": [visible(each) for each in snapshot.problems],
         "summary": summary(snapshot),
         "hosts": [visible(about_master(master)) for master in snapshot.masters],
-        "pauses": [visible(with_pause(each, now, utc=asked.utc)) for each in snapshot.pauses],
+        "pauses": [visible(with_pause(each, now)) for each in snapshot.pauses],
         "alerts": alerts,
         "tables": tables,
     }
@@ -201,10 +199,10 @@ def _alerts(asked: Asked, now: float) -> Table | None:
     """The open alerts; None if there are none."""
     rows = []
     for alert in islice(asked.schedules.alerts(), _ROWS):
-        texts = alert_row(alert, OF_OPEN, now, asked.redaction, utc=asked.utc).cells
+        texts = alert_row(alert, OF_OPEN, now, asked.redaction).cells
         links = {"KEY": _schedule_link(alert.key)} if alert.key else {}
         rows.append(_cells(OF_OPEN, texts, links))
-    return Table(OF_OPEN, rows) if rows else None
+    return Table(with_zone(OF_OPEN, now), rows) if rows else None
 
 
 def _schedules(asked: Asked) -> Page:
@@ -225,23 +223,22 @@ def _schedules(asked: Asked) -> Page:
                 return
             yield row
 
+    find_last = last_runs_of(asked.schedules)
     rows = find_rows(
         asked.schedules,
         [pattern if is_pattern(pattern) else f"{pattern}*"],
         states=[status] if status else [],
         types=[type_] if type_ else [],
         now=now,
+        find_last=find_last,
         watch=watch,
     )
-    find_last = last_runs_of(asked.schedules)
     columns = columns_with(find_last)
     shown = table_rows(
         islice(rows, limit),
         columns,
         now,
-        utc=asked.utc,
-        redaction=asked.redaction,
-        find_last=find_last,
+        asked.redaction,
     )
     made = [
         _cells(columns, cells, {"KEY": _schedule_link(row.key)}, STATUS_COLOURS)
@@ -255,7 +252,9 @@ def _schedules(asked: Asked) -> Page:
         "type": type_,
         "states": SHOWN_STATES,
         "cut": f"{_MOST_READ:,}" if is_cut else "",
-        "table": Table(columns, made, _more("schedules", query, limit) if more else ""),
+        "table": Table(
+            with_zone(columns, now), made, _more("schedules", query, limit) if more else ""
+        ),
     }
     return Page("schedules.html", values)
 
@@ -263,8 +262,8 @@ def _schedules(asked: Asked) -> Page:
 def _schedule(asked: Asked) -> Page:
     key = _key(asked)
     details = read_details(asked.schedules, asked.settings, key, asked.redaction)
-    view = View(details.now, asked.utc, asked.redaction)
-    answer = asked.schedules.why(key, zone="UTC" if asked.utc else None)
+    view = View(details.now, asked.redaction)
+    answer = asked.schedules.why(key, zone=reader_zone())
     last = details.last
     values = {
         "title": visible(key),
@@ -289,7 +288,7 @@ def _runs(asked: Asked) -> Page:
         key,
         type=query.get("type") or None,
         failed=bool(query.get("failed")),
-        since=read_since(since, utc=asked.utc),
+        since=read_since(since, asked.schedules.now()),
         limit=limit + 1,
     )
     runs = [*found]
@@ -307,7 +306,7 @@ def _runs(asked: Asked) -> Page:
 
 def _occurrence(asked: Asked) -> Page:
     key, time = _key(asked), asked.query.get("time") or None
-    answer = asked.schedules.why(key, time, "UTC" if asked.utc else None)
+    answer = asked.schedules.why(key, time, reader_zone())
     runs: Sequence[Run] = ()
     printed: Sequence[Printed] = ()
     row, live, no_output, view = None, None, None, asked.view()
@@ -346,7 +345,7 @@ def _live(asked: Asked, row: Row | None, time: int) -> Printed | None:
     if live is not None and live.is_collected and live.attempt.owner == row.owner:
         with suppress(OSError):  # its master has hung up, or hangs
             output = live.so_far()
-            about = about_output(output, None, utc=asked.utc, is_running=True)
+            about = about_output(output, None, is_running=True)
             return Printed(about, "", _text(asked, output.text))
     return Printed(f"running; psched logs -f {visible(row.key)} shows what it prints", "", None)
 
@@ -363,10 +362,10 @@ def _printed(asked: Asked, key: str, time: int, runs: Iterable[Run]) -> Iterator
             continue
         about, shown = f"attempt {run.attempt}: {result(run)}", None
         if output is not None:
-            about, shown = about_output(output, run, utc=asked.utc), _text(asked, output.text)
+            about, shown = about_output(output, run), _text(asked, output.text)
         yield Printed(about, _text(asked, run.error or ""), shown)
     for output in outputs.values():  # the setting history omits their records
-        yield Printed(about_output(output, None, utc=asked.utc), "", _text(asked, output.text))
+        yield Printed(about_output(output, None), "", _text(asked, output.text))
 
 
 def _text(asked: Asked, text: str) -> str:
@@ -376,7 +375,7 @@ def _text(asked: Asked, text: str) -> str:
 def _runs_table(runs: Sequence[Run], key: str | None, view: View) -> Table:
     columns = columns_for(runs, key)
     return Table(
-        columns,
+        with_zone(columns, view.now),
         [
             _cells(
                 columns,

@@ -59,7 +59,6 @@ class Site:
         hosts: the host names that a request may be addressed to; None means every name. A page of
             another site could otherwise let a browser read this one, by a name that it makes
             resolve to this address (DNS rebinding).
-        utc: whether times are in UTC; otherwise they are in the time zone of this process.
     """
 
     def __init__(
@@ -69,13 +68,11 @@ class Site:
         reader: Reader,
         *,
         hosts: Collection[str] | None,
-        utc: bool,
     ) -> None:
         self._schedules = schedules
         self._settings = settings
         self._reader = reader
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
-        self._utc = utc
         self._redaction = Redaction(settings.redact)
         self._templates = jinja2.Environment(
             # Read once: after an upgrade, the files are those of another version, or are gone.
@@ -153,7 +150,6 @@ class Site:
             self._reader,
             self._redaction,
             fields,
-            self._utc,
             is_gone,
         )
         try:

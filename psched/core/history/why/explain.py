@@ -287,7 +287,7 @@ def _of_no_row(facts: Facts, asked: Asked | None, words: Wording) -> Answer:
         instant = asked.instants[0]
     elif asked is None and facts.latest:
         instant = facts.latest[0].scheduled_time
-    missing = _unknown_key(facts, instant)
+    missing = _unknown_key(facts, instant, words)
     if instant is None:
         return missing
     case = Case(facts=facts, words=words, instant=instant)
@@ -297,8 +297,8 @@ def _of_no_row(facts: Facts, asked: Asked | None, words: Wording) -> Answer:
     return found.saying(f"{found.sentence.rstrip('.')}; {_gone(facts, words)}.")
 
 
-def _unknown_key(facts: Facts, instant: int | None) -> Answer:
-    gone = _gone(facts, Wording(facts.zone()))
+def _unknown_key(facts: Facts, instant: int | None, words: Wording) -> Answer:
+    gone = _gone(facts, words)
     sentence, details = gone[0].upper() + gone[1:], dict[str, object]()
     if deleted := _deletion(facts):
         details["deleted"] = time_of(deleted)

@@ -102,12 +102,14 @@ class Facts:
         """The setting ``history`` that applies to the schedule."""
         return (self.settings if self.definition is None else self.definition.settings).history
 
-    def zone(self, name: str | None = None) -> Zone:
+    def zone(self, name: str | Zone | None = None) -> Zone:
         """The zone of that name; for None, that of the schedule, else that of the installation.
 
         Raises:
             InvalidError: there is no zone of that name.
         """
+        if isinstance(name, Zone):
+            return name
         if name is not None:
             return find_zone(name)
         stored = None if self.row is None else self.row.timezone
