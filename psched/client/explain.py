@@ -13,9 +13,9 @@ from psched.config import Config
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Answer
-from psched.core.history.why.asked_time import parse_asked
+from psched.core.history.why.asked_time import Asked, parse_asked
 from psched.core.history.why.explain import explain
-from psched.core.history.why.facts import Facts
+from psched.core.history.why.facts import Facts, fires
 from psched.core.model import RUNNING, Row
 from psched.core.operations.extra_rows import id_of_instant
 from psched.core.operations.extra_runs import extra_key
@@ -25,6 +25,9 @@ from psched.core.selection import Selection
 from psched.core.shorthands import When
 from psched.core.store_protocol import Store
 from psched.triggers.zone import Zone
+
+_READS = 3
+"""How often everything is read at most, until the row has not changed meanwhile."""
 
 _COVERING = 100
 """The most records about one occurrence that are read, the newest."""
@@ -79,6 +82,34 @@ def explain_from_store(
     """
     key = stored_key(key)
     row = send(partial(store.get, key))
+    reads = 0
+    while True:
+        reads += 1
+        answer = _explained(store, settings, send, key, row, time=time, zone=zone)
+        # A record is written together with the change of the row. So they fit each other if the row
+        # has not changed meanwhile.
+        former, row = row, send(partial(store.get, key))
+        if reads == _READS or _progress(former) == _progress(row):
+            return answer
+
+
+def _progress(row: Row | None) -> tuple[object, ...]:
+    """What changes in a row when an attempt begins or ends, and when somebody changes it."""
+    if row is None:
+        return ()
+    return (row.fence, row.owner, row.settled_by, row.status, row.next_time, row.version)
+
+
+def _explained(
+    store: Store,
+    settings: Config,
+    send: Send,
+    key: str,
+    row: Row | None,
+    *,
+    time: When | str | None,
+    zone: str | Zone | None,
+) -> Answer:
     now = send(store.now)
     if row is not None and isinstance(store, PausesTypes):
         rules = send(store.pause_rules)
@@ -90,6 +121,8 @@ def explain_from_store(
     facts = Facts(
         key=key, row=row, settings=settings, now=now, no_history=off, similar_keys=similar_keys
     )
+    shown = facts.zone(zone)
+    asked = None if time is None else parse_asked(time, shown, now)
     if isinstance(store, KeepsHistory) and off is None:
         reader = _Reader(store, store, send, key)
         facts = changed(
@@ -98,14 +131,34 @@ def explain_from_store(
             latest=reader.latest(),
             workers_since=reader.workers_since,
             covering=reader.covering,
+            extra_runs=reader.extra_runs,
             backfilled=reader.backfilled,
             oldest=reader.oldest,
             ran_between=reader.ran_between,
             leased=cache(reader.leased),
         )
-    shown = facts.zone(zone)
-    asked = None if time is None else parse_asked(time, shown, now)
+        run = None if asked is None else _shown_with(reader, facts, asked)
+        if run is not None and run.key != key:
+            return explain_from_store(
+                store, settings, send, run.key, time=run.scheduled_time, zone=shown
+            )
+        if run is not None:
+            asked = Asked(instants=(run.scheduled_time,))
     return explain(facts, asked, shown)
+
+
+def _shown_with(reader: "_Reader", facts: Facts, asked: Asked) -> RunRecord | None:
+    """The record that the command history shows with the time that is asked about.
+
+    It shows when a run started. None if the time is a scheduled time of the schedule, if it is in
+    the future, or if no record is shown with it.
+    """
+    if len(asked.instants) != 1 or asked.before or asked.instants[0] > facts.now:
+        return None
+    [instant] = asked.instants
+    if facts.covering(instant) or fires(facts.at(instant).trigger, instant):
+        return None
+    return reader.shown_with(instant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +179,20 @@ class _Reader:
         except InvalidError:
             return ()  # a schedule with so long a key has no extra runs
         return self._runs(RunSelection(key=key, limit=_LATEST))
+
+    def extra_runs(self) -> Sequence[RunRecord]:
+        found = self._runs(RunSelection(key=self.key, with_extra_runs=True, limit=_LATEST))
+        return [each for each in found if each.key != self.key]
+
+    def shown_with(self, instant: int) -> RunRecord | None:
+        """The record of the attempt that started in this second, or of what was decided then."""
+        selection = RunSelection(
+            key=self.key, with_extra_runs=True, since=instant * 1000, limit=_OF_KEY
+        )
+        for each in self._runs(selection):
+            if (each.ended if each.started is None else each.started) // 1000 == instant:
+                return each
+        return None
 
     def latest(self) -> Sequence[RunRecord]:
         return self._runs(RunSelection(key=self.key, limit=_LATEST))

@@ -227,7 +227,10 @@ def test_what_is_wrong_is_told_and_comes_first_with_bad(service, listed):
     shown = {line.split()[0]: line.split()[1] for line in listed()[1:-1]}
     assert shown == {
         **dict.fromkeys(("a", "b", "once"), "waiting"),
-        "c": "stopping", "d": "due", "e": "failing", "f": "quarantined",
+        "c": "stopping",
+        "d": "due",
+        "e": "failing",
+        "f": "quarantined",
     }
     assert keys(listed("--bad")) == ["f", "e", "d", "c", "a", "b", "once"]
     assert keys(listed("--bad", "--limit", "1")) == ["f"]

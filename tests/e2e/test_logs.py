@@ -69,6 +69,23 @@ def test_each_attempt_has_its_own_output(service):
         assert schedules["s1"].output(attempt=2, time=2) is None
 
 
+def test_the_output_of_an_extra_run_is_that_of_the_schedule(service):
+    service.add("s1", "prints", data={"text": "own\n"}, cron="0 0 1 1 *", next_time=4_000_000_000)
+    service.start()
+    extra = service.psched("trigger", "s1", "--wait", 60, "--data", '{"text": "extra\\n"}')
+    assert extra.returncode == 0, extra.stderr
+
+    shown = service.psched("logs", "s1")
+
+    assert (shown.returncode, shown.stdout) == (0, "extra\n")
+    assert re.match(r"==> s1!\w{16}, attempt 1 of .*; finished, ended ", shown.stderr)
+    assert service.psched("logs", "s1", "--limit", 3).stdout == "extra\n"
+    heading, line, _ = service.psched("history", "s1").stdout.splitlines()
+    when = re.match(r"\w{3} \d\d [\d:]{8}", line)[0]
+    assert service.psched("logs", "s1", "--time", when).stdout == "extra\n"
+    assert heading.startswith("WHEN (UTC)")
+
+
 @pytest.mark.extended
 def test_control_characters_are_visible_unless_raw(service):
     data = {"bytes": (b"\x1b[2Jgone\r\x07\xff\xe2\x80\xae \tend\n").hex()}

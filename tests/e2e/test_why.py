@@ -8,7 +8,9 @@ import pytest
 
 from psched.app import make_store, read_config
 from psched.base.errors import InvalidError, NotFoundError
+from psched.client.explain import explain_from_store
 from psched.core.history.records import AuditRecord, WorkerRecord
+from support.run_records import run_record
 
 MINUTE = 60
 
@@ -35,6 +37,71 @@ def test_times_in_utc(service):
         assert " JST " in why(service, "s1", zone, "Asia/Tokyo")[0]["sentence"]
     assert " UTC " in why(service, "s1", "--utc")[0]["sentence"]
     assert service.invoke("why", "s1", "--utc", "--zone", "UTC").exit_code == 2
+
+
+def test_the_times_of_history_are_accepted(service, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    now = now_of(service)
+    service.add("s1", "0 3 * * *", timezone="Europe/Berlin", next_time=4_000_000_000)
+    extra = service.invoke("trigger", "s1").output.split()[-1]
+    at, store = now - 86_400, store_of(service)
+    store.record(
+        [
+            run_record("s1", scheduled_time=at - 3, started=at * 1000 + 70, ended=at * 1000 + 80),
+            run_record(
+                extra, scheduled_time=at, started=(at + 9) * 1000, ended=(at + 10) * 1000,
+                outcome="failed", fate="gave_up", reason="exit status 1",
+            ),
+        ]
+    )  # fmt: skip
+    store.disconnect()
+    heading, *lines, _ = service.invoke("history", "s1").stdout.splitlines()
+    assert heading.startswith("WHEN (JST) ")
+    times = {line.split()[3]: " ".join(line.split()[:3]) for line in lines}
+    answer, _ = why(service, "s1", times["s1"])
+    assert (answer["code"], answer["time"]) == ("ran", at - 3)
+    assert " JST ran at " in answer["sentence"]
+    answer, status = why(service, "s1", times[extra])
+    assert (answer["key"], answer["code"], status) == (extra, "gave_up", 1)
+    answer, _ = why(service, "s1")
+    assert f"; its extra run {extra} failed at " in answer["sentence"]
+    assert service.invoke("why", "s1", times["s1"], "--utc").stdout != answer["sentence"]
+
+
+def test_row_and_records_are_read_as_they_were_at_one_moment(service):
+    service.add("s1", "0 3 * * *", next_time=1_000_000_000)
+    store, settled = store_of(service), []
+    with service.sql() as database:
+        database.execute(
+            "UPDATE psched SET owner = 'w.2', fence = 2, attempt = 2,"
+            " next_run_time = unixepoch() + 600"
+        )
+
+    def settle_after(request):
+        found = request()
+        if not settled:
+            settled.append(found)
+            with service.sql() as database:
+                database.execute(
+                    "UPDATE psched SET owner = NULL, settled_by = 'w.2#2', attempt = 0,"
+                    " next_time = 4000000000, next_run_time = 4000000000"
+                )
+            store.record(
+                [
+                    run_record(
+                        "s1", scheduled_time=1_000_000_000, owner="w.2", attempt=2,
+                        outcome="failed", fate="gave_up",
+                    )
+                ]
+            )  # fmt: skip
+        return found
+
+    answer = explain_from_store(
+        store, read_config(service.config), settle_after, "s1", time=1_000_000_000, zone=None
+    )
+    store.disconnect()
+    assert settled
+    assert answer.code == "gave_up"
 
 
 def note_worker(service, nonce="web1-1", **fields):

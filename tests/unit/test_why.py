@@ -598,7 +598,7 @@ class TestSituations:
         deleted = change("delete", TODAY + 600, {"cron": "30 2 * * *"}, None)
         answer = ask("2026-11-22 02:30", None, audits=[deleted], zone=BERLIN)
         assert answer.code == Code.NO_SUCH_SCHEDULE
-        assert "was deleted at 2026-11-22 01:40 UTC by ann" in answer.sentence
+        assert "was deleted at 2026-11-22 02:40 CET by ann" in answer.sentence
         answer = ask(None, None, ran(TODAY), audits=[deleted], zone=BERLIN)
         assert answer.code == Code.RAN
         assert "was deleted at 2026-11-22 02:40 CET by ann" in answer.sentence
@@ -864,6 +864,35 @@ class TestPauses:
             "; it is paused until 2026-11-22 18:00 CET by ann@web1: deploy."
         )
         assert ask(None, row).details["next"] == TODAY + DAY
+
+    def test_its_end_and_what_it_will_skip_are_told(self):
+        row = self.paused(
+            "2026-11-22T18:00+01:00", next_time=TODAY + 3600, next_run_time=TODAY + 55_800,
+            cron="30 * * * *",
+        )  # fmt: skip
+        answer = ask(None, row, ran(TODAY))
+        assert answer.sentence == (
+            "The occurrence of 2026-11-22 10:30 CET did not run because ann@web1 paused the"
+            " schedule at 02:00 CET until 18:00 CET: deploy;"
+            " 15 occurrences from 2026-11-22 03:30 CET to 17:30 CET will be skipped; the next is"
+            " 2026-11-22 18:30 CET."
+        )
+        assert answer.details["will_skip"] == 15
+        endless = ask(None, self.paused(next_time=TODAY - DAY))
+        assert endless.sentence.endswith(
+            "; 2 occurrences from 2026-11-21 02:30 CET to 2026-11-22 02:30 CET will be skipped."
+        )
+
+    def test_what_somebody_has_skipped_is_told(self):
+        row = schedule(next_time=TODAY + 2 * DAY)
+        skipped = ran(
+            TODAY + DAY, outcome=None, fate="skipped", started=None, attempt=0,
+            reason="skipped by ann@web1: holidays",
+        )  # fmt: skip
+        assert ask(None, row, ran(TODAY), skipped).sentence.endswith(
+            "; the occurrence of 2026-11-23 02:30 CET will not run (skipped by ann@web1: holidays);"
+            " the next is 2026-11-24 02:30 CET."
+        )
 
     @pytest.mark.parametrize("columns", [{}, {"cron": None}])
     def test_a_task_that_was_running_goes_on(self, columns):

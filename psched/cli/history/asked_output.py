@@ -1,9 +1,10 @@
 """Finds the output that the user of the command logs asks for."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from heapq import merge
+from itertools import islice, takewhile
 
 from psched.app import CLOCK, make_store
 from psched.base.errors import NotFoundError, NotSupportedError
@@ -12,6 +13,7 @@ from psched.cli.history.command import prospect
 from psched.cli.history.live_elsewhere import PAUSE, SOON, LiveElsewhere, State
 from psched.cli.history.live_output import Live, find_live
 from psched.cli.output import one_line
+from psched.cli.schedules.status import DUE, shown_status
 from psched.cli.time_format import format_exactly, format_span
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -20,6 +22,7 @@ from psched.core.definition import output_setting
 from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
 from psched.core.model import WAITING, Row
+from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.output.output import Output
 from psched.core.output.records import KEPT, RunningAttempt
 
@@ -32,6 +35,9 @@ START_WAIT = 60.0
 _DUE_SOON = 5.0
 """A task that is due within so many seconds counts as due for somebody who follows it."""
 
+_EARLIER = 60
+"""Records are stored in the order of their ends, except for differences up to so many seconds."""
+
 _SENT = 7
 """How often a request of somebody who reads running output is sent while the store is unavailable:
 for about 12 s."""
@@ -42,6 +48,72 @@ _NEWEST = 10
 
 PRINTED_NOTHING = "it has printed nothing"
 """Why there is no output of an attempt, if no setting and no fault is the reason."""
+
+
+_EXTRA_RUNS = 5
+"""The output of so many of the newest extra runs is looked for if the run history omits them."""
+
+
+def asked_for(
+    schedules: ScheduleCollection, key: str, time: int | None, *, follow: bool
+) -> tuple[str, int | None]:
+    """What somebody means who names a schedule: one of its own runs, or one of its extra runs.
+
+    Args:
+        schedules: the schedules.
+        key: the key of the schedule.
+        time: a scheduled time, or the time of a start, as the command history shows it; None means
+            the newest attempt.
+        follow: whether an extra run that waits for a worker is meant, too.
+
+    Returns:
+        The key of the run, and its scheduled time; None if any is meant.
+    """
+    if time is not None:
+        return _run_at(schedules, key, time)
+    now, extra = schedules.now(), _extra_rows(schedules, key)
+    rows = [each for each in (_read(schedules, key), *extra) if each is not None]
+    running = [row for row in rows if row.owner and (row.next_run_time or 0) > now]
+    if running:
+        return max(running, key=lambda row: row.claimed_at or 0).key, None
+    if follow and (due := [row for row in extra if shown_status(row, now) == DUE]):
+        return due[-1].key, None
+    ends = list[tuple[float, str]]()
+    with suppress(NotSupportedError):
+        attempts = schedules.runs(key, outcome=[*Outcome], limit=1)
+        ends += [(run.ended, run.key) for run in attempts]
+    if extra:
+        with suppress(NotSupportedError):
+            for each in (key, *(row.key for row in extra[-_EXTRA_RUNS:])):
+                ends += [(found.ended, each) for found in schedules.outputs(each, limit=1)]
+    return max(ends, default=(0.0, key))[1], None
+
+
+def _run_at(schedules: ScheduleCollection, key: str, time: int) -> tuple[str, int]:
+    """The run with this scheduled time, or else the one that started in this second."""
+    started = None
+    with suppress(NotSupportedError):
+        # The newest record is first, and no attempt ends before it starts.
+        for run in takewhile(lambda run: run.ended >= time - _EARLIER, schedules.runs(key)):
+            if run.scheduled_time == time:
+                return run.key, time
+            if started is None and run.started is not None and int(run.started) == time:
+                started = run
+    return (key, time) if started is None else (started.key, started.scheduled_time)
+
+
+def _extra_rows(schedules: ScheduleCollection, key: str) -> Sequence[Row]:
+    """The rows of the extra runs of a schedule, in the order in which they were made."""
+    found = schedules.list(prefix=prefix_of_extra_runs(key), order="key")
+    return [each.row for each in found if schedule_of(each.key) == key]
+
+
+def _read(schedules: ScheduleCollection, key: str) -> Row | None:
+    try:
+        # While an extra run holds the lease of the schedule, the schedule itself does not run.
+        return given_back(schedules.read(key).row)
+    except NotFoundError:
+        return None
 
 
 class AskedOutput:
@@ -75,10 +147,16 @@ class AskedOutput:
         self._problems: list[str] = []
 
     def outputs(self) -> Iterator[Output]:
-        """What is stored, the newest first."""
-        return self._schedules.outputs(
-            self._key, time=self._time, attempt=self._attempt, limit=self._limit
+        """What is stored, the newest first; if several are wanted, also that of extra runs."""
+        keys = {self._key: None}
+        if self._limit is not None:
+            runs = islice(self._runs(extra_runs=True), self._limit)
+            keys |= dict.fromkeys(run.key for run in runs)
+        found = (
+            self._schedules.outputs(key, time=self._time, attempt=self._attempt, limit=self._limit)
+            for key in keys
         )
+        return merge(*found, key=lambda output: -output.ended)
 
     def live(self) -> Live | None:
         """The output of the running attempt; None if the attempt that is asked for does not run.
@@ -159,7 +237,7 @@ class AskedOutput:
         """The records of the attempts that have printed these outputs; some may be missing."""
         missing = {_identity(output): output for output in outputs if not self.is_running(output)}
         found = dict[Output, Run]()
-        for run in self._runs() if missing else ():
+        for run in self._runs(extra_runs=True) if missing else ():
             if (output := missing.pop(_identity(run), None)) is not None:
                 found[output] = run
             if not missing:
@@ -217,10 +295,10 @@ class AskedOutput:
         run = self.run_of(attempt)
         return State.LOST if run and run.outcome == Outcome.LOST else State.ENDED
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self, *, extra_runs: bool = False) -> Iterator[Run]:
         """The attempts that are recorded, the newest first; none if there is no run history."""
         with suppress(NotSupportedError):
-            runs = self._schedules.runs(self._key, extra_runs=False)
+            runs = self._schedules.runs(self._key, extra_runs=extra_runs)
             yield from (run for run in runs if run.outcome is not None)
 
     def _runs_now(self, row: Row) -> bool:
@@ -237,11 +315,7 @@ class AskedOutput:
         return is_asked_for and row.next_run_time <= self._schedules.now() + _DUE_SOON
 
     def _row(self) -> Row | None:
-        try:
-            # While an extra run holds the lease of the schedule, the schedule itself does not run.
-            return given_back(self._schedules.read(self._key).row)
-        except NotFoundError:
-            return None
+        return _read(self._schedules, self._key)
 
     def _named(self, about: Row | Run | Output) -> str:
         when = about.next_time if isinstance(about, Row) else about.scheduled_time

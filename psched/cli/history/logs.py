@@ -12,7 +12,7 @@ from psched.base.errors import InvalidError, NotFoundError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.asked_output import AskedOutput
+from psched.cli.history.asked_output import AskedOutput, asked_for
 from psched.cli.history.live_elsewhere import NO_ANSWER, PAUSE, SOON
 from psched.cli.history.live_output import Live
 from psched.cli.history.output_text import OutputPrinter, heading, left_out
@@ -36,8 +36,8 @@ from psched.core.output.output import Output
 @click.option(
     "--time",
     metavar="TIME",
-    help="Show the output of the occurrence with this scheduled time; psched history KEY shows the"
-    " times.",
+    help="Show the output of the run with this scheduled time, or with this start; psched history"
+    " KEY shows the times.",
 )
 @click.option(
     "--limit",
@@ -68,10 +68,11 @@ def logs(
     """Show what a task printed, or what it prints now.
 
     KEY is the key of a schedule or task, which may have been deleted since. Without options, the
-    output of the newest attempt is shown: the end of its standard output and standard error, and of
-    those of all programs that it has started. If the attempt is running, this is what it has
-    printed so far; with -f, what it prints until it ends. If it runs on another host, the output
-    comes through the store, a few seconds later.
+    output of the newest attempt is shown, also of an extra run (psched trigger, psched backfill):
+    the end of its standard output and standard error, and of those of all programs that it has
+    started. If the attempt is running, this is what it has printed so far; with -f, what it prints
+    until it ends. If it runs on another host, the output comes through the store, a few seconds
+    later.
 
     If the task is due, -f waits up to 60 s for its start. The exit status of -f is 0 also if the
     attempt fails.
@@ -89,12 +90,15 @@ def logs(
     settings = settings_to_read(location)
     redaction = Redaction(() if raw else settings.redact)
     with open_schedules(settings) as schedules:
+        wanted = _time(time, schedules.now())
+        if limit is None:
+            key, wanted = asked_for(schedules, key, wanted, follow=follow)
         asked = AskedOutput(
             schedules,
             settings,
             key,
             attempt=attempt,
-            time=_time(time, schedules.now()),
+            time=wanted,
             limit=limit,
         )
         shown = _Shown(redaction, raw=raw, as_json=as_json)

@@ -338,6 +338,18 @@ def after_pause(row: Row, definition: Definition, now: float) -> Row | None:
     )
 
 
+def skipped_by_pause(row: Row, definition: Definition, now: float) -> Skipped | None:
+    """What a paused row will skip when it is resumed: at the end of its pause, else now.
+
+    Args:
+        row: the row.
+        definition: the schedule's definition.
+        now: the time of the store's clock.
+    """
+    pause = pause_of(row) or Pause()
+    return _onward(row, definition, max(now, pause.until or 0))[1]
+
+
 def _onward(
     row: Row, definition: Definition, now: float, *, backfill: bool = False
 ) -> tuple[int | None, Skipped | None]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from psched.base.errors import InvalidError
 from psched.core import attempts
 from psched.core.history.changes import changes_trigger, time_of, who
-from psched.core.history.records import AuditRecord, Outcome
+from psched.core.history.records import AuditRecord, Fate, Outcome
 from psched.core.history.why.answer import Answer, Code, State, Wording
 from psched.core.history.why.asked_time import Asked
 from psched.core.history.why.case import Case
@@ -30,7 +30,7 @@ from psched.core.history.why.recorded import (
     pause_clause,
 )
 from psched.core.model import PAUSED, Row
-from psched.core.operations.pausing import after_pause, pause_of
+from psched.core.operations.pausing import after_pause, pause_of, skipped_by_pause
 from psched.core.preview import clock_change_effects
 from psched.triggers.cron import Cron
 from psched.triggers.zone import Zone
@@ -86,7 +86,8 @@ def _of_last(facts: Facts, row: Row, words: Wording) -> Answer:
     instant = _last_due(facts, row)
     if instant is None:
         return _never_timed(facts, row, words)
-    return _with_next(_about(facts, row, instant, words), facts, words)
+    answer = _with_extra_run(_about(facts, row, instant, words), facts, words)
+    return _with_next(answer, facts, words)
 
 
 def _of_time(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
@@ -181,18 +182,26 @@ def _last_due(facts: Facts, row: Row) -> int | None:
     return facts.latest[0].scheduled_time if facts.latest else last
 
 
+def _with_extra_run(answer: Answer, facts: Facts, words: Wording) -> Answer:
+    """Add to an answer how the last extra run has ended, if it is newer than the occurrence."""
+    run = next((each for each in facts.extra_runs() if each.outcome is not None), None)
+    if run is None or run.ended < (answer.time or 0) * 1000:
+        return answer
+    if answer.details.get("backfill") == run.key:
+        return answer
+    because = f" ({run.reason})" if run.reason else ""
+    text = f"its extra run {run.key} {ending(run)} at {words.time(run.ended / 1000)}{because}"
+    return answer.saying(f"{answer.sentence.rstrip('.')}; {text}.", extra_run=run.key)
+
+
 def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     """Add to an answer what comes next."""
     row, definition = facts.row, facts.definition
     if row is not None and row.status == PAUSED:
-        resumed = _after_pause(facts, row)
-        # The answer about a task that is running says already that the pause comes next.
-        if resumed is None and answer.code not in {Code.PAUSED, Code.RUNNING}:
-            case = Case(facts=facts, words=words, instant=answer.time or 0)
-            by = pause_clause(case, row.reason, "it") or row.reason or "by plain SQL"
-            text = f"{answer.sentence.rstrip('.')}; the schedule is paused now: {by}."
-            return answer.saying(text)
-        row = resumed or row
+        answer = _with_pause(answer, facts, row, words)
+        row = _after_pause(facts, row) or row
+    elif skipped := _left_out(facts, words):
+        answer = answer.saying(f"{answer.sentence.rstrip('.')}; {skipped}.")
     if row is None or definition is None or definition.trigger is None or not is_live(row):
         return answer
     after = answer.time or 0
@@ -209,6 +218,45 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     later = f" (from {words.time(run_at, following)} on)" if run_at > following else ""
     sentence = f"{answer.sentence.rstrip('.')}; the next is {when}{later}."
     return answer.saying(sentence, next=following, next_run_at=run_at)
+
+
+def _with_pause(answer: Answer, facts: Facts, row: Row, words: Wording) -> Answer:
+    """Add to an answer who has paused the schedule until when, and what the pause will skip."""
+    text, definition = answer.sentence.rstrip("."), facts.definition
+    # Some answers say already that the schedule is paused, or that the pause comes next.
+    if answer.code not in {Code.PAUSED, Code.RUNNING} and "until" not in answer.details:
+        case = Case(facts=facts, words=words, instant=answer.time or 0)
+        by = pause_clause(case, row.reason, "it") or row.reason or "by plain SQL"
+        text = f"{text}; the schedule is paused now: {by}"
+    if row.owner is not None or definition is None or definition.trigger is None:
+        return answer.saying(f"{text}.")
+    skipped = skipped_by_pause(row, definition, facts.now)
+    if skipped is None:
+        return answer.saying(f"{text}.")
+    what = f"{_span(skipped.first, skipped.until, skipped.count, words)} will be skipped"
+    return answer.saying(f"{text}; {what}.", will_skip=skipped.count)
+
+
+def _left_out(facts: Facts, words: Wording) -> str:
+    """Which coming occurrences somebody has skipped; empty if there are none."""
+    skipped = (
+        each
+        for each in facts.latest
+        if each.fate == Fate.SKIPPED and (each.until or each.scheduled_time) > facts.now
+    )
+    return " and ".join(
+        f"{_span(each.scheduled_time, each.until, each.count, words)} will not run"
+        f" ({each.reason or 'skipped by hand'})"
+        for each in reversed([*skipped])
+    )
+
+
+def _span(first: int, until: int | None, count: int | None, words: Wording) -> str:
+    """Neighbouring occurrences, in words."""
+    if until is None or until == first:
+        return f"the occurrence of {words.time(first)}"
+    number = "the" if count is None else str(count)
+    return f"{number} occurrences from {words.time(first)} to {words.time(until, first)}"
 
 
 def _of_one_shot(facts: Facts, row: Row, asked: Asked, words: Wording) -> Answer:

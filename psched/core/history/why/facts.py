@@ -62,6 +62,7 @@ class Facts:
         latest: the last records of the schedule, the newest first.
         workers_since: returns the workers that were alive at this time or later, in Unix seconds.
         covering: returns the records about the occurrence at an instant, the newest first.
+        extra_runs: returns the last records of the schedule's extra runs, the newest first.
         backfilled: returns the records of the extra run by which a backfill repeats the occurrence
             at an instant, the newest first.
         oldest: returns the oldest record of the schedule, and how many there are.
@@ -81,6 +82,7 @@ class Facts:
     latest: Sequence[RunRecord] = ()
     workers_since: Callable[[int], Sequence[WorkerRecord]] = lambda _since: ()
     covering: Callable[[int], Sequence[RunRecord]] = lambda _instant: ()
+    extra_runs: Callable[[], Sequence[RunRecord]] = lambda: ()
     backfilled: Callable[[int], Sequence[RunRecord]] = lambda _instant: ()
     oldest: Callable[[], tuple[RunRecord | None, int]] = lambda: (None, 0)
     ran_between: Callable[[float, float], Sequence[RunRecord] | None] = lambda _a, _b: ()
