@@ -121,19 +121,24 @@ def test_a_line_says_when_who_with_what_has_changed_what_and_why(service):
     service.invoke("add", "s1", "t", "0 2 * * *", '{"n": 1}', "-s", "2030-01-01")
     with service.schedules() as schedules, schedules.audited("because"):
         schedules["s1"].modify(cron="0 3 * * *", data={"n": 2}, next_time=LATER)
-    modified, added = service.invoke("audit", "--utc").stdout.splitlines()
-    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
-    assert re.fullmatch(
-        rf"{time}  {re.escape(WHO)}  psched add  s1  add  type: 't'; cron: '0 2 \* \* \*';"
-        r""" timezone: 'UTC'; next_time: 2030-01-01 02:00:00 UTC; data: {"n": 1}""",
-        added,
-    )
-    assert re.fullmatch(
-        rf"{time}  {re.escape(WHO)}  .+  s1  modify  cron: '0 2 \* \* \*' -> '0 3 \* \* \*';"
-        r" next_time: 2030-01-01 02:00:00 UTC -> 2096-10-03 03:00:00 UTC;"
-        r""" data: {"n": 1} -> {"n": 2}  \[because\]""",
-        modified,
-    )
+    service.env = {**service.env, "COLUMNS": "200"}
+    shown = service.psched("audit", "--utc").stdout.splitlines()
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert shown[0].split() == ["WHEN", "(UTC)", "WHO", "PROGRAM", "KEY", "ACTION", "NOTE"]
+    assert re.fullmatch(rf"{time}  {re.escape(WHO)}  .+  s1   modify  because", shown[1])
+    assert shown[2:5] == [
+        "    cron: '0 2 * * *' -> '0 3 * * *'",
+        "    next_time: 2030-01-01 02:00:00 UTC -> 2096-10-03 03:00:00 UTC",
+        '    data: {"n": 1} -> {"n": 2}',
+    ]
+    assert re.fullmatch(rf"{time}  {re.escape(WHO)}  psched add .*  s1   add", shown[5])
+    assert shown[6:] == [
+        "    type: 't'",
+        "    cron: '0 2 * * *'",
+        "    timezone: 'UTC'",
+        "    next_time: 2030-01-01 02:00:00 UTC",
+        '    data: {"n": 1}',
+    ]
 
 
 def test_the_options_select_changes(service):
@@ -169,10 +174,13 @@ def test_what_others_have_written_cannot_control_the_terminal(service):
             "insert into psched_audit (key, action, user, host, program, before, after, time)"
             " values ('k', 'a', 'u', 'h', 'p', '[1', '\x1b', 5)"
         )
-    first, second = service.psched("audit").stdout.splitlines()
-    assert first.endswith("  k  a  '[1' -> '\\x1b'")
-    assert second.endswith(r"  a\x1b[31m@h\r  p\n  k\x9b  add  cron: '\x1b]'; x: 1  [\u202en\x07]")
-    assert (service.psched("audit", "--json").stdout + first + second).isprintable() is False
+    shown = service.psched("audit").stdout
+    _, first, change, second, *changes = shown.splitlines()
+    assert re.search(r"  u@h +p +k +a$", first)
+    assert change == "    '[1' -> '\\x1b'"
+    assert re.search(r"  a\\x1b\[31m@h\\r  p\\n +k\\x9b  add +\\u202en\\x07$", second)
+    assert changes == [r"    cron: '\x1b]'", "    x: 1"]
+    assert shown.replace("\n", "").isprintable()
     assert "\x1b" not in service.psched("audit", "--json").stdout
 
 

@@ -65,8 +65,10 @@ class TestTriggering:
             f"{key}: finished",
             '{"of": "report", "to": "ann", "token": "[redacted]"}',
         ]
-        [line] = [each for each in done(jobs, "audit", "report").splitlines() if "trigger" in each]
-        assert f"report  trigger  extra_run: '{key}'; overlap: 'parallel'  [ticket 42]" in line
+        audited = done(jobs, "audit", "report").splitlines()
+        [line] = [each for each in audited if "trigger" in each]
+        assert re.search("report +trigger +ticket 42$", line)
+        assert f"    extra_run: '{key}'" in audited
         data = json.dumps({"to": "bob", "fail": 1})
         failed = jobs.psched("trigger", "report", *PARALLEL, "--data", data, "--wait", "--json")
         assert failed.returncode == 1

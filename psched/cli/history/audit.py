@@ -15,6 +15,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
+from psched.cli.text_table import TableRow, print_table, with_zone
 from psched.cli.time_format import format_time, parse_since
 from psched.core.history.records import AuditRecord
 from psched.core.history.redaction import Redaction
@@ -24,6 +25,8 @@ _LONGEST = 200
 
 _LONGEST_JSON = 100_000
 """The maximum length in characters of stored JSON that cannot be read, in the output of --json."""
+
+_COLUMNS = ("WHEN", "WHO", "PROGRAM", "KEY", "ACTION", "NOTE")
 
 _INSTANTS = frozenset({"next_time", "next_run_time", "run_at", "first", "last"})
 
@@ -52,20 +55,19 @@ def audit(
     """Show who changed which schedule.
 
     The newest change is first: when, who on which host, with which program, the key, what was done,
-    and the old and new values of what has changed. With KEY, only the changes of this schedule are
-    shown, even if it is deleted. Pushed tasks and runs are not shown.
-
-    The words of the option -m of a command are shown in brackets at the end.
+    and why: the words of the option -m. Below are the old and new values of what has changed. With
+    KEY, only the changes of this schedule are shown, even if it is deleted. Pushed tasks and runs
+    are not shown.
     """
     settings = settings_to_read(location)
     shown = _Shown(Redaction(settings.redact))
     with open_schedules(settings) as schedules:
-        found = False
-        for record in schedules.audit(key, parse_since(since, schedules.now()), limit):
-            found = True
-            line = json.dumps(shown.object(record)) if as_json else one_line(shown.line(record))
-            click.echo(line)
-        if not found and not as_json:
+        now = schedules.now()
+        found = schedules.audit(key, parse_since(since, now), limit)
+        if as_json:
+            for record in found:
+                click.echo(json.dumps(shown.object(record)))
+        elif not print_table(with_zone(_COLUMNS, now), map(shown.row, found)):
             click.echo("no changes are recorded", err=True)
 
 
@@ -79,19 +81,19 @@ class _Shown:
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
 
-    def line(self, record: AuditRecord) -> str:
-        """One line about a change."""
+    def row(self, record: AuditRecord) -> TableRow:
+        """A row of the table; below it, a line for each field that has changed."""
         when = None if record.time is None else record.time // 1000
-        parts = (
-            format_time(when),
+        cells = (
+            format_time(when, named=False),
             f"{record.user}@{record.host}",
             record.program,
             record.key,
             record.action,
-            "; ".join(self._changes(record)),
-            f"[{record.note}]" if record.note else "",
+            record.note,
         )
-        return "  ".join(part for part in parts if part)
+        lines = [f"    {one_line(each)}" for each in self._changes(record)]
+        return TableRow([one_line(cell) for cell in cells], lines)
 
     def object(self, record: AuditRecord) -> dict[str, Any]:
         """The JSON object of a change."""
