@@ -47,7 +47,7 @@ def site(schedules, settings):
 
 def site_of(schedules, settings, hosts=("localhost",)):
     reader = Reader(schedules, settings, ask_masters=list, clock=SystemClock())
-    return Site(schedules, settings, reader, hosts=hosts, utc=True)
+    return Site(schedules, settings, reader, hosts=hosts)
 
 
 def get(site, page="", method="GET", host="localhost:8080", is_gone=bool, **query):

@@ -406,7 +406,7 @@ def test_the_documentation_shows_a_real_load(capsys):
     given = _Read(example(), (), 4, all_read=True, no_history=None)
     load, runs = estimate(given.schedules, START, START + DAY)
     proposal = propose(given.schedules, load, runs)
-    _show(given, load, proposal, "minute", Redaction(()), utc=True)
+    _show(given, load, proposal, "minute", Redaction(()))
     page = Path(__file__).parents[2].joinpath("docs/operate.md").read_text()
     section = page.partition("## When is it busy: `psched load`")[2]
     assert section.split("```text\n")[1].split("```")[0] == capsys.readouterr().out

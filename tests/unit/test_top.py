@@ -80,7 +80,7 @@ SNAPSHOT = Snapshot(
 
 
 def text_of(snapshot, **view):
-    return [line.text for line in render(snapshot, View(utc=True, **view))]
+    return [line.text for line in render(snapshot, View(**view))]
 
 
 def test_the_screen_at_80x24():

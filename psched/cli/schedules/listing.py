@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from psched.app import open_schedules
-from psched.base.errors import NotSupportedError
+from psched.base.errors import NotSupportedError, SchemaError
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
@@ -174,10 +174,11 @@ def list_(
     settings = settings_to_read(location)
     with open_schedules(settings) as schedules:
         now = schedules.now()
+        # A status can depend on the last run.
+        needs = columns is None or states or bad or sort == "status" or "STATUS" in columns
+        find_last = last_runs_of(schedules) if needs else None
         if columns is not None and LAST in columns:
-            find_last: FindLast | None = schedules.last_runs
-        else:
-            find_last = last_runs_of(schedules)
+            find_last = schedules.last_runs
         if columns is None:
             columns = columns_with(find_last)
         rows = find_rows(
@@ -305,7 +306,7 @@ def _status_of(now: float) -> Callable[[Listed], str]:
 def _badness(schedules: ScheduleCollection, now: float) -> Callable[[Listed], int]:
     """Return a function that says how bad the state of a row is; 0 is the worst."""
     alarming = set[str]()
-    with suppress(NotSupportedError):
+    with suppress(NotSupportedError, SchemaError):  # psched init has not added their table yet
         alarming = {alert.key for alert in schedules.alerts()}
 
     def badness(listed: Listed) -> int:
