@@ -78,6 +78,7 @@ def service(service):
         )  # fmt: skip
         schedules.add("other", "report", cron="@hourly", next_time=FIRST)
         schedules.push("once", "report", run_at=FIRST)
+    service.env["TZ"] = "Europe/Paris"
     return service
 
 
@@ -130,11 +131,13 @@ class TestOptions:
             "dst_policy": "wallclock",
         }
 
-    def test_a_local_time_is_in_the_zone_of_each_schedule(self, service):
+    def test_a_local_time_is_in_the_zone_of_the_reader(self, service):
+        service.env["TZ"] = "Asia/Tokyo"
         done = service.psched("edit", "nightly", "other", "--start", "2096-10-05T12:00")
         assert done.returncode == 0, done.stderr
-        assert service.row("nightly").next_time == FIRST + 3 * 86_400 + 2 * 3600
-        assert service.row("other").next_time == FIRST + 3 * 86_400 + 4 * 3600
+        assert "2096-10-05 12:00 +09:00" in done.stdout
+        assert service.row("nightly").next_time == FIRST + 3 * 86_400 - 5 * 3600
+        assert service.row("other").next_time == FIRST + 3 * 86_400 - 5 * 3600
 
     def test_times_are_shown_as_dates_and_a_missing_value_as_none(self, service):
         service.env["TZ"] = "UTC"

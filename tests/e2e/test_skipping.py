@@ -25,6 +25,7 @@ def service(service):
                 key, "recorder", cron="@hourly", timezone="Europe/Paris", next_time=FIRST, label="h"
             )
         schedules.push("once", "recorder", run_at=FIRST)
+    service.env["TZ"] = "Europe/Paris"
     return service
 
 

@@ -41,6 +41,7 @@ def jobs(service):
             "report", "report", cron="0 * * * *", next_time=LATER, data={"to": "ann"},
             max_attempts=1,
         )  # fmt: skip
+    service.env["TZ"] = "Europe/Paris"
     return service
 
 
@@ -176,7 +177,6 @@ class TestBackfilling:
 
     def test_the_missed_times_run_once_each(self, jobs):
         command = ["backfill", "report", *self.PERIOD, *PARALLEL]
-        jobs.env["TZ"] = "UTC"
         span = "2023-11-15 01:00 +01:00 to 2023-11-15 05:00 +01:00"
         assert done(jobs, *command, "--dry-run") == f"report: 5 runs would be added, {span}\n"
         assert extra_runs(jobs) == []

@@ -360,7 +360,7 @@ class TestNext:
             (["--cron", "61 * * * *"], 1, "cron: minute '61' is not allowed"),
             (["--cron", "@daily", "-t", ""], 1, "timezone: '' is not a zone"),
             (["--cron", "@daily", "-n", "0"], 2, "0 is not in the range"),
-            (["--cron", "@daily", "-s", "soon"], 1, "start: 'soon' is neither"),
+            (["--cron", "@daily", "-s", "soon"], 1, "start: 'soon' is no time; write 18:00"),
         ],
     )
     def test_what_it_cannot_do_is_said(self, service, words, status, problem):
