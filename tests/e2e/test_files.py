@@ -55,7 +55,7 @@ def test_a_file_can_have_durations_and_the_database_gets_seconds(service):
     )
 
 
-def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service):
+def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service, monkeypatch):
     service = each_service
     monkeypatch.setenv("TZ", "Europe/Berlin")
     path = str(service.write("s.yml", FILE))
