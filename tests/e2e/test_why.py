@@ -42,7 +42,7 @@ def test_times_in_utc(service):
 def test_the_times_of_history_are_accepted(service, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     now = now_of(service)
-    service.add("s1", "0 3 * * *", timezone="Europe/Berlin", next_time=4_000_000_000)
+    service.add("s1", cron="0 3 * * *", timezone="Europe/Berlin", next_time=4_000_000_000)
     extra = service.invoke("trigger", "s1").output.split()[-1]
     at, store = now - 86_400, store_of(service)
     store.record(

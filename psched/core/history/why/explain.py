@@ -185,7 +185,8 @@ def _last_due(facts: Facts, row: Row) -> int | None:
 def _with_extra_run(answer: Answer, facts: Facts, words: Wording) -> Answer:
     """Add to an answer how the last extra run has ended, if it is newer than the occurrence."""
     run = next((each for each in facts.extra_runs() if each.outcome is not None), None)
-    if run is None or run.ended < (answer.time or 0) * 1000:
+    occurrence = answer.time or 0
+    if run is None or run.ended < occurrence * 1000 < facts.now * 1000:
         return answer
     if answer.details.get("backfill") == run.key:
         return answer
