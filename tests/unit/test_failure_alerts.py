@@ -7,6 +7,7 @@ from dataclasses import replace as changed
 
 import pytest
 
+import psched
 from psched import stores
 from psched.base.errors import SchemaError
 from psched.config import from_mapping
@@ -71,6 +72,9 @@ class Bench:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
             connection.commit()
+
+    def now(self):
+        return round(1000 * self.store.now())
 
     def open(self):
         return [(alert.key, alert.rule) for alert in self.alerts(only_open=True)]
@@ -334,6 +338,64 @@ def test_an_alert_that_was_closed_by_hand_is_not_raised_again_by_the_same_incide
         bench.run("k", Outcome.FAILED, attempt=attempt)
         assert not any(monitor.step()[:2])
     assert not any(bench.monitor().step()[:2])
+
+
+def cancel_and_requeue(bench, schedules):
+    schedules.cancel("k")
+    yield
+    schedules.requeue("k")
+
+
+def finish_and_requeue(bench, schedules):
+    schedules.force_finish("k")
+    yield
+    schedules.requeue("k")
+
+
+def delete_and_add(bench, schedules):
+    schedules.delete("k")
+    yield
+    schedules.add("k", cron="@daily")
+
+
+@pytest.mark.parametrize("restart", [cancel_and_requeue, finish_and_requeue, delete_and_add])
+@pytest.mark.parametrize("is_closed_by_hand", [False, True])
+def test_what_fails_after_it_was_ended_and_runs_again_is_a_new_incident(
+    bench, restart, is_closed_by_hand
+):
+    bench.add("k", cron="@daily")
+    monitor = bench.monitor()
+    monitor.step()
+    first = bench.run("k", Outcome.FAILED, at=bench.now() - HOUR)
+    raised = monitor.step().raised
+    assert [alert.since for alert in raised] == [first.ended]
+    if is_closed_by_hand:
+        bench.store.close_alerts(raised, "closed by ann")
+    with closing(psched.open({"url": bench.settings.url})) as schedules:
+        steps = restart(bench, schedules)
+        next(steps)
+        monitor.step()
+        assert bench.open() == []
+        next(steps, None)
+    for attempt in 1, 2:
+        bench.run("k", Outcome.FAILED, at=bench.now() + 1000 * attempt, attempt=attempt)
+        assert len(monitor.step().raised) == (attempt == 1)
+    assert not bench.monitor().step().raised
+    bench.store.close_alerts(bench.alerts(only_open=True), "closed by ann")
+    bench.run("k", Outcome.FAILED, at=bench.now() + 3000, attempt=3)
+    assert not monitor.step().raised
+
+
+def test_each_quarantine_is_an_incident_of_its_own(bench):
+    bench.add("k", cron="@daily")
+    monitor = bench.monitor()
+    for number in range(3):
+        bench.set_status("k", QUARANTINED)
+        bench.run("k", None, Fate.QUARANTINED)
+        assert len(monitor.step().raised) == 1, number
+        assert not monitor.step().raised
+        bench.set_status("k", WAITING)  # as plain SQL does
+        assert len(monitor.step().closed) == 1
 
 
 def test_an_extra_run_counts_as_a_run_of_its_schedule(bench):

@@ -492,6 +492,18 @@ class TestSilent:
         assert court.until_quiet(DAY + HOUR) == ([("silent", "k")], [("silent", "k")])
         assert len(court.alerts(only_open=True)) == 1
 
+    def test_after_it_was_cancelled_and_requeued_it_can_be_told_again(self, host):
+        add(host, expect={"silent": "1d"})
+        ran(host, HOUR, Outcome.FINISHED)
+        court = Court(host)
+        assert court.until_quiet(DAY + 2 * HOUR) == ([("silent", "k")], [])
+        host.schedules["k"].cancel()
+        assert court.until_quiet(MINUTE) == ([], [("silent", "k")])
+        host.schedules["k"].requeue()
+        assert court.until_quiet(DAY - HOUR) == ([], [])
+        assert court.until_quiet(2 * HOUR) == ([("silent", "k")], [])
+        assert court.until_quiet(DAY) == ([], [])
+
     def test_only_recurring_schedules_are_judged_that_are_not_paused_and_have_not_ended(self, host):
         host.schedules.add("once", "test", next_time=START + 9 * DAY)
         for key in "paused", "cancelled", "quarantined":

@@ -2,7 +2,8 @@
 
 Failures of a schedule that follow each other without a success between them are one incident. An
 incident is raised only if no alert of the same schedule and rule was raised since the last success
-before it. An extra run counts as a run of its schedule.
+before it, or since the schedule was added or requeued. An extra run counts as a run of its
+schedule. Each quarantine is an incident, because the row does not run until it is over.
 """
 
 from collections import OrderedDict
@@ -149,12 +150,20 @@ class Failures:
         settings = settings_of(
             Row(key=key, type=record.type) if row is None else row, self._settings
         )
-        began, success = self._beginning(
-            key, rule, record, knows_successes=settings.history == "all"
-        )
-        [*last] = self._store.alerts(AlertSelection(key=key, rules=frozenset({rule}), limit=1))
-        if last and (success is None or last[0].since > success):
-            return None
+        began = record.ended
+        if rule is not Rule.QUARANTINED:
+            # A row that was added or requeued later says nothing about this failure.
+            born = 0 if row is None or row.created_at is None else 1000 * row.created_at
+            began, before = self._beginning(
+                key,
+                rule,
+                record,
+                born=born if born <= record.ended else 0,
+                knows_successes=settings.history == "all",
+            )
+            [*last] = self._store.alerts(AlertSelection(key=key, rules=frozenset({rule}), limit=1))
+            if last and last[0].since > before:
+                return None
         alert = Alert(
             key=key,
             rule=rule,
@@ -167,22 +176,24 @@ class Failures:
         return alert, settings
 
     def _beginning(
-        self, key: str, rule: Rule, record: RunRecord, *, knows_successes: bool
-    ) -> tuple[int, int | None]:
+        self, key: str, rule: Rule, record: RunRecord, *, born: int, knows_successes: bool
+    ) -> tuple[int, int]:
         """When the first failure of an incident ended, and the last success before it.
 
         If the history contains no successes, each occurrence is an incident of its own, because it
-        cannot be seen which ones belong together.
+        cannot be seen which ones belong together. No incident is older than ``born``.
 
         Returns:
             Both in milliseconds. Of very many failures, the first one is not looked for. The second
-            value is None if there was no success.
+            value is ``born`` if there was no success since then.
         """
         began = record.ended
         nearest = RunSelection(key=key, with_extra_runs=True, limit=_NEAREST)
         for other in self._store.runs(nearest):
             if other.ended > record.ended or other.lease == record.lease:
                 continue
+            if other.ended < born:
+                return began, born
             if _is_success(other):
                 return began, other.ended
             if not knows_successes and other.scheduled_time != record.scheduled_time:
@@ -194,8 +205,8 @@ class Failures:
         )
         for other in self._store.runs(succeeded):
             if other.ended < record.ended:
-                return began, other.ended
-        return began, None
+                return began, max(other.ended, born)
+        return began, born
 
     # --- closing -------------------------------------------------------------------------
 

@@ -200,11 +200,11 @@ def silent_since(
         resumed: when a pause last ended of which the run history knows, in milliseconds.
     """
     created = None if row.created_at is None else 1000 * row.created_at
-    begun = created if last is None else last
-    if begun is None:
+    if created is None and last is None:
         return None
     pauses = past_pauses(rules, row.type, now)
-    return max(begun, resumed or 0, *(1000 * pause.until for pause in pauses))
+    # A schedule that was added or requeued after its last success begins anew.
+    return max(created or 0, last or 0, resumed or 0, *(1000 * pause.until for pause in pauses))
 
 
 def silent(
