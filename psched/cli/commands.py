@@ -67,9 +67,13 @@ _SUBCOMMANDS = {
         "cli.operate.backfill:backfill",
         "Run the missed times of a period.",
     ),
+    "stop": (
+        "cli.schedules.change:stop",
+        "Stop what runs now: its schedule goes on.",
+    ),
     "cancel": (
         "cli.schedules.change:cancel",
-        "Cancel tasks or schedules: they never run again.",
+        "Cancel tasks or schedules: they run no more.",
     ),
     "force-finish": (
         "cli.schedules.change:force_finish",

@@ -416,13 +416,23 @@ class ScheduleCollection(CollectionOfAlerts):
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
         return self._wait(key, longest_wait(timeout)).status
 
-    def wait_for_end(self, key: str, timeout: Duration | None = None) -> TaskEnd:
+    def wait_for_end(
+        self,
+        key: str,
+        timeout: Duration | None = None,
+        look: Callable[[ScheduleMetadata], object] | None = None,
+    ) -> TaskEnd:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait_for_end`."""
-        row = self._wait(key, longest_wait(timeout))
+        seen = None if look is None else lambda row: look(self._metadata(row))
+        row = self._wait(key, longest_wait(timeout), seen)
         return TaskEnd(row, self._last_attempt(row))
 
-    def _wait(self, key: str, timeout: float | None) -> Row:
-        return wait_for_end(self._store, key, timeout, clock=self._clock, send=self._send)
+    def _wait(
+        self, key: str, timeout: float | None, look: Callable[[Row], object] | None = None
+    ) -> Row:
+        return wait_for_end(
+            self._store, key, timeout, clock=self._clock, send=self._send, look=look
+        )
 
     # --- many at once --------------------------------------------------------------------
 

@@ -160,6 +160,10 @@ class CollectionChanges(CollectionHistory):
         """Cancel a schedule, so that it never runs again; see `Schedule.cancel`."""
         return self._writer.cancel(key)
 
+    def stop(self, key: str) -> bool:
+        """Stop the present run of a schedule, which then goes on; see `Schedule.stop`."""
+        return self._pauser.stop(key)
+
     def force_finish(self, key: str) -> bool:
         """Mark a schedule as finished, whatever its task has done; see `Schedule.force_finish`."""
         return self._writer.force_finish(key)

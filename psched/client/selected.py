@@ -23,6 +23,7 @@ from psched.core.model import (
     MIGRATING,
     PAUSED,
     RUNNING,
+    STOPPING,
     WAITING,
     Row,
 )
@@ -35,7 +36,7 @@ from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES
 from psched.core.shorthands import Until, instant
 
-CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED})
+CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
 """The statuses of schedules of which there can be extra runs."""
 
 CAN_BE_EDITED = STATES - {*BEING_DELETED, MIGRATING}
@@ -136,6 +137,22 @@ class SelectedSchedules:
         wanted = self._wanted.among(STATES - ENDED, "cancelled")
         cancel = self._changers.writer.cancel
         return self._change(wanted, cancel, Manner(rate, dry_run, report, confirm))
+
+    def stop(
+        self,
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
+    ) -> ManyChanged:
+        """Stop the present runs of those that run; see `Schedule.stop`.
+
+        Those that were paused meanwhile are left out. The arguments and errors are as in `requeue`.
+        """
+        wanted = self._wanted.among(frozenset({RUNNING}), "stopped")
+        stop = self._changers.pauser.stop
+        return self._change(wanted, stop, Manner(rate, dry_run, report, confirm))
 
     def force_finish(
         self,

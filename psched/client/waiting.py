@@ -1,5 +1,6 @@
 """Waiting for the end of a schedule that runs only once."""
 
+from collections.abc import Callable
 from math import isnan
 
 from psched.base.clock import Clock
@@ -36,7 +37,15 @@ def longest_wait(timeout: Duration | None) -> float | None:
     return seconds
 
 
-def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock, send: Send) -> Row:
+def wait_for_end(
+    store: Store,
+    key: str,
+    timeout: float | None,
+    *,
+    clock: Clock,
+    send: Send,
+    look: Callable[[Row], object] | None = None,
+) -> Row:
     """Wait until a schedule that runs only once has ended; see `Schedule.wait`.
 
     Args:
@@ -45,6 +54,7 @@ def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock,
         timeout: the longest wait in seconds; None means no limit.
         clock: measures the wait.
         send: sends the first request, again and again while the store is unavailable.
+        look: is called with each row that has not ended yet.
 
     Returns:
         The row after its end.
@@ -61,6 +71,8 @@ def wait_for_end(store: Store, key: str, timeout: float | None, *, clock: Clock,
             raise InvalidError(
                 "key", f"{key!r} has a trigger, so it never ends and cannot be waited for"
             )
+        if look is not None:
+            look(row)
         if give_up_at is not None:
             left = give_up_at - clock.monotonic()
             if left <= 0:

@@ -30,7 +30,7 @@ from psched.core.columns import (
     parse_payload,
 )
 from psched.core.definition import Definition, parse_row
-from psched.core.model import ENDED, PAUSED, WAITING, Row
+from psched.core.model import ENDED, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
@@ -325,6 +325,9 @@ def _redeclared(
 ) -> Row:
     refuse_unknown(fields, KNOWN)
     fields = expand_shorthands(seen.key, fields)
+    if seen.status == STOPPING:  # its run is stopped nevertheless
+        new = _redeclared(fields, settings, now, changed(seen, status=WAITING))
+        return changed(new, status=STOPPING, reason=seen.reason)
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}

@@ -47,6 +47,7 @@ SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
 DELETING = "deleting"
 CANCELLING = "cancelling"
 FINISHING = "finishing"
+STOPPING = "stopping"  # only its run ends; a schedule then goes on, see `psched.core.policy`
 
 AFTER_RUN = {DELETING: "to_delete", CANCELLING: "to_cancel", FINISHING: "to_finish"}
 """The marks that a task gives its own row: its worker lets it end by itself."""
@@ -56,6 +57,7 @@ BEING_DELETED = frozenset({DELETING, AFTER_RUN[DELETING]})
 _ENDS = {DELETING: None, CANCELLING: CANCELLED, FINISHING: FINISHED}
 
 MARKS = {
+    STOPPING: WAITING,
     **_ENDS,
     **{AFTER_RUN[mark]: status for mark, status in _ENDS.items()},
     **{status: status for status in sorted(ENDED)},
@@ -63,8 +65,11 @@ MARKS = {
 """The marks: statuses of a leased row that ask its worker to stop the task, or to await its end.
 
 The value is the row's status once the task has ended; None means that the row is removed. psched
-itself writes only the first six marks. Clients can set any mark with plain SQL.
+itself writes only the first seven marks. Clients can set any mark with plain SQL.
 """
+
+ENDING = frozenset(MARKS) - {STOPPING}
+"""The marks of rows that have ended, or are about to end."""
 
 STATUSES = frozenset({WAITING, *SET_ASIDE, *MARKS})
 """Every valid status of a row; a row with any other status is quarantined."""

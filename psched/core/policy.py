@@ -31,8 +31,10 @@ from psched.core.model import (
     FINISHED,
     MARKS,
     QUARANTINED,
+    PAUSED,
     SET_ASIDE,
     STATUSES,
+    STOPPING,
     WAITING,
     Decision,
     Finish,
@@ -104,6 +106,8 @@ def after_claim(
 def _not_waiting(row: Row, settings: Config, now: float) -> Settlement:
     # The claim has counted an attempt. We subtract it again, because nothing was tried.
     row = changed(row, attempt=attempts.before_claim(row))
+    if row.status == STOPPING:
+        return after_run(row, row, Release(), settings, now)
     try:
         return pausing.after_claim(row, settings, now) or _resting(row, settings)
     except InvalidError as error:
@@ -130,6 +134,8 @@ def after_run(
 def _after_run(
     leased: Row, current: Row, decision: Decision, settings: Config, now: float
 ) -> Settlement:
+    if current.status == STOPPING:
+        return _stopped(leased, current, decision, settings, now)
     # A one-shot that has succeeded becomes finished, even if it was cancelled during the run.
     done = (
         isinstance(decision, Finish)
@@ -153,6 +159,23 @@ def _after_run(
         # succeeded or was given up. Such an occurrence must not run again, so we clear its time.
         fate = Fate.FINISHED if isinstance(decision, Finish) else Fate.GAVE_UP
         return changed(quarantine(changed(current, next_time=None), str(error)), fate=fate)
+
+
+def _stopped(
+    leased: Row, current: Row, decision: Decision, settings: Config, now: float
+) -> Settlement:
+    """The settlement of a run that was to be stopped: its schedule goes on as after a success."""
+    end = _after_run(leased, changed(current, status=WAITING), Finish(), settings, now)
+    if not isinstance(decision, Finish):
+        fate = Fate.STOPPED
+        if current.cron is None:
+            end, fate = _resting(changed(current, status=CANCELLED), settings), Fate.CANCELLED
+        if end.status != QUARANTINED:
+            end = changed(end, reason=plain_reason(current.reason or "stopped"))
+        end = changed(end, fate=fate)
+    if pausing.is_pause(current.reason):
+        end = pausing.set_aside(end, changed(current, status=PAUSED))
+    return changed(end, seen_status=STOPPING)
 
 
 def _settlement(

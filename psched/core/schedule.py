@@ -177,6 +177,23 @@ class Schedule(OperatedSchedule):
         """
         return self._collection.cancel(self.key)
 
+    def stop(self) -> bool:
+        """Stop the present run of the schedule, which then goes on with its next occurrence.
+
+        The row is marked, and the worker stops the task. The run is not tried again; its fate is
+        ``stopped``. A schedule that runs only once is cancelled. An occurrence that succeeds before
+        its worker stops it is finished.
+
+        Returns:
+            False, because the run ends later.
+
+        Raises:
+            AlreadyFinishedError: the schedule does not run now, or what runs is an extra run of it.
+            NotFoundError: there is no such schedule.
+            NotSupportedError: the store keeps no status.
+        """
+        return self._collection.stop(self.key)
+
     def force_finish(self) -> bool:
         """Make the schedule finished, whatever its task has done; a running task is stopped.
 
@@ -223,7 +240,11 @@ class Schedule(OperatedSchedule):
         """
         return self._collection.wait(self.key, timeout)
 
-    def wait_for_end(self, timeout: Duration | None = None) -> TaskEnd:
+    def wait_for_end(
+        self,
+        timeout: Duration | None = None,
+        look: Callable[[ScheduleMetadata], object] | None = None,
+    ) -> TaskEnd:
         """Wait as `wait` does; return the status together with the result of the task.
 
         The result is read from the run history, so it is None if the settings ``history`` of the
@@ -231,6 +252,8 @@ class Schedule(OperatedSchedule):
 
         Args:
             timeout: the longest wait, in seconds or as in ``"5m"``; None means no limit.
+            look: is called each time the wait looks at the schedule and it has not ended, for
+                example to tell of failed attempts.
 
         Raises:
             InvalidError: the schedule has a trigger, so it does not run only once; or
@@ -239,7 +262,7 @@ class Schedule(OperatedSchedule):
             TimeoutError: the schedule has not ended within ``timeout``.
             TransientStoreError: the schedule has ended, but the store became unavailable.
         """
-        return self._collection.wait_for_end(self.key, timeout)
+        return self._collection.wait_for_end(self.key, timeout, look)
 
     def modify(self, **changes: Unpack[Changes]) -> None:
         """Change the schedule's definition; see `ScheduleCollection.modify`.
@@ -406,6 +429,10 @@ class Schedules(OperatesSchedules, Protocol):
         """Cancel a schedule; False if its task is running, so that it is cancelled later."""
         ...
 
+    def stop(self, key: str) -> bool:
+        """Stop the present run of a schedule; False, because the run ends later."""
+        ...
+
     def force_finish(self, key: str) -> bool:
         """Make a schedule finished; False if its task is running, so that this happens later."""
         ...
@@ -418,7 +445,12 @@ class Schedules(OperatesSchedules, Protocol):
         """Wait until a schedule that runs only once has ended, and return its status."""
         ...
 
-    def wait_for_end(self, key: str, timeout: Duration | None = None) -> TaskEnd:
+    def wait_for_end(
+        self,
+        key: str,
+        timeout: Duration | None = None,
+        look: Callable[[ScheduleMetadata], object] | None = None,
+    ) -> TaskEnd:
         """Wait in the same way; return the status together with the result of the task."""
         ...
 

@@ -255,6 +255,36 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; the task goes on"
 
 
+def test_who_waits_is_told_of_each_failed_attempt_and_a_command_is_given_up(queue):
+    queue.configure(retry_wait=2)
+    queue.start()
+    command = '{"command": ["sh", "-c", "echo no >&2; exit 3"]}'
+    done = queue.psched("push", "--wait", "60", "bad", "exec", command)
+    assert (done.returncode, done.stdout) == (1, "")
+    first, *failed, last = done.stderr.splitlines()
+    assert first == "bad: is given up after 3 failed attempts, because of --wait; see --max-attempts"
+    time = r"[0-9-]+ [0-9:]+ [+-][0-9]+"
+    for number, line in enumerate(failed, 1):
+        assert re.fullmatch(rf"bad: attempt {number} failed: .*status 3.*; the next is at {time}", line)
+    assert len(failed) == 2
+    assert last.startswith("Error: bad: failed: gave up after 3 attempts: ")
+
+    told = queue.psched("push", "--wait", "--max-attempts", "1", "told", "exec", command)
+    assert len(told.stderr.splitlines()) == 1
+    queue.invoke("push", "alone", "exec", command)
+    assert queue.row("alone").row.options == "{}"
+
+
+@pytest.mark.extended
+def test_who_waits_for_an_extra_run_is_told_of_each_failed_attempt(queue):
+    queue.configure(retry_wait=1)
+    queue.start()
+    queue.add("k", "exec", data={"command": ["false"]}, every="1d", max_attempts=2)
+    done = queue.psched("trigger", "k", "--wait")
+    assert "attempt 1 failed: " in done.stderr
+    assert "see --max-attempts" not in done.stderr
+
+
 # --- list and show -------------------------------------------------------------------
 
 
@@ -370,6 +400,34 @@ def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
     assert cancelled.output == "t1: will be cancelled when its task has stopped\n"
     queue.wait_for_row("t1", lambda seen: seen.status == "cancelled")
     assert lines(queue, "done") == []
+
+
+def test_a_run_is_stopped_and_its_schedule_goes_on_until_it_is_cancelled(queue):
+    (queue.folder / "hold").touch()
+    run_work(queue)
+    queue.add("s1", every=3600, next_time=0, catchup="latest")
+    wait_until(lambda: lines(queue, "ran"), what="the program's start")
+
+    stopped = queue.invoke("stop", "s*", "-m", "it hangs")
+
+    assert stopped.output.splitlines() == [
+        "s1: its run is being stopped",
+        "1 schedule stopped",
+    ]
+    queue.wait_for_row("s1", lambda seen: seen.status == "waiting" and seen.row.owner is None)
+    assert queue.row("s1").reason.endswith(": it hangs")
+    why = queue.invoke("why", "s1").output
+    assert "was stopped by " in why
+    assert "the next is " in why
+    again = queue.invoke("stop", "s1")
+    assert again.exit_code == 1
+    assert "'s1' does not run now: it is waiting" in again.output
+    shown = queue.invoke("cancel", "s1", "--dry-run").output
+    assert "s1: would be cancelled; it runs no more until psched requeue s1\n" in shown
+    cancelled = queue.invoke("cancel", "s1").output
+    assert cancelled == "s1: cancelled; it runs no more until psched requeue s1\n"
+    assert queue.invoke("why", "s1").output.endswith("the schedule runs no more until psched requeue.\n")
+    assert "runs no more until psched requeue" in queue.invoke("list").output
 
 
 @pytest.mark.extended

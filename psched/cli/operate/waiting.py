@@ -16,10 +16,12 @@ from psched.base.texts import visible
 from psched.cli.history.run_text import run_object
 from psched.cli.options import duration
 from psched.cli.output import one_line
+from psched.cli.time_format import format_time
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
-from psched.core.model import FINISHED
+from psched.core.model import FINISHED, WAITING
 from psched.core.schedule import Schedule
+from psched.core.schedule_metadata import ScheduleMetadata
 
 
 class UnfinishedError(click.ClickException):
@@ -98,7 +100,8 @@ def wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: b
         click.ClickException: the task has not finished.
     """
     try:
-        end = task.wait_for_end(seconds if math.isfinite(seconds) else None)
+        told = _FailedAttempts(redaction)
+        end = task.wait_for_end(seconds if math.isfinite(seconds) else None, told.look)
     except TimeoutError as error:
         if as_json:
             with suppress(StoreError, NotFoundError):
@@ -127,6 +130,28 @@ def wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: b
     if end.status != FINISHED:
         text = f"{task.key}: {end.status}" + (f": {one_line(why)}" if why else "")
         raise click.ClickException(text)
+
+
+class _FailedAttempts:
+    """Tells of each failed attempt of a task, and when the next one is, on standard error."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        self._redaction = redaction
+        self._told = 0
+
+    def look(self, seen: ScheduleMetadata) -> None:
+        """Tell what has failed since the last look."""
+        row = seen.row
+        is_running = row.owner is not None
+        failed = max(row.attempt - is_running, 0)
+        first, self._told = self._told + 1, failed
+        if failed < first or row.status != WAITING:
+            return
+        which = f"attempt {failed}" if failed == first else f"attempts {first} to {failed}"
+        why = one_line(self._redaction.text(row.reason or ""))
+        when = "is running" if is_running else f"is at {format_time(row.next_run_time, local=True)}"
+        text = f"{row.key}: {which} failed" + (f": {why}" if why else "")
+        click.echo(f"{text}; the next {when}", err=True)
 
 
 def _is_duration(word: str) -> bool:

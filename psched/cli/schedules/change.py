@@ -18,10 +18,24 @@ from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
 from psched.client.writer import check_requeue
 
-_CANCEL = Verb("cancel", "cancelled", ScheduleCollection.cancel, SelectedSchedules.cancel)
+_STOP = Verb(
+    "stop",
+    "stopped",
+    ScheduleCollection.stop,
+    SelectedSchedules.stop,
+    marked="its run is being stopped",
+)
+
+_CANCEL = Verb(
+    "cancel", "cancelled", ScheduleCollection.cancel, SelectedSchedules.cancel, ends=True
+)
 
 _FINISH = Verb(
-    "force-finish", "finished", ScheduleCollection.force_finish, SelectedSchedules.force_finish
+    "force-finish",
+    "finished",
+    ScheduleCollection.force_finish,
+    SelectedSchedules.force_finish,
+    ends=True,
 )
 
 
@@ -31,8 +45,33 @@ _FINISH = Verb(
 @options.database
 @click.pass_obj
 @report_errors
+def stop(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
+    """Stop what runs now: its schedule goes on.
+
+    KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
+    Patterns and conditions choose only those that run, and that match all of them.
+
+    The worker stops the task with TERM, and with KILL after graceful_kill_limit. The run is not
+    tried again, and the schedule goes on with its next time. A task that runs only once is
+    cancelled. To let a schedule run no more, use psched cancel.
+    """
+    chosen = Chosen(**given)
+    chosen.check()
+    with open_to_change(settings_to_write(location), message) as schedules:
+        change_chosen(schedules, chosen, _STOP)
+
+
+@click.command()
+@choosing
+@changes.message
+@options.database
+@click.pass_obj
+@report_errors
 def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
-    """Cancel tasks or schedules: they never run again.
+    """Cancel tasks or schedules: they run no more.
+
+    Only psched requeue lets them run again. To stop only the present run of a schedule, use psched
+    stop.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose only those that have not ended, and that match all of them.
@@ -55,7 +94,7 @@ def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> No
 def force_finish(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
     """Mark tasks or schedules as finished.
 
-    They never run again, whatever they have done. If a task is running, its worker stops the task
+    They run no more until psched requeue, whatever they have done. If a task is running, its worker stops the task
     first.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.

@@ -1,7 +1,7 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _EXAMPLES = 3
 """The most keys that the question names."""
 
+NOBODY: Set[str] = frozenset()
+
 NONE = "no schedule matches"
 """Is printed if patterns and conditions choose no schedule."""
 
@@ -44,9 +46,12 @@ class Verb:
         change_many: the same for a selection: a method of `SelectedSchedules`, whose own options
             are bound with `functools.partial`.
         after: what the task of a schedule has done before its worker changes the schedule.
+        marked: what is said of a schedule whose worker will do it; None means a text with
+            ``after``.
         preview_one: returns what ``change_one`` would return, or raises what it would raise, but
             changes nothing. None if the status alone says whether a schedule can be changed.
         lines: returns the lines that are shown below that of a schedule, also of a preview.
+        ends: whether a schedule runs no more until it is requeued, which is then said.
         leaves_changed: whether the same command, entered again, leaves alone what it has changed.
     """
 
@@ -55,8 +60,10 @@ class Verb:
     change_one: Callable[[ScheduleCollection, str], Outcome | None]
     change_many: Callable[..., ManyChanged]
     after: str = "stopped"
+    marked: str | None = None
     preview_one: Callable[[ScheduleCollection, str], Outcome | None] | None = None
     lines: Callable[[Outcome | None], Iterable[str]] | None = None
+    ends: bool = False
     leaves_changed: bool = True
 
     def result(self, outcome: Outcome | None) -> str:
@@ -64,14 +71,23 @@ class Verb:
         if isinstance(outcome, Rescheduled) and outcome.changes_nothing:
             return "unchanged"
         if outcome is False:
-            return f"will be {self.done} when its task has {self.after}"
+            return self.marked or f"will be {self.done} when its task has {self.after}"
         return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
 
-    def show(self, key: str, outcome: Outcome | None, *, dry_run: bool = False) -> None:
+    def ended(self, schedules: ScheduleCollection, keys: Sequence[str]) -> Set[str]:
+        """Those of some schedules that have a trigger, and that this verb ends."""
+        found = schedules.read_many(keys) if self.ends else {}
+        return {key for key, each in found.items() if each.row.cron is not None}
+
+    def show(
+        self, key: str, outcome: Outcome | None, ended: Set[str] = NOBODY, *, dry_run: bool = False
+    ) -> None:
         """Print what became of a schedule, or what would, and the lines below that."""
         text = self.result(outcome)
         if dry_run:
             text = "would stay unchanged" if text == "unchanged" else f"would be {self.done}"
+        if key in ended:
+            text += f"; it runs no more until psched requeue {key}"
         click.echo(f"{key}: {text}")
         for line in () if self.lines is None else self.lines(outcome):
             click.echo(f"    {line}")
@@ -203,12 +219,16 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
         _preview_each(schedules, chosen, verb, verb.preview_one)
         return
     shown = _Shown(verb)
+
+    def begin(keys: Sequence[str]) -> bool:
+        ended = verb.ended(schedules, keys)
+        return ask(keys, chosen, verb.name, ended) and shown.begin(keys, ended)
+
     if names_each and not chosen.dry_run:
         keys = [*dict.fromkeys(chosen.keys)]
         pace = Pace(chosen.rate, CLOCK)  # refuses a wrong rate before the question
-        ask(keys, chosen, verb.name)
+        begin(keys)
         with shown.telling_where_it_stops():
-            shown.begin(keys)
             _change_each(schedules, keys, pace, shown)
         return
     with shown.telling_where_it_stops():
@@ -217,7 +237,7 @@ def change_chosen(schedules: ScheduleCollection, chosen: Chosen, verb: Verb) -> 
             rate=chosen.rate,
             report=shown.show,
             dry_run=chosen.dry_run,
-            confirm=lambda keys: ask(keys, chosen, verb.name) and shown.begin(keys),
+            confirm=begin,
         )
     if chosen.dry_run:
         _show_dry_run(schedules, result, chosen, verb, names_each=names_each)
@@ -237,11 +257,12 @@ class _Shown:
     def __init__(self, verb: Verb) -> None:
         self._count = self._total = 0
         self._footer = Footer()
+        self._ended = NOBODY
         self.verb = verb
 
-    def begin(self, keys: Sequence[str]) -> bool:
-        """Note how many schedules there are; return True."""
-        self._footer, self._total = Footer(), len(keys)
+    def begin(self, keys: Sequence[str], ended: Set[str]) -> bool:
+        """Note how many schedules there are, and which of them the verb ends; return True."""
+        self._footer, self._total, self._ended = Footer(), len(keys), ended
         return True
 
     def show(self, key: str, outcome: Outcome | None) -> None:
@@ -252,7 +273,7 @@ class _Shown:
             self.say(f"Error: {about(key, outcome)}")
         else:
             self._footer.clear()
-            self.verb.show(key, outcome)
+            self.verb.show(key, outcome, self._ended)
             self._note()
 
     def say(self, text: str) -> None:
@@ -336,20 +357,23 @@ def _preview_each(
         sys.exit(1)
 
 
-def ask(keys: Sequence[str], chosen: Chosen, verb: str) -> bool:
-    """Ask the user on a terminal before several schedules are changed; return True.
+def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: Set[str] = NOBODY) -> bool:
+    """Ask the user on a terminal before several schedules are changed, or one ends; return True.
 
     Args:
         keys: the keys of the schedules.
         chosen: what the user has chosen.
         verb: what is done with them, in the infinitive.
+        ended: those of them that then run no more until they are requeued.
 
     Raises:
         click.ClickException: the user says no.
     """
-    if len(keys) > 1 and chosen.asks:
+    if (len(keys) > 1 or ended) and chosen.asks:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
-        confirm(f"{verb} {len(keys)} schedules ({examples})?")
+        what = f"{len(keys)} schedules ({examples})" if len(keys) > 1 else keys[0]
+        runs = "They run" if len(keys) > 1 else "It runs"
+        confirm(f"{verb} {what}?" + (f" {runs} no more until psched requeue." if ended else ""))
     return True
 
 
@@ -376,8 +400,9 @@ def _show_dry_run(
     The program exits with status 1 if a schedule is named that would not be changed.
     """
     keys = result.changed
+    ended = verb.ended(schedules, keys)
     for key in keys:
-        verb.show(key, result.rescheduled.get(key, True), dry_run=True)
+        verb.show(key, result.rescheduled.get(key, True), ended, dry_run=True)
     for key, error in (*result.skipped.items(), *result.failed.items()):
         say_not_done(key, error, verb.done)
     others = {*chosen.keys} - {*keys} if names_each else set[str]()
@@ -407,7 +432,7 @@ def _closing(result: ManyChanged, verb: Verb) -> str:
     if not (result.changed or result.skipped or result.failed):
         return NONE
     parts = [f"{counted(len(result.changed), 'schedule')} {verb.done}"]
-    if result.marked:
+    if result.marked and verb.marked is None:
         parts[0] += f", {len(result.marked)} of them when its task has {verb.after}"
     return "; ".join([*parts, *left_over(len(result.skipped), len(result.failed), verb.done)])
 

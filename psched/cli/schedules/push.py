@@ -1,6 +1,7 @@
 """The command push."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,14 +15,19 @@ from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
 from psched.cli.time_format import parse_time
+from psched.config import Config
 from psched.core.columns import decode
+from psched.core.definition import settings_of
 from psched.core.history.redaction import Redaction
-from psched.core.model import DEFAULT_TYPE
+from psched.core.model import DEFAULT_TYPE, Row
 
 _OPTIONS = {"run_at": "at"}
 """For each argument whose option has another name: the name of the option, which errors show."""
 
 _FIX = """write a JSON object in quotes, such as '{"text": "hello"}', or add --raw"""
+
+_ATTEMPTS = 3
+"""So many attempts has a command with --wait by default: somebody waits for its end."""
 
 _MOST_WORDS = 3
 """The maximum number of arguments: a task's key, type and data."""
@@ -86,6 +92,9 @@ def push(
     type is "default", and a warning is shown if the configuration names no handler. DATA is a JSON
     object for the handler; - reads it from standard input.
 
+    With --wait, a command (type exec) is given up after 3 failed attempts, unless the options or
+    the configuration say otherwise.
+
     As in PerfectQueue, KEY=DATA can be one argument. In this form, DATA can be plain text, as with
     --raw, unless it begins with {.
 
@@ -102,6 +111,9 @@ def push(
         raise click.UsageError("--json needs --wait")
     fields, form = _payload(words, data, raw=raw)
     settings = settings_to_write(location)
+    gives_up = wait is not None and _gives_up(key, type_, own, settings)
+    if gives_up:
+        own["max_attempts"] = _ATTEMPTS
     with open_schedules(settings) as schedules:
         try:
             task = schedules.push(
@@ -123,12 +135,23 @@ def push(
             click.echo(f"{error}: waiting for that task", err=True)
             task = schedules[key]
         else:
+            if gives_up:
+                text = "is given up after {} failed attempts, because of --wait; see --max-attempts"
+                click.echo(f"{key}: {text.format(_ATTEMPTS)}", err=True)
             if type_ is None and not settings.names_handlers:
                 click.echo(f"Warning: {_without_type(key)}", err=True)
         if wait is None:
             click.echo(f"{key}: pushed")
         else:
             waiting.wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
+
+
+def _gives_up(key: str, type_: str | None, own: Mapping[str, Any], settings: Config) -> bool:
+    """Whether nothing says when a command is to be given up, for which somebody waits."""
+    if type_ != "exec" or own["max_attempts"] is not None or own["expire"] is not None:
+        return False
+    known = settings_of(Row(key=key, type=type_), settings)
+    return not (known.max_attempts or known.expire)
 
 
 def _without_type(key: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from psched.cli.time_format import format_overdue, format_time, short_time
 from psched.core.history.records import Fate
 from psched.core.history.run import Run
-from psched.core.model import CANCELLING, DELETING, FINISHING, PAUSED, WAITING, Row
+from psched.core.model import CANCELLED, CANCELLING, DELETING, FINISHING, PAUSED, WAITING, Row
 from psched.core.operations.pausing import read_reason
 from psched.core.preview import UpcomingTime
 
@@ -42,11 +42,15 @@ def shown_status(row: Row, now: float, last: Run | None = None) -> str:
 def shown_reason(row: Row, now: float | None = None) -> str:
     """The reason of a row; of a paused row, until when it is paused, by whom and why.
 
+    A cancelled schedule looks as if it could run again, so that of such a row says that it does not.
+
     Args:
         row: the row.
         now: the present time, in Unix seconds, if the text is to be short. None means that it also
             says since when the row has been paused.
     """
+    if row.status == CANCELLED and row.cron is not None and not row.reason:
+        return "runs no more until psched requeue"
     if row.status != PAUSED:
         return row.reason or ""
 

@@ -1,7 +1,8 @@
-"""Pauses and resumes schedules."""
+"""Pauses and resumes schedules, and stops their runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as changed
 
 from psched.base.errors import (
     AlreadyExistsError,
@@ -14,13 +15,24 @@ from psched.client.lost_answers import was_replaced
 from psched.client.operations.skipped_records import records_of
 from psched.client.writer import Condition, Recorded, Writer, require
 from psched.config import Config
+from psched.core import attempts
+from psched.core.columns import plain_reason
 from psched.core.history.why.asked_time import parse_next
-from psched.core.model import BEING_DELETED, ENDED, MARKS, PAUSED, RUNNING, WAITING, Row
+from psched.core.model import (
+    BEING_DELETED,
+    ENDED,
+    ENDING,
+    PAUSED,
+    RUNNING,
+    STOPPING,
+    WAITING,
+    Row,
+)
 from psched.core.operations import pausing
 from psched.core.shorthands import Until
 from psched.core.store_protocol import Store
 
-CAN_BE_PAUSED = frozenset({WAITING, RUNNING, PAUSED})
+CAN_BE_PAUSED = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
 """The states of rows that can be paused."""
 
 CAN_BE_RESUMED = frozenset({PAUSED})
@@ -29,7 +41,7 @@ CAN_BE_RESUMED = frozenset({PAUSED})
 
 @dataclass(frozen=True, slots=True)
 class Pauser:
-    """Pauses and resumes the schedules of one store.
+    """Pauses and resumes the schedules of one store, and stops their runs.
 
     Attributes:
         store: the store that contains the schedules.
@@ -62,7 +74,8 @@ class Pauser:
                 raise AlreadyExistsError(f"{key!r} cannot be paused: it is {seen.status}")
             now, zone = self.store.now(), pausing.zone_of(seen, self.settings)
             # The pause lasts since the first time, if it is only prolonged or explained anew.
-            since = (pausing.pause_of(seen) or pausing.Pause()).since or int(now)
+            was = pausing.read_reason(seen.reason if seen.status in {PAUSED, STOPPING} else None)
+            since = was.since or int(now)
             end = None if until is None else parse_next("until", until, zone, now)
             by = self.auditor.author.name
             reason = pausing.reason_of(since, end, zone, by=by, note=self.auditor.note)
@@ -70,7 +83,7 @@ class Pauser:
             return pausing.paused(seen, end, reason)
 
         def was_applied(row: Row, _seen: Row, written: Row) -> bool:
-            return (row.status, row.reason) == (PAUSED, written.reason)
+            return row.status in {PAUSED, STOPPING} and row.reason == written.reason
 
         self.writer.replace("pause", key, change, was_applied)
         return rests
@@ -103,6 +116,41 @@ class Pauser:
 
         self.writer.replace("resume", key, change, was_applied)
 
+    def stop(self, key: str, only_if: Condition | None = None) -> bool:
+        """Stop the present run of a schedule; see `Schedule.stop`.
+
+        Raises:
+            ChangedMeanwhileError: ``only_if`` returns False for the row.
+        """
+        self._refuse_without_status()
+
+        def change(seen: Row) -> Row | None:
+            require(only_if, seen)
+            _refuse_ended(seen)
+            if seen.status == STOPPING:
+                return None
+            if seen.owner is None:
+                raise AlreadyFinishedError(f"{key!r} does not run now: it is {seen.state}")
+            if attempts.given_back(seen) is not seen:
+                what = f"what runs is an extra run of {key!r}; stop that one: psched stop '{key}!*'"
+                raise AlreadyFinishedError(what)
+            by, note = self.auditor.author.name, self.auditor.note
+            because = f": {note}" if note else ""
+            reason = plain_reason(f"stopped by {by}{because}")
+            if seen.status == PAUSED:  # the reason of the pause says when it ends
+                reason = seen.reason
+            if seen.status == PAUSED and not pausing.is_pause(reason):  # plain SQL has paused it
+                now, zone = int(self.store.now()), pausing.zone_of(seen, self.settings)
+                reason = pausing.reason_of(now, None, zone, by=by, note=seen.reason)
+            return changed(seen, status=STOPPING, reason=reason)
+
+        def was_applied(row: Row, seen: Row, _written: Row) -> bool:
+            is_over = row.owner is None or row.fence > seen.fence
+            return row.version > seen.version and (row.status == STOPPING or is_over)
+
+        self.writer.replace("stop", key, change, was_applied)
+        return False
+
     def _refuse_without_status(self) -> None:
         if not self.settings.store_kind.keeps_status:
             raise NotSupportedError(
@@ -115,5 +163,5 @@ def _refuse_ended(row: Row) -> None:
         raise NotFoundError(f"the schedule {row.key!r} is being deleted")
     if row.status in ENDED:
         raise AlreadyFinishedError(f"{row.key!r} has ended already: it is {row.status}")
-    if row.status in MARKS:
+    if row.status in ENDING:
         raise AlreadyFinishedError(f"{row.key!r} is about to end: it is {row.status}")

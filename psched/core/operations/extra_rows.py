@@ -17,7 +17,7 @@ from psched.config import Config
 from psched.core.columns import encode, parse_options, payload_text
 from psched.core.declare import derive
 from psched.core.definition import parse_row
-from psched.core.model import BEING_DELETED, ENDED, MARKS, MIGRATING, QUARANTINED, Row
+from psched.core.model import BEING_DELETED, ENDING, MIGRATING, QUARANTINED, Row
 from psched.core.operations.extra_runs import (
     ID_LENGTH,
     OVERLAP_OPTION,
@@ -76,7 +76,7 @@ def refuse_extra_runs(seen: Row) -> None:
         )
     if seen.status == MIGRATING:
         raise InvalidError("key", f"{key!r} is being moved here by psched migrate")
-    if seen.status in MARKS or seen.status in ENDED:
+    if seen.status in ENDING:
         raise AlreadyFinishedError(
             f"{key!r} has no extra runs, because it is {seen.status}; requeue runs it again"
         )

@@ -7,7 +7,8 @@ else, because a settlement can write neither ``options`` nor a pause's end as ``
 a leased row, that is the end of the lease. A row that plain SQL has paused has any reason or none.
 
 If a row is paused while its task runs, the task goes on. Its settlement keeps status and reason
-(`set_aside`). At the end of the pause a worker claims the row, and `after_claim` resumes it. A row
+(`set_aside`). If this task is to be stopped, the status is ``stopping`` until then; the reason is
+that of the pause. At the end of the pause a worker claims the row, and `after_claim` resumes it. A row
 can also be claimed earlier, because its worker died; then `after_claim` puts it back.
 
 **What a resumption skips.** The occurrences that fell due during the pause are skipped, and one
@@ -36,7 +37,16 @@ from psched.core.columns import annotation, plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Outcome, RunRecord, Skipped
 from psched.core.history.spans import dropped_spans, span_of
-from psched.core.model import FINISHED, PAUSED, SET_ASIDE, WAITING, Retry, Row, Settlement
+from psched.core.model import (
+    FINISHED,
+    PAUSED,
+    SET_ASIDE,
+    STOPPING,
+    WAITING,
+    Retry,
+    Row,
+    Settlement,
+)
 from psched.core.operations.extra.borrowing import while_free
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
@@ -107,6 +117,11 @@ def reason_of(since: int, until: int | None, zone: Zone, *, by: str, note: str |
     return plain_reason(f"paused {_iso(zone, since)}{end} by {by}{because}") or ""
 
 
+def is_pause(reason: str | None) -> bool:
+    """Whether a reason is that of a row which somebody has paused."""
+    return read_reason(reason).since is not None
+
+
 def is_by_failures(reason: str | None) -> bool:
     """Whether a reason says that a schedule was paused by ``pause_after_failures``."""
     return reason is not None and reason.startswith(_BY_FAILURES)
@@ -127,10 +142,12 @@ def paused(row: Row, until: int | None, reason: str) -> Row:
     """The row, paused.
 
     Args:
-        row: the row, whose status is ``waiting`` or ``paused``.
+        row: the row, whose status is ``waiting``, ``paused`` or ``stopping``.
         until: when the pause ends, in Unix seconds; None if it has no end.
         reason: see `reason_of`.
     """
+    if row.status == STOPPING:
+        return changed(row, reason=reason)
     # If an extra run has leased the row, it will give the row back with the end of the pause.
     return while_free(
         row, lambda free: changed(free, status=PAUSED, next_run_time=until, reason=reason)

@@ -25,7 +25,7 @@ _CAN_CONTINUE = frozenset({Fate.CANCELLED, Fate.QUARANTINED})
 _DEFINES_TIMES = frozenset({"cron", "timezone", "next_time", "status"})
 """A change of these columns, or of ``dst_policy``, begins a new series of occurrences."""
 
-_RECORDED = frozenset({"pause", "resume", "skip"})
+_RECORDED = frozenset({"pause", "resume", "skip", "stop"})
 """Changes that move the schedule only over occurrences for which they write a record."""
 
 CHANGED = "a client has changed the schedule, and no audit record says when"

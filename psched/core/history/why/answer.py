@@ -20,6 +20,8 @@ class Code(StrEnum):
     RETRYING = "retrying"
     GAVE_UP = "gave_up"
     CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """Somebody has stopped its run (``psched stop``)."""
     EXPIRED = "expired"
     QUARANTINED = "quarantined"
     SKIPPED_CATCHUP = "skipped_catchup"

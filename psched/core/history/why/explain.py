@@ -29,7 +29,7 @@ from psched.core.history.why.recorded import (
     ending,
     pause_clause,
 )
-from psched.core.model import PAUSED, Row
+from psched.core.model import CANCELLED, CANCELLING, PAUSED, Row
 from psched.core.operations.pausing import after_pause, pause_of, skipped_by_pause
 from psched.core.preview import clock_change_effects
 from psched.triggers.cron import Cron
@@ -203,6 +203,9 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
         row = _after_pause(facts, row) or row
     elif skipped := _left_out(facts, words):
         answer = answer.saying(f"{answer.sentence.rstrip('.')}; {skipped}.")
+    if row is not None and row.cron is not None and row.status in {CANCELLED, CANCELLING}:
+        text = "the schedule runs no more until psched requeue"
+        return answer.saying(f"{answer.sentence.rstrip('.')}; {text}.")
     if row is None or definition is None or definition.trigger is None or not is_live(row):
         return answer
     after = answer.time or 0

@@ -27,6 +27,7 @@ from psched.core.model import (
     MIGRATING,
     PAUSED,
     QUARANTINED,
+    STOPPING,
     WAITING,
     Row,
 )
@@ -111,6 +112,9 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
 
 def answer_at_rest(case: Case, row: Row) -> Answer:
     """The answer if the row has no next run: it has ended, is quarantined or paused, or stops."""
+    if row.status == STOPPING and row.owner is not None:
+        text = f"is running, but its task is being {row.reason or 'stopped'}; the schedule goes on"
+        return case.answer(Code.STOPPED, State.DID_NOT_RUN, text, status=row.status)
     if row.status in _STOPPING and row.owner is not None:
         what = _STOPPING[row.status]
         text = f"is running, but its task is being stopped, because it was {what}"

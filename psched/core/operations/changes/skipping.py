@@ -20,7 +20,7 @@ from psched.core.catchup import describe_dropped, iso, oldest_kept
 from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
-from psched.core.model import BEING_DELETED, ENDED, MARKS, PAUSED, WAITING, Row
+from psched.core.model import BEING_DELETED, ENDED, ENDING, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.pausing import missed_spans
 from psched.triggers.trigger import Trigger
@@ -115,9 +115,9 @@ def _refuse(row: Row) -> None:
         raise NotFoundError(f"the schedule {key!r} is being deleted")
     if status in ENDED:
         raise AlreadyFinishedError(f"{key!r} has ended already: it is {status}")
-    if status in MARKS:
+    if status in ENDING:
         raise AlreadyFinishedError(f"{key!r} is about to end: it is {status}")
-    if status not in {WAITING, PAUSED}:
+    if status not in {WAITING, PAUSED, STOPPING}:
         raise AlreadyExistsError(f"{key!r} cannot be skipped: it is {status}")
     if row.owner is not None:
         time = "an occurrence" if row.next_time is None else f"its run of {iso(row.next_time)}"

@@ -13,7 +13,7 @@ from dataclasses import replace as changed
 
 from psched.core import attempts
 from psched.core.columns import plain_reason
-from psched.core.model import MARKS, WAITING, Row, Settlement
+from psched.core.model import ENDING, STOPPING, WAITING, Row, Settlement
 
 
 def while_free(seen: Row, change: Callable[[Row], Row]) -> Row:
@@ -51,7 +51,7 @@ def restored(free: Row) -> Settlement | None:
     Returns:
         The settlement; None if the row must end, because it is marked, or if its status is unknown.
     """
-    if free.known_status is None or free.status in MARKS:
+    if free.known_status is None or free.status in ENDING:
         return None
     # A row without a time is claimed at once, so that it gets one.
     rests = free.next_run_time is None and not (free.next_time is None and free.status == WAITING)
@@ -60,6 +60,7 @@ def restored(free: Row) -> Settlement | None:
         rest=rests,
         not_before=free.next_run_time,
         attempt=free.attempt,
-        status=free.status,
+        # What runs is the extra run: nothing of the schedule is to be stopped.
+        status=WAITING if free.status == STOPPING else free.status,
         reason=plain_reason(free.reason),
     )

@@ -5,7 +5,7 @@ from psched.config import Config
 from psched.core import attempts
 from psched.core.columns import plain_reason
 from psched.core.history.records import Fate
-from psched.core.model import CANCELLED, ENDED, MARKS, Row, Settlement
+from psched.core.model import CANCELLED, ENDED, ENDING, Row, Settlement
 from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
 from psched.core.policy import postpone
@@ -33,7 +33,7 @@ def without_lease(
     key, overlap = needed
     if schedule is None:
         return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} was deleted")
-    if schedule.status in MARKS:
+    if schedule.status in ENDING:
         what = "has ended" if schedule.status in ENDED else "is about to end"
         why = f"its schedule {key} {what}: it is {schedule.status}"
         return _cancelled(row, own, Fate.CANCELLED, why)
