@@ -37,6 +37,7 @@ OVERRIDES = (
     "output_limit",
     "result",
     "expect",
+    "alert_on",
     "on_failed",
     "on_late",
     "on_lost",

@@ -13,10 +13,11 @@ from dataclasses import replace as changed
 from typing import NamedTuple, Protocol
 
 from psched.base.clock import Clock
+from psched.base.errors import PschedError
 from psched.base.texts import brief
 from psched.core.alerts.alert import Alert, Delivery
 from psched.notify.delivery import DeliveryError, next_wait
-from psched.notify.notification import CLOSED, RAISED
+from psched.notify.notification import CLOSED, RAISED, Context
 
 _log = logging.getLogger("psched.monitor")
 
@@ -46,7 +47,7 @@ class Deliverer(Protocol):
         """The names of the hooks."""
         ...
 
-    def deliver(self, hook: str, event: str, alert: Alert) -> None:
+    def deliver(self, hook: str, event: str, alert: Alert, context: Context) -> None:
         """Deliver an event, in the thread of its hook.
 
         Raises:
@@ -75,6 +76,7 @@ class _Job(NamedTuple):
     alert: Alert
     name: str  # as in Alert.deliveries
     tries: int
+    context: Context
 
 
 class _Done(NamedTuple):
@@ -168,7 +170,8 @@ class _HookThread:
             begun = self._clock.monotonic()
             error = None
             try:
-                self._deliverer.deliver(self._hook, job.name.partition("/")[0], job.alert)
+                event = job.name.partition("/")[0]
+                self._deliverer.deliver(self._hook, event, job.alert, job.context)
             except DeliveryError as failure:
                 error = failure
             except Exception as fault:  # noqa: BLE001  # a hook's fault must not end its thread
@@ -189,6 +192,7 @@ class Deliveries:
         deliverer: delivers, in other threads.
         clock: measures how long deliveries take.
         wake: set when a delivery has ended, so that `step` can be called.
+        context_of: reads what else is told about an event of an alert.
     """
 
     def __init__(
@@ -199,8 +203,10 @@ class Deliveries:
         *,
         clock: Clock,
         wake: threading.Event,
+        context_of: Callable[[str, Alert], Context] = lambda _event, _alert: Context(),
     ) -> None:
         self._store = store
+        self._context_of = context_of
         self._owner = owner
         self._deliverer = deliverer
         self._clock = clock
@@ -261,11 +267,18 @@ class Deliveries:
                 error = DeliveryError(f"hooks does not define {hook} on this host", retry=True)
                 taken.note(name, _result(seen.tries + 1, error, next_wait(seen.tries + 1), now))
                 continue
-            put_off = self._thread(hook).add(_Job(taken.alert, name, seen.tries), now)
+            job = _Job(taken.alert, name, seen.tries, self._context(name, taken.alert))
+            put_off = self._thread(hook).add(job, now)
             if put_off is None:
                 taken.going_on.add(name)
             else:
                 taken.note(name, changed(seen, next_try=_milliseconds(put_off)))
+
+    def _context(self, name: str, alert: Alert) -> Context:
+        try:
+            return self._context_of(name.partition("/")[0], alert)
+        except PschedError:  # what is wrong is told without it
+            return Context()
 
     def _thread(self, hook: str) -> _HookThread:
         if (thread := self._threads.get(hook)) is None:

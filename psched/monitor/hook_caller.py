@@ -1,14 +1,46 @@
 """Calls the hooks of the configuration about alerts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace as changed
 
 from psched.config import Config
 from psched.config.monitoring.hooks import TaskHook
-from psched.core.alerts.alert import Alert
+from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.hooks import hooks_of
+from psched.core.alerts.watching import light_rows
+from psched.core.columns import annotation
+from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
+from psched.core.model import WAITING
+from psched.core.output.output import Output
+from psched.core.output.protocol import KeepsOutput, OutputSelection
+from psched.core.store_protocol import Store
 from psched.notify.hooks import Deliverers
-from psched.notify.notification import Notification
+from psched.notify.notification import CLOSED, Context, Notification
+from psched.triggers.zone import find_zone
+
+_OF_RUN = frozenset({Rule.LONGEST, Rule.UNUSUAL})
+"""The rules about a run that is going on; they are over when it ends, however it ends."""
+
+_PRINTED = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.LOST})
+"""The rules about a run that may have printed why it has failed."""
+
+_FAILED: Mapping[str, str] = {
+    Outcome.FAILED: "the run has failed",
+    Outcome.TIMED_OUT: "the run was stopped at its time limit",
+    Outcome.LOST: "the run was lost",
+    Outcome.PREEMPTED: "the run has lost its lease",
+}
+
+_NEWEST = 5
+"""The most records that are searched for the run of an alert."""
+
+_TOLERANCE = 2000
+"""Milliseconds: the claim's time, since which an alert counts, is known in whole seconds."""
+
+_LINES, _CHARACTERS = 15, 2000
+"""The most lines and characters of the output that are told."""
 
 
 class HookCaller:
@@ -25,6 +57,7 @@ class HookCaller:
         self._settings = settings
         self._host = host
         self._redaction = Redaction(settings.redact)
+        self._zone = find_zone(settings.timezone)
 
     @property
     def names(self) -> Collection[str]:
@@ -35,13 +68,14 @@ class HookCaller:
         """The largest number of tries of a delivery by a hook."""
         return self._deliverers[hook].tries
 
-    def deliver(self, hook: str, event: str, alert: Alert) -> None:
+    def deliver(self, hook: str, event: str, alert: Alert, context: Context) -> None:
         """Deliver an event by a hook.
 
         Args:
             hook: the name of the hook.
             event: ``raised`` or ``closed``.
             alert: the alert.
+            context: what else is known.
 
         Raises:
             DeliveryError: it was not delivered.
@@ -53,8 +87,41 @@ class HookCaller:
                 installation=self._settings.table,
                 host=self._host,
                 redaction=self._redaction,
+                context=context,
+                zone=self._zone,
             )
         )
+
+
+def context_of(store: Store, event: str, alert: Alert) -> Context:
+    """Read what people want to know besides an alert about a schedule.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    row = light_rows(store, [alert.key]).get(alert.key) if alert.key else None
+    if row is None:
+        return Context()
+    waits = row.status == WAITING and row.owner is None
+    context = Context(note=annotation(row, "note"), next_run=row.next_run_time if waits else None)
+    if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
+        return context
+    if event == CLOSED:
+        if alert.rule in _OF_RUN:
+            runs = store.runs(RunSelection(key=alert.key, since=alert.since, limit=_NEWEST))
+            ends = (run.outcome for run in runs if run.began <= alert.since + _TOLERANCE)
+            context = changed(context, failed=_FAILED.get(next(ends, None) or ""))
+        return context
+    if alert.rule in _PRINTED and isinstance(store, KeepsOutput) and not store.output_problem():
+        failures = frozenset(_FAILED)
+        newest = RunSelection(key=alert.key, with_extra_runs=True, outcomes=failures, limit=1)
+        for run in store.runs(newest):
+            place = OutputSelection(key=run.key, scheduled_time=run.scheduled_time, limit=_NEWEST)
+            for record in store.outputs(place):
+                if record.attempt == run.attempt:
+                    lines = Output(record).text.rstrip().splitlines()[-_LINES:]
+                    return changed(context, output="\n".join(lines)[-_CHARACTERS:])
+    return context
 
 
 def hooks_without_store(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,20 +1,30 @@
-"""Hooks that send a mail through sendmail, or through a program that is called like it."""
+"""Hooks that send a mail to a server, or through a program that is called like sendmail."""
 
 import os
 import pwd
+import smtplib
+import socket
+import ssl
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import EmailPolicy
 from email.utils import formatdate
 
 from psched.base.clock import Clock
+from psched.base.texts import brief
+from psched.config.input_files import read_password
 from psched.config.monitoring.hooks import MailHook
+from psched.config.problems import InvalidValueError
+from psched.notify.delivery import DeliveryError
 from psched.notify.notification import CLOSED, RAISED, Notification
 from psched.notify.program import run
 
 # sendmail reads lines that end in a line feed, and passes the mail on with the ends that SMTP
 # wants. A header is folded at 78 characters.
-_POLICY = EmailPolicy(linesep="\n", cte_type="7bit")
+_POLICY = EmailPolicy(cte_type="7bit")
+
+_PORTS = {"starttls": 587, "tls": 465, "off": 25}
+"""The usual ports."""
 
 
 class MailDeliverer:
@@ -33,19 +43,56 @@ class MailDeliverer:
     def deliver(self, notification: Notification) -> None:
         """Send a mail; see `psched.notify.delivery.Deliverer`."""
         hook = self._hook
+        if hook.smtp is not None:
+            self._send(hook.smtp, self._message(notification, "\r\n"), self._clock.monotonic())
+            return
         # -i: a line with a single full stop does not end the mail. The addresses stand in the
         # command, so no header decides who gets the mail.
         command = (str(hook.sendmail), "-i", "--", *hook.to)
         run(
             command,
-            self._message(notification),
+            self._message(notification, "\n"),
             {},
             seconds=hook.timeout,
             redaction=notification.redaction,
         )
 
-    def _message(self, notification: Notification) -> bytes:
-        message = EmailMessage(policy=_POLICY)
+    def _send(self, host: str, message: bytes, begun: float) -> None:
+        """Send a mail to the server. Each answer may take as long as the time limit leaves."""
+        hook, context = self._hook, ssl.create_default_context()
+        port = hook.port or _PORTS[hook.tls]
+        name = socket.gethostname()
+
+        def left() -> float:
+            return max(begun + hook.timeout - self._clock.monotonic(), 0.1)
+
+        try:
+            password = None if hook.password_file is None else read_password(hook.password_file)
+            server: smtplib.SMTP
+            if hook.tls == "tls":
+                server = smtplib.SMTP_SSL(host, port, name, timeout=left(), context=context)
+            else:
+                server = smtplib.SMTP(host, port, name, timeout=left())
+            with server:
+                if hook.tls == "starttls":
+                    server.starttls(context=context)
+                if server.sock is not None:
+                    server.sock.settimeout(left())
+                if hook.user is not None and password is not None:
+                    server.login(hook.user, password)
+                refused = server.sendmail(hook.sender or "", hook.to, message)
+        except InvalidValueError as error:
+            raise DeliveryError(f"password_file: {error}", retry=True) from None
+        except (OSError, smtplib.SMTPException) as error:
+            # The texts of smtplib contain answers of the server, but no password.
+            what = brief(str(error) or type(error).__name__)
+            raise DeliveryError(f"{host}:{port}: {what}", retry=True) from None
+        if refused:
+            text = f"{host}:{port} refused {', '.join(sorted(refused))}; the others have got it"
+            raise DeliveryError(brief(text), retry=False)
+
+    def _message(self, notification: Notification, linesep: str) -> bytes:
+        message = EmailMessage(policy=_POLICY.clone(linesep=linesep))
         # The texts of a notification contain no line break, so that no text can add a header. The
         # message refuses line breaks, too.
         message["Subject"] = notification.title
@@ -59,7 +106,9 @@ class MailDeliverer:
             message["In-Reply-To"] = message["References"] = _number(notification, RAISED)
         message["Auto-Submitted"] = "auto-generated"
         facts = (f"{name}: {value}" for name, value in notification.facts)
-        message.set_content("\n".join([notification.text, "", *facts, ""]))
+        output = notification.output
+        printed = ["", "The end of its output:", output] if output else []
+        message.set_content("\n".join([notification.text, "", *facts, *printed, ""]))
         return message.as_bytes()
 
 

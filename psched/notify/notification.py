@@ -11,6 +11,7 @@ from typing import Any
 from psched.base.texts import brief, cut, storable, visible
 from psched.core.alerts.alert import Alert
 from psched.core.history.redaction import Redaction
+from psched.triggers.zone import Zone, find_zone
 
 RAISED = "raised"
 CLOSED = "closed"
@@ -23,6 +24,25 @@ _LONGEST_KEY = 1000
 _ID_LENGTH = 32
 
 _NOTHING = Redaction(())
+
+UTC_ZONE = find_zone("UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What people want to know besides the alert, as it was shortly before it is told.
+
+    Attributes:
+        note: the note of the schedule; None if it has none.
+        next_run: when the schedule runs next, in Unix seconds; None if it does not, or not known.
+        output: the last lines that the failed attempt has printed.
+        failed: how the run has failed whose end is told; None if it has not.
+    """
+
+    note: str | None = None
+    next_run: int | None = None
+    output: str = ""
+    failed: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +60,8 @@ class Notification:
         host: the host that tells it.
         test: whether this is only a test of the hook.
         redaction: hides values in texts.
+        context: what else is known.
+        zone: the time zone of times for people.
     """
 
     event: str
@@ -48,6 +70,8 @@ class Notification:
     host: str
     test: bool = False
     redaction: Redaction = _NOTHING
+    context: Context = Context()
+    zone: Zone = UTC_ZONE
 
     @cached_property
     def alert_id(self) -> str:
@@ -77,13 +101,16 @@ class Notification:
     def title(self) -> str:
         """One line for people."""
         rule = _line(self.alert.rule).replace("_", " ")
-        what = f"recovered from {rule}" if self.event == CLOSED else rule
+        if self.event == CLOSED:
+            what = f"{'over, not recovered' if self.context.failed else 'recovered from'} {rule}"
+        else:
+            what = rule
         return cut(f"psched: {'TEST: ' if self.test else ''}{what}: {self.subject}", _LONGEST_TITLE)
 
     @cached_property
     def text(self) -> str:
         """What is wrong, or why it is over: one line for people."""
-        closed = self.event == CLOSED and self.alert.closed_text
+        closed = self.event == CLOSED and (self.context.failed or self.alert.closed_text)
         return brief(self.redaction.text(closed or self.alert.text))
 
     @cached_property
@@ -135,11 +162,29 @@ class Notification:
             yield "type", _line(alert.type)
         if alert.label is not None:
             yield "label", _line(alert.label)
+        if self.context.note is not None:
+            yield "note", _line(self.redaction.text(self.context.note), _LONGEST_KEY)
         if alert.scheduled_time is not None:
-            yield "scheduled time", _seconds(alert.scheduled_time) or ""
-        yield "since", self.since
+            yield "scheduled time", self._shown(alert.scheduled_time, "seconds")
+        yield "since", self._shown(alert.since / 1000, "milliseconds")
+        if self.context.next_run is not None:
+            yield "next run", self._shown(self.context.next_run, "seconds")
         yield "installation", f"{self.installation} (told by {self.host})"
         yield "to see more", self.explain
+
+    @cached_property
+    def output(self) -> str:
+        """The last lines that the failed attempt has printed; empty if none are known."""
+        return visible(storable(self.redaction.text(self.context.output)), lines=True)
+
+    def _shown(self, instant: float, precision: str) -> str:
+        if self.zone is UTC_ZONE:
+            return _time(instant, precision)
+        try:
+            local = self.zone.at(int(instant)).isoformat(timespec="seconds")
+        except (OverflowError, ValueError, OSError):
+            return _time(instant, precision)
+        return f"{local} ({self.zone.name})"
 
 
 def _line(text: str, most: int = _LONGEST_TITLE) -> str:

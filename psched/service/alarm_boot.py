@@ -16,7 +16,7 @@ from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHi
 from psched.master.totals import Host
 from psched.monitor.alarms import AlarmLoop, Alarms, Source, pause_of
 from psched.monitor.delivering import Deliveries
-from psched.monitor.hook_caller import HookCaller, hooks_without_store
+from psched.monitor.hook_caller import HookCaller, context_of, hooks_without_store
 from psched.monitor.host_alerts import HostAlerts
 from psched.monitor.observed import Observed
 from psched.monitor.outage import Outage
@@ -43,7 +43,14 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
     deliverer = HookCaller(
         Deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
     )
-    deliveries = Deliveries(store, new_nonce(), deliverer, clock=CLOCK, wake=wake)
+    deliveries = Deliveries(
+        store,
+        new_nonce(),
+        deliverer,
+        clock=CLOCK,
+        wake=wake,
+        context_of=partial(context_of, store),
+    )
     outage = Outage(
         settings,
         host=host,

@@ -262,10 +262,14 @@ def test_who_waits_is_told_of_each_failed_attempt_and_a_command_is_given_up(queu
     done = queue.psched("push", "--wait", "60", "bad", "exec", command)
     assert (done.returncode, done.stdout) == (1, "")
     first, *failed, last = done.stderr.splitlines()
-    assert first == "bad: is given up after 3 failed attempts, because of --wait; see --max-attempts"
+    assert (
+        first == "bad: is given up after 3 failed attempts, because of --wait; see --max-attempts"
+    )
     time = r"[0-9-]+ [0-9:]+ [+-][0-9]+"
     for number, line in enumerate(failed, 1):
-        assert re.fullmatch(rf"bad: attempt {number} failed: .*status 3.*; the next is at {time}", line)
+        assert re.fullmatch(
+            rf"bad: attempt {number} failed: .*status 3.*; the next is at {time}", line
+        )
     assert len(failed) == 2
     assert last.startswith("Error: bad: failed: gave up after 3 attempts: ")
 
@@ -417,7 +421,7 @@ def test_a_run_is_stopped_and_its_schedule_goes_on_until_it_is_cancelled(queue):
     queue.wait_for_row("s1", lambda seen: seen.status == "waiting" and seen.row.owner is None)
     assert queue.row("s1").reason.endswith(": it hangs")
     why = queue.invoke("why", "s1").output
-    assert "was stopped by " in why
+    assert "was stopped at " in why
     assert "the next is " in why
     again = queue.invoke("stop", "s1")
     assert again.exit_code == 1
@@ -426,7 +430,9 @@ def test_a_run_is_stopped_and_its_schedule_goes_on_until_it_is_cancelled(queue):
     assert "s1: would be cancelled; it runs no more until psched requeue s1\n" in shown
     cancelled = queue.invoke("cancel", "s1").output
     assert cancelled == "s1: cancelled; it runs no more until psched requeue s1\n"
-    assert queue.invoke("why", "s1").output.endswith("the schedule runs no more until psched requeue.\n")
+    assert queue.invoke("why", "s1").output.endswith(
+        "the schedule runs no more until psched requeue.\n"
+    )
     assert "runs no more until psched requeue" in queue.invoke("list").output
 
 

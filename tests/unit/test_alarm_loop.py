@@ -72,7 +72,7 @@ class Bench:
     def tries(self, _hook):
         return 12
 
-    def deliver(self, hook, event, alert):
+    def deliver(self, hook, event, alert, _context):
         self.told.append((hook, event, alert.rule))
 
     def settle(self):

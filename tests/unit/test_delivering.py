@@ -99,7 +99,7 @@ class Hooks:
     def tries(self, _hook):
         return 12
 
-    def deliver(self, hook, event, alert):
+    def deliver(self, hook, event, alert, _context):
         if hook in self.gates:
             assert self.gates[hook].wait(HANG_TIMEOUT)
         self.told.put((hook, event, alert.key))

@@ -340,19 +340,19 @@ def test_an_alert_that_was_closed_by_hand_is_not_raised_again_by_the_same_incide
     assert not any(bench.monitor().step()[:2])
 
 
-def cancel_and_requeue(bench, schedules):
+def cancel_and_requeue(schedules):
     schedules.cancel("k")
     yield
     schedules.requeue("k")
 
 
-def finish_and_requeue(bench, schedules):
+def finish_and_requeue(schedules):
     schedules.force_finish("k")
     yield
     schedules.requeue("k")
 
 
-def delete_and_add(bench, schedules):
+def delete_and_add(schedules):
     schedules.delete("k")
     yield
     schedules.add("k", cron="@daily")
@@ -372,7 +372,7 @@ def test_what_fails_after_it_was_ended_and_runs_again_is_a_new_incident(
     if is_closed_by_hand:
         bench.store.close_alerts(raised, "closed by ann")
     with closing(psched.open({"url": bench.settings.url})) as schedules:
-        steps = restart(bench, schedules)
+        steps = restart(schedules)
         next(steps)
         monitor.step()
         assert bench.open() == []

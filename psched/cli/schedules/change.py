@@ -94,8 +94,8 @@ def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> No
 def force_finish(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
     """Mark tasks or schedules as finished.
 
-    They run no more until psched requeue, whatever they have done. If a task is running, its worker stops the task
-    first.
+    They run no more until psched requeue, whatever they have done. If a task is running, its worker
+    stops the task first.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose only those that have not ended, and that match all of them.

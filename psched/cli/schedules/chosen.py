@@ -1,7 +1,8 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,7 +29,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _EXAMPLES = 3
 """The most keys that the question names."""
 
-NOBODY: Set[str] = frozenset()
+_Keys = AbstractSet[str]
+
+NOBODY: _Keys = frozenset()
 
 NONE = "no schedule matches"
 """Is printed if patterns and conditions choose no schedule."""
@@ -74,13 +77,13 @@ class Verb:
             return self.marked or f"will be {self.done} when its task has {self.after}"
         return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
 
-    def ended(self, schedules: ScheduleCollection, keys: Sequence[str]) -> Set[str]:
+    def ended(self, schedules: ScheduleCollection, keys: Sequence[str]) -> _Keys:
         """Those of some schedules that have a trigger, and that this verb ends."""
         found = schedules.read_many(keys) if self.ends else {}
         return {key for key, each in found.items() if each.row.cron is not None}
 
     def show(
-        self, key: str, outcome: Outcome | None, ended: Set[str] = NOBODY, *, dry_run: bool = False
+        self, key: str, outcome: Outcome | None, ended: _Keys = NOBODY, *, dry_run: bool = False
     ) -> None:
         """Print what became of a schedule, or what would, and the lines below that."""
         text = self.result(outcome)
@@ -260,7 +263,7 @@ class _Shown:
         self._ended = NOBODY
         self.verb = verb
 
-    def begin(self, keys: Sequence[str], ended: Set[str]) -> bool:
+    def begin(self, keys: Sequence[str], ended: _Keys) -> bool:
         """Note how many schedules there are, and which of them the verb ends; return True."""
         self._footer, self._total, self._ended = Footer(), len(keys), ended
         return True
@@ -357,7 +360,7 @@ def _preview_each(
         sys.exit(1)
 
 
-def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: Set[str] = NOBODY) -> bool:
+def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: _Keys = NOBODY) -> bool:
     """Ask the user on a terminal before several schedules are changed, or one ends; return True.
 
     Args:

@@ -42,7 +42,7 @@ def shown_status(row: Row, now: float, last: Run | None = None) -> str:
 def shown_reason(row: Row, now: float | None = None) -> str:
     """The reason of a row; of a paused row, until when it is paused, by whom and why.
 
-    A cancelled schedule looks as if it could run again, so that of such a row says that it does not.
+    That of a cancelled schedule, which looks as if it could run, says that it does not.
 
     Args:
         row: the row.

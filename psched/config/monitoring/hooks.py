@@ -115,26 +115,36 @@ class CommandHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailHook:
-    """A hook that sends a mail through a program such as sendmail.
+    """A hook that sends a mail: to a server, or through a program such as sendmail.
 
     Attributes:
         to: the addresses.
         sender: the address in the header ``From``; None means the user of the monitor.
-        sendmail: the program.
-        timeout: its time limit in seconds.
+        sendmail: the program; not used if ``smtp`` is set.
+        smtp: the name or address of the server; None if the program is used.
+        port: its port; None means the usual one.
+        tls: ``starttls``, ``tls`` from the beginning, or ``off``.
+        user: the name for the login; None means no login.
+        password_file: a file with the password.
+        timeout: the time limit in seconds.
         tries: the largest number of tries of a delivery.
     """
 
     to: tuple[str, ...]
     sender: str | None = None
     sendmail: Path = Path("/usr/sbin/sendmail")
+    smtp: str | None = None
+    port: int | None = None
+    tls: str = "starttls"
+    user: str | None = None
+    password_file: Path | None = None
     timeout: float = 60.0
     tries: int = MOST_TRIES
 
     @property
     def shown(self) -> str:
         """The kind of the hook, and the addresses."""
-        return f"mail to {', '.join(self.to)}"
+        return f"mail to {', '.join(self.to)}" + (f" by {self.smtp}" if self.smtp else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +266,8 @@ class _Data(Kind):
 
 
 _TRIES = Number(whole=True, unit="tries", least=1, most=MOST_TRIES)
+_HOST = MatchingText("the name of a server, without a port", re.compile(r"[A-Za-z0-9_.:-]{1,253}"))
+_USER = MatchingText("the name of a user", re.compile(r"[!-~]{1,254}"))
 _TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
 
 _Field = tuple[str, Kind]
@@ -288,6 +300,11 @@ _KINDS: Mapping[str, tuple[type[Hook], Mapping[str, _Field]]] = {
             "mail": ("to", _Addresses()),
             "from": ("sender", _ADDRESS),
             "sendmail": ("sendmail", File()),
+            "smtp": ("smtp", _HOST),
+            "port": ("port", Number(whole=True, least=1, most=65_535)),
+            "tls": ("tls", Choice("starttls", "tls", "off")),
+            "user": ("user", _USER),
+            "password_file": ("password_file", InputFile(private=True, needed=False)),
             "timeout": ("timeout", Number(above=0, most=600)),
             "tries": ("tries", _TRIES),
         },
@@ -338,13 +355,14 @@ def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
         program = None
         if isinstance(hook, CommandHook):
             program = hook.command[0]
-        elif isinstance(hook, MailHook):
+        elif isinstance(hook, MailHook) and hook.smtp is None:
             program = str(hook.sendmail)
-        elif isinstance(hook, Webhook) and hook.secret_file is not None:
-            try:
-                read_password(hook.secret_file)
-            except InvalidValueError as error:
-                yield f"{name}: secret_file: {error}"
+        for field_name in ("secret_file", "password_file"):
+            if (file := getattr(hook, field_name, None)) is not None:
+                try:
+                    read_password(file)
+                except InvalidValueError as error:
+                    yield f"{name}: {field_name}: {error}"
         if program is not None:
             reason: str | None = f"{program} is not on this host, or not executable"
             if path := which(program):
@@ -387,6 +405,8 @@ def _read_hook(
     made, fields = _KINDS[kind]
     values: dict[str, Any] = {}
     before = len(invalid)
+    if made is MailHook:
+        invalid += (InvalidPart((name,), text, None) for text in _contradictions(own))
     for field_name, given in own.items():
         value, line = _with_line(given)
         if field_name not in fields:
@@ -399,6 +419,22 @@ def _read_hook(
         except InvalidValueError as error:
             invalid.append(InvalidPart((name, field_name), str(error), line))
     return made(**values) if len(invalid) == before else None
+
+
+def _contradictions(own: Mapping[Any, object]) -> Iterator[str]:
+    """Yield what is wrong with the fields of a mail hook together."""
+    if "smtp" not in own:
+        if needless := {"port", "tls", "user", "password_file"} & {*own}:
+            yield f"has {min(needless)} without smtp; set smtp to the name of the server"
+        return
+    if "sendmail" in own:
+        yield "has smtp and sendmail; remove one of the two"
+    if "from" not in own:
+        yield "needs from, the address of the sender, because a server does not know it"
+    if ("user" in own) != ("password_file" in own):
+        yield "needs both user and password_file, or none of them"
+    if "user" in own and without_lines(_with_line(own.get("tls"))[0]) in {"off", False}:
+        yield "would send the password in clear text; set tls to starttls or tls"
 
 
 def _check(hook: Hook) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from psched.config.kinds import Flag, MatchingText, Names, Number
+from psched.config.kinds import Choice, Flag, MatchingText, Names, Number
 from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
 from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
 from psched.config.monitoring.networks import Network, Networks
@@ -36,6 +36,10 @@ class MonitorSettings:
 
     hooks: Annotated[Hooks, HooksKind()] = NO_HOOKS
     """Who or what can be told about alerts, and how: definitions, by their names."""
+
+    alert_on: Annotated[str, Choice("given_up", "each_failure")] = "given_up"
+    """When the hooks of on_failed are told of an occurrence with a limit of attempts: when it is
+    given up (given_up), or of failed attempts before, too (each_failure)."""
 
     on_failed: Annotated[tuple[str, ...], HookNames()] = ()
     """Names of the hooks that are told when a task has failed, was given up, or is quarantined."""

@@ -23,6 +23,9 @@ _SETTINGS: Mapping[str, str] = {
 def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the hooks that are told about an alert.
 
+    An attempt that has failed is not told if the occurrence is given up after so many attempts:
+    ``gave_up`` is told then. With ``alert_on: each_failure``, both are told.
+
     The end of an alert is told only if its beginning was told: nobody is told that something is
     over of which nobody has heard.
 
@@ -35,6 +38,8 @@ def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, .
         The hooks that are told that the alert was raised, and those that are told that it was
         closed; the fields ``on_raise`` and ``on_close`` of an `Alert`.
     """
+    if rule == Rule.FAILED and settings.max_attempts and settings.alert_on == "given_up":
+        return (), ()
     if rule == Rule.UNREACHABLE:  # then nothing else can be told
         told = (*dict.fromkeys((*settings.on_failed, *settings.on_late, *settings.on_lost)),)
     else:

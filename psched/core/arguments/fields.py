@@ -50,6 +50,7 @@ class SharedSettings(TypedDict, total=False):
     output_limit: Size | None
     result: Literal["explicit", "return"] | None
     expect: Expected | Literal["off", False] | None
+    alert_on: Literal["given_up", "each_failure"] | None
     on_failed: str | Sequence[str] | None
     on_late: str | Sequence[str] | None
     on_lost: str | Sequence[str] | None

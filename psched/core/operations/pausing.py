@@ -7,9 +7,9 @@ else, because a settlement can write neither ``options`` nor a pause's end as ``
 a leased row, that is the end of the lease. A row that plain SQL has paused has any reason or none.
 
 If a row is paused while its task runs, the task goes on. Its settlement keeps status and reason
-(`set_aside`). If this task is to be stopped, the status is ``stopping`` until then; the reason is
-that of the pause. At the end of the pause a worker claims the row, and `after_claim` resumes it. A row
-can also be claimed earlier, because its worker died; then `after_claim` puts it back.
+(`set_aside`). If the task is to be stopped, the status is ``stopping`` until then. At the end of
+the pause a worker claims the row, and `after_claim` resumes it. A row can also be claimed earlier,
+because its worker died; then `after_claim` puts it back.
 
 **What a resumption skips.** The occurrences that fell due during the pause are skipped, and one
 span of the run history says so (`psched.core.history.records.Fate.SKIPPED_PAUSED`). An occurrence

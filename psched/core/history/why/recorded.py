@@ -72,7 +72,7 @@ def answer_by_fate(case: Case) -> Answer | None:
     texts: Mapping[str, str] = {
         Fate.GAVE_UP: f"failed and was given up at {case.time(when)}{after or because}",
         Fate.CANCELLED: f"was cancelled at {case.time(when)}{because}{after}",
-        Fate.STOPPED: f"was stopped{_by_whom(decisive)} at {case.time(when)}",
+        Fate.STOPPED: f"was stopped at {case.time(when)}{because}",
         Fate.EXPIRED: f"expired at {case.time(when)}{because}{after}",
         Fate.QUARANTINED: f"did not run because the schedule was quarantined at {case.time(when)}"
         f"{because}",
@@ -127,11 +127,6 @@ def pause_clause(case: Case, reason: str | None, what: str = "the schedule") -> 
 def ending(record: RunRecord) -> str:
     """How an attempt has ended, as a predicate; an outcome of a later version as it is stored."""
     return _ENDS[Outcome(record.outcome)] if record.outcome in set(Outcome) else str(record.outcome)
-
-
-def _by_whom(record: RunRecord) -> str:
-    """Who has stopped a run, and why; empty if that is not known."""
-    return (record.reason or "").removeprefix("stopped")
 
 
 def _by_hand(case: Case, record: RunRecord) -> str:
