@@ -2,7 +2,7 @@
 
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from psched.base.clock import Clock
 from psched.base.log import Log
@@ -57,6 +57,7 @@ def make_worker(
     startup: Callable[[], Iterator[None]] | None = None,
     host: str | None = None,
     output: OutputCollection | None = None,
+    types: Sequence[str] | None = None,
 ) -> Worker:
     """Create a worker with all its parts.
 
@@ -77,9 +78,13 @@ def make_worker(
             `StartupSteps`; None if there is no such work.
         host: the name of this host in the run history; None means the name that the system has.
         output: collects what tasks print; None if nobody does.
+        types: the types that have a handler, for the worker's record; None if all may have one.
     """
     recorder = Recorder(
-        host=host or socket.gethostname(), generation=place.generation, clock=StoreClock(clock)
+        host=host or socket.gethostname(),
+        generation=place.generation,
+        clock=StoreClock(clock),
+        types=types,
     )
     tasks = make_task_table(
         settings,

@@ -133,7 +133,7 @@ def test_shell_code_is_valid(block):
     [
         "psched lsit",
         "psched list --stauts failed",
-        "psched add one",
+        "psched add",
         "PSCHED_CONFIG=x sudo -u psched /opt/psched/bin/psched -c x lsit",
         "cat <<'END'\npsched\nEND\npsched lsit",
         "true && psched lsit # why",

@@ -98,6 +98,7 @@ def test_what_a_handler_gets_has_all_that_a_collection_can_do():
         "shown_as_paused",
         "submit",
         "try_to_modify",
+        "workers_seen",
     }
     assert public(Schedules) <= public(ScheduleCollection)
 

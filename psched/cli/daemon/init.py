@@ -37,7 +37,7 @@ def init(location: ConfigLocation, *, quiet: bool, plan: bool) -> None:
     if plan:
         _print_plan(make_store(settings), f"{settings.table} on {settings.safe_url}")
         return
-    text = f"working on {settings.table}; a column or an index for millions of rows takes minutes"
+    text = f"working on {settings.table}; the time grows with its rows, see psched init --plan"
     with say_if_slow(text, quiet=quiet):
         lines = make_store(settings).init()
     for line in lines:

@@ -9,7 +9,7 @@ import click
 from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.cli import changes, options
-from psched.cli.changes import open_to_change
+from psched.cli.changes import open_to_change, warn_of_types
 from psched.cli.exit_status import report_errors
 from psched.cli.operate.in_editor import edit_in_editor
 from psched.cli.operate.rescheduled import lines_of
@@ -124,6 +124,7 @@ def edit(
     with open_to_change(settings, message) as schedules:
         change_chosen(schedules, chosen, _verb(lambda _row: {**changed, **given_times}, settings))
         _warn(schedules, chosen, settings, changed)
+        warn_of_types(schedules, [] if new_type is None else [new_type])
 
 
 def _verb(decide: Callable[[Row], Mapping[str, Any]], settings: Config) -> Verb:

@@ -9,6 +9,7 @@ import click
 
 from psched.base.errors import AlreadyExistsError
 from psched.base.texts import counted, visible
+from psched.cli.changes import warn_of_types
 from psched.cli.schedules.chosen import Chosen, confirm
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
@@ -40,6 +41,7 @@ def pause_types(
         InvalidError: a type or the time is invalid.
     """
     _refuse_rate(chosen)
+    warn_of_types(schedules, filter(None, types))
     if chosen.dry_run:
         _preview("paused", schedules, types)
         return

@@ -1,26 +1,30 @@
 """The command add."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from psched.app import CLOCK
 from psched.base.errors import InvalidError
+from psched.base.exec_data import EXEC_TYPE
 from psched.cli import changes, options
-from psched.cli.changes import open_to_change
+from psched.cli.changes import open_to_change, warn_of_types
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
 from psched.cli.schedules.next import warn_of_trigger
+from psched.cli.schedules.program import ProgramCommand, exec_data, with_program, without_exec
 from psched.cli.time_format import format_time, parse_time
 from psched.core.columns import decode
 from psched.triggers.zone import find_zone
 
 
-@click.command()
+@click.command(cls=ProgramCommand)
 @click.argument("key")
-@click.argument("type")
+@click.argument("type", required=False)
 @click.argument("cron", required=False)
 @click.argument("data", required=False)
 @fields_of_a_schedule(new=True)
@@ -32,7 +36,7 @@ from psched.triggers.zone import find_zone
 def add(
     location: ConfigLocation,
     key: str,
-    type: str,  # noqa: A002  # named like the column of the table
+    type: str | None,  # noqa: A002  # named like the column of the table
     cron: str | None,
     data: str | None,
     interval: int | None,
@@ -44,11 +48,15 @@ def add(
     catchup: str | None,
     dst_policy: str | None,
     message: str | None,
+    program: Sequence[str] | None,
 ) -> None:
     """Add a schedule.
 
     KEY is the schedule's unique name, TYPE selects the handler that runs its tasks, CRON says when
     they run, and DATA is a JSON object for the handler.
+
+    To run a program, write its command line after --, in place of TYPE and DATA: psched add backup
+    '30 2 * * *' -- pg_dump -Fc shop
 
     CRON is a cron line of five fields, or a name such as @daily; or '@every 5m', an interval;
     or '@call module:Class {…}', a trigger class of your own. With --every, leave CRON out.
@@ -58,12 +66,20 @@ def add(
     A TIME is 18:00, tomorrow 09:00, 2026-01-31T09:00 or Unix seconds; without an offset, it is in
     the zone of --timezone, else in yours.
     """
-    if interval is not None:
-        if data is not None:
-            raise click.UsageError("--every replaces CRON; leave one out")
-        cron, data = None, cron
-    elif cron is None:
+    words = [each for each in (type, cron, data) if each is not None]
+    fields = None
+    if program is not None:
+        fields, words = exec_data(program), [EXEC_TYPE, *without_exec(words)]
+    every = interval is not None
+    if fields is not None and len(words) > 2 - every:
+        raise click.UsageError("-- replaces TYPE and DATA; write: add KEY CRON -- COMMAND")
+    if every and len(words) > 2:  # noqa: PLR2004  # TYPE and DATA
+        raise click.UsageError("--every replaces CRON; leave one out")
+    if not words:
+        raise click.UsageError("TYPE is missing")
+    if not every and len(words) == 1:
         raise click.UsageError("CRON or --every is missing")
+    type, cron, *texts = (words[0], None, *words[1:]) if every else words  # noqa: A001  # see above
     settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
     own = find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
@@ -84,10 +100,16 @@ def add(
                 timezone=zone,
                 next_time=parse_time("start", start, CLOCK.wall(), zone=typed),
                 next_run_time=parse_time("at", at, CLOCK.wall(), zone=typed),
-                data=decode("data", "{}" if data is None else data, values=None),
+                data=decode("data", *texts or ["{}"], values=None) if fields is None else fields,
                 **more,
             ).metadata()
         except InvalidError as error:
-            raise InvalidError(OPTIONS.get(error.field, error.field), error.problem) from None
-    click.echo(f"{key}: first at {format_time(added.next_time)}")
-    warn_of_trigger(added.row, settings)
+            refused = InvalidError(OPTIONS.get(error.field, error.field), error.problem)
+            if type == EXEC_TYPE and error.field == "data":
+                refused = with_program(refused, texts)
+            elif error.field in ("cron", "data") and re.search(r"\A@|\s", type):  # a cron line
+                refused = with_program(refused, words[1:])
+            raise refused from None
+        click.echo(f"{key}: first at {format_time(added.next_time)}")
+        warn_of_trigger(added.row, settings)
+        warn_of_types(schedules, [type])

@@ -13,7 +13,7 @@ from psched.app import CLOCK
 from psched.base.errors import AlreadyExistsError
 from psched.base.loader import gc_paused
 from psched.cli import changes, options
-from psched.cli.changes import open_to_change
+from psched.cli.changes import open_to_change, warn_of_types
 from psched.cli.exit_status import report_errors
 from psched.cli.operate.rescheduled import shown_time
 from psched.cli.options import ConfigLocation
@@ -148,6 +148,8 @@ def apply_documents(
         for each in documents
     ]
     warn_of_all_steps(documents)
+    pending = (item.wanted for made in plans for item in (*made.added, *made.changed))
+    warn_of_types(schedules, (row.type for row in pending if row is not None))
     now = schedules.now()
     if len(plans) > 1 and not as_json:
         click.echo(f"{len(plans)} labels: {_summary(plans, prune=prune)}")

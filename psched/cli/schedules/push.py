@@ -1,7 +1,7 @@
 """The command push."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -9,11 +9,14 @@ import click
 from psched.app import CLOCK, open_schedules
 from psched.base import payload
 from psched.base.errors import AlreadyExistsError, InvalidError
+from psched.base.exec_data import EXEC_TYPE
 from psched.cli import options
+from psched.cli.changes import warn_of_types
 from psched.cli.exit_status import report_errors
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
+from psched.cli.schedules.program import ProgramCommand, exec_data, with_program, without_exec
 from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode
@@ -33,8 +36,12 @@ _MOST_WORDS = 3
 """The maximum number of arguments: a task's key, type and data."""
 
 
-@click.command(cls=waiting.WaitingCommand)
-@click.argument("words", metavar="KEY [TYPE] DATA", nargs=-1, required=True)
+class _Command(ProgramCommand, waiting.WaitingCommand):
+    """The command takes a program after ``--``, and a duration after ``--wait`` if one is given."""
+
+
+@click.command(cls=_Command)
+@click.argument("words", metavar="[KEY] [TYPE] [DATA]", nargs=-1)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
 @click.option(
     "--timeout",
@@ -84,6 +91,7 @@ def push(
     *,
     raw: bool,
     as_json: bool,
+    program: Sequence[str] | None,
     **own: Any,  # noqa: ANN401  # the settings of a task
 ) -> None:
     """Submit a task that runs once.
@@ -91,6 +99,9 @@ def push(
     KEY is the task's unique name. TYPE selects the handler that runs the task; without TYPE, the
     type is "default", and a warning is shown if the configuration names no handler. DATA is a JSON
     object for the handler; - reads it from standard input.
+
+    To run a program, write its command line after --, in place of TYPE and DATA: psched push --
+    pg_dump -Fc shop. Without KEY, psched makes one, and prints it.
 
     With --wait, a command (type exec) is given up after 3 failed attempts, unless the options or
     the configuration say otherwise.
@@ -106,10 +117,18 @@ def push(
     A TIME is 18:00, tomorrow 09:00, 2026-01-31T09:00 or Unix seconds; without an offset, it is in
     your time zone. A DURATION is seconds, or a number with the unit s, m, h or d: 30s, 5m, 1h, 30d.
     """
-    key, type_, data = _task(words)
     if as_json and wait is None:
         raise click.UsageError("--json needs --wait")
-    fields, form = _payload(words, data, raw=raw)
+    key: str | None
+    fields: Mapping[str, Any]
+    if program is None:
+        key, type_, data = _task(words)
+        fields, form = _payload(words, data, raw=raw)
+    else:
+        if raw or without_exec(words[1:]):
+            raise click.UsageError("-- replaces TYPE, DATA and --raw; write: push [KEY] -- COMMAND")
+        key, type_, form = next(iter(words), None), EXEC_TYPE, None
+        fields = exec_data(program)
     settings = settings_to_write(location)
     gives_up = wait is not None and _gives_up(key, type_, own, settings)
     if gives_up:
@@ -128,7 +147,7 @@ def push(
         except InvalidError as error:
             raise InvalidError(_OPTIONS.get(error.field, error.field), error.problem) from None
         except AlreadyExistsError as error:
-            if wait is None:
+            if wait is None or key is None:
                 raise
             # With --wait, the command waits for the existing task, because an earlier run of this
             # command may have pushed the task and lost its connection while it was waiting.
@@ -139,9 +158,11 @@ def push(
                 text = "is given up after {} failed attempts, because of --wait; see --max-attempts"
                 click.echo(f"{key}: {text.format(_ATTEMPTS)}", err=True)
             if type_ is None and not settings.names_handlers:
-                click.echo(f"Warning: {_without_type(key)}", err=True)
+                click.echo(f"Warning: {_without_type(task.key)}", err=True)
+            else:
+                warn_of_types(schedules, [DEFAULT_TYPE if type_ is None else type_])
         if wait is None:
-            click.echo(f"{key}: pushed")
+            click.echo(f"{task.key}: pushed")
         else:
             waiting.wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
 
@@ -164,6 +185,8 @@ def _without_type(key: str) -> str:
 
 def _task(words: tuple[str, ...]) -> tuple[str, str | None, str]:
     """Return the task's key, type and data; the type is None if the arguments do not give it."""
+    if not words:
+        raise click.UsageError("KEY and DATA are missing")
     if len(words) == 1:
         key, equals, data = words[0].partition("=")
         if not equals:
@@ -192,4 +215,6 @@ def _payload(words: tuple[str, ...], data: str, *, raw: bool) -> tuple[dict[str,
         fix = _FIX
         if words[1:] == (data,) and re.fullmatch(r"\w[\w.-]*", data):  # perhaps a type
             fix += f"; for type {data} without data: push {words[0]} {data} '{{}}'"
+        if words[1:-1] == (EXEC_TYPE,):
+            raise with_program(error, words[-1:]) from None
         raise InvalidError("data", f"{error.problem}; {fix}") from None

@@ -74,10 +74,13 @@ class CollectionOfPresent(CollectionChanges):
             NotSupportedError: the store keeps no records of workers.
             SchemaError: the tables of the run history do not exist.
         """
+        return [worker for worker in self.workers_seen(GONE_AFTER) if worker.ended is None]
+
+    def workers_seen(self, seconds: int) -> Sequence[WorkerRecord]:
+        """The workers that were alive at some time in these last seconds; see `live_workers`."""
         history = keeping_history(self._store)
-        since = int(self._send(self._store.now)) - GONE_AFTER
-        workers = self._send(lambda: history.workers(since))
-        return [worker for worker in workers if worker.ended is None]
+        since = int(self._send(self._store.now)) - seconds
+        return self._send(lambda: history.workers(since))
 
 
 def _has_failed(record: RunRecord) -> bool:

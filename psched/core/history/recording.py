@@ -1,5 +1,6 @@
 """Creates the records that a store writes with a settlement."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
@@ -31,12 +32,14 @@ class Recorder:
         generation: the number of the worker's generation; None if a program polls by itself.
         clock: the store's clock.
         counts: counts the same things, whatever the setting ``history`` is.
+        types: the types that the worker takes, for its own record; None means all.
     """
 
     host: str
     generation: int | None
     clock: StoreClock
     counts: Counts = field(default_factory=Counts)
+    types: Sequence[str] | None = None
 
     def records_of(
         self,

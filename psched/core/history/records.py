@@ -283,7 +283,8 @@ class WorkerRecord:
         generation: the number of its generation.
         slots: how many tasks it can run at the same time.
         busy: how many tasks it ran when it wrote the record.
-        types: the types that it takes (the setting ``only``), as a JSON list; None means all.
+        types: the types that it takes, as a JSON list: the setting ``only``, else those that have a
+            handler; None means all, or that every type may have one.
         started: when it started, in Unix seconds of the store's clock.
         seen: when it last wrote the record, in Unix seconds of the store's clock.
         ended: when it ended, in Unix seconds of the store's clock; None if it is alive or was

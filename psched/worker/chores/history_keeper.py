@@ -256,6 +256,7 @@ class HistoryKeeper:
             now = self._gateway.request_aside(self._clock_of_store.now)
             self._recorder.clock.read(now, sent, self._clock.boottime())
             self._started = floor(now)
+        types = self._settings.only or self._recorder.types
         record = WorkerRecord(
             nonce=self._nonce,
             host=self._recorder.host,
@@ -264,7 +265,7 @@ class HistoryKeeper:
             generation=self._recorder.generation or 0,
             slots=self._settings.concurrency,
             busy=busy,
-            types=json.dumps([*self._settings.only]) if self._settings.only else None,
+            types=json.dumps([*types]) if types else None,
             started=self._started,
             seen=0,
             ended=ended,

@@ -159,11 +159,11 @@ def _alive(worker: WorkerRecord, now: float) -> Interval:
 
 
 def _takes(worker: WorkerRecord, type_: str) -> bool:
-    types = _types(worker)
+    types = types_of(worker)
     return types is None or type_ in types
 
 
-def _types(worker: WorkerRecord) -> list[str] | None:
+def types_of(worker: WorkerRecord) -> list[str] | None:
     """The types that a worker takes; None means all."""
     try:
         found = json.loads(worker.types) if worker.types else None
@@ -197,7 +197,7 @@ def _no_taker(others: Sequence[WorkerRecord], type_: str, part: Interval, when: 
         part: when this was so; the end is infinite if it still is.
         when: the same in words; empty if it still is.
     """
-    taken = sorted({name for each in others for name in _types(each) or ()})
+    taken = sorted({name for each in others for name in types_of(each) or ()})
     more = len(taken) - _MOST_NAMED
     named = ", ".join(taken[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     text = f"no running worker takes the type {type_!r} (they take only {named})"
