@@ -104,4 +104,4 @@ def _unknown(settings: Iterable[str], name: str, value: object) -> str:
         return "unknown setting; sections can only stand at the top of a file"
     if near := get_close_matches(name, settings, 1):
         return f"unknown setting; did you mean {near[0]}?"
-    return "unknown setting; see etc/psched.yml for those there are"
+    return "unknown setting; see psched.yml.example for those there are"

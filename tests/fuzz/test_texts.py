@@ -22,7 +22,7 @@ from psched.files.document import Reader
 from support.fuzzing import cases, told
 
 ROOT = Path(__file__).parents[2]
-CONFIGURATION = (ROOT / "etc/psched.yml").read_text()
+CONFIGURATION = (ROOT / "etc/psched.yml.example").read_text()
 
 MOST_CPU = 2.0
 """Seconds of CPU time that reading one text may take, at most. A case takes some milliseconds."""

@@ -20,6 +20,7 @@ INSTALLED = {
     "/etc/sysusers.d/psched.conf": 0o644,
     "/etc/tmpfiles.d/psched.conf": 0o644,
     CONFIG: 0o640,
+    f"{CONFIG}.example": 0o640,
     "/etc/systemd/system/psched.service": 0o644,
     "/etc/logrotate.d/psched": 0o644,
 }
@@ -55,7 +56,7 @@ def path_of(host, name):
 def test_the_wheel_contains_the_files_of_the_repository(wheel):
     with zipfile.ZipFile(wheel) as archive:
         [data] = {name.split("/")[0] for name in archive.namelist() if ".data/" in name}
-        shipped = [*FILES.glob("psched.*"), FILES.parent / "etc/psched.yml"]
+        shipped = [*FILES.glob("psched.*"), *(FILES.parent / "etc").glob("psched.yml*")]
         assert len(shipped) == len(INSTALLED)
         for path in shipped:
             name = f"{data}/data/share/psched/{path.parent.name}/{path.name}"
@@ -163,7 +164,9 @@ def test_the_service_runs_after_the_commands_that_the_output_names(host):
     with config.open("a") as file:
         file.write("# a change\n")
     again = install(host)
-    assert re.findall(r"^(\w+) +/", again, re.MULTILINE) == ["same", "same", "keep", "same", "same"]
+    assert re.findall(r"^(\w+) +/", again, re.MULTILINE) == [
+        *["same", "same", "keep", "same", "same", "same"]
+    ]
     assert "systemctl restart psched " in again
     assert config.read_text().endswith("# a change\n")
     shown = install(host, "--dry-run", user=NOBODY)

@@ -27,7 +27,7 @@ from psched.config.per_type import OF_A_TYPE, Types
 from psched.config.tls import Tls
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "etc" / "psched.yml"
+SHIPPED = ROOT / "etc" / "psched.yml.example"
 CANARY = "c4n4ry"
 COMPAT = {"type": "rdb_compat", "url": "mysql://db/x", "table": "schedules"}
 
@@ -850,7 +850,7 @@ def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path):
 
 def test_an_unknown_key_that_is_like_no_other_is_sent_to_the_documentation(refusal):
     assert refusal("xyzzy: 1\n") == (
-        "1: xyzzy: unknown setting; see etc/psched.yml for those there are"
+        "1: xyzzy: unknown setting; see psched.yml.example for those there are"
     )
 
 
@@ -1812,6 +1812,25 @@ def test_the_shipped_file_is_the_defaults_but_for_what_it_explains(tmp_path):
     shipped = load(SHIPPED, environ={"HOME": "/home/ann"}, cwd=tmp_path)
     url = "sqlite:////var/lib/psched/psched.db"
     assert shipped == take({"alive_time": 60, "url": url, "create_table": True})
+
+
+def test_the_file_that_is_installed_is_short_and_sets_the_same(tmp_path):
+    short = SHIPPED.with_suffix("")
+    environ = {"HOME": "/home/ann"}
+    first, second = (load(file, environ=environ, cwd=tmp_path) for file in (short, SHIPPED))
+    assert first == second
+    assert len(short.read_text().splitlines()) <= 38  # two lines of psched's stand above them
+
+
+def test_the_examples_of_the_file_that_is_installed_can_be_used(read, tmp_path):
+    (tmp_path / "password").write_text("s3cret\n")
+    (tmp_path / "password").chmod(0o640)
+    text = re.sub(r"^#(?=[a-z_]+: )", "", SHIPPED.with_suffix("").read_text(), flags=re.MULTILINE)
+    [*urls] = re.findall(r"^#   (\w+://\S+)", text, re.MULTILINE)
+    assert len(urls) == 3
+    for url in urls:
+        given = re.sub(r"^url: .*", f"url: {url}", text, flags=re.MULTILINE)
+        assert read(given.replace("/etc/psched/", f"{tmp_path}/")).exec_type is True
 
 
 def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_table():

@@ -43,8 +43,9 @@ def image(tmp_path):
 def install(environment, image, capsys):
     """A function that installs into the image, and returns what was printed."""
 
-    def installing(*, dry_run=False):
-        Installation(environment, image, dry_run=dry_run).run()
+    def installing(*, dry_run=False, remove=False):
+        installation = Installation(environment, image, dry_run=dry_run)
+        installation.remove() if remove else installation.run()
         return capsys.readouterr().out
 
     return installing
@@ -108,7 +109,7 @@ def test_a_second_time_changes_nothing(install, image):
 def test_a_dry_run_writes_nothing(install, image):
     before = written(image)
     shown = install(dry_run=True)
-    assert len(states(shown)) == 5
+    assert len(states(shown)) == 6
     assert set(states(shown).values()) == {"write"}
     assert written(image) == before
 
@@ -160,6 +161,46 @@ def test_a_masked_unit_stays_masked(install, image):
     assert states(shown)["etc/systemd/system/psched.service"] == "keep"
     assert unit.is_symlink()
     assert "ExecStart" not in shown
+
+
+def test_what_was_installed_is_removed(install, image):
+    before = {*image.rglob("*")}
+    install()
+    installed = written(image)
+    shown = install(remove=True, dry_run=True)
+    assert written(image) == installed
+    assert set(states(shown).values()) == {"remove"}
+
+    shown = install(remove=True)
+
+    assert set(states(shown).values()) == {"remove"}
+    assert f"systemctl disable --root={image} psched" in shown
+    assert "userdel psched" in shown
+    left = {path for path in image.rglob("*") if path.is_file()}
+    assert left == {path for path in before if path.is_file()}
+    assert not (image / "etc/psched").exists()
+    assert states(install(remove=True)) == {}
+    assert set(states(install()).values()) == {"write"}
+
+
+@pytest.mark.parametrize("path", ["etc/psched/psched.yml", "etc/systemd/system/psched.service"])
+def test_what_was_changed_is_not_removed(install, image, path):
+    install()
+    changed = image / path
+    changed.write_text(changed.read_text() + "# a change\n")
+    shown = install(remove=True)
+    assert [each for each, state in states(shown).items() if state == "keep"] == [path]
+    assert changed.read_text().endswith("# a change\n")
+
+
+def test_a_masked_unit_is_left_alone(install, image):
+    unit = image / "etc/systemd/system/psched.service"
+    unit.parent.mkdir(parents=True)
+    unit.symlink_to("/dev/null")
+    shown = install(remove=True)
+    assert states(shown) == {"etc/systemd/system/psched.service": "keep"}
+    assert "systemctl" not in shown
+    assert unit.is_symlink()
 
 
 def test_what_is_in_the_way_is_named(install, image):

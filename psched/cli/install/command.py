@@ -11,7 +11,7 @@ import click
 
 from psched.base.errors import CommandError, ConfigError
 from psched.cli.exit_status import report_errors
-from psched.cli.install.environment import Environment
+from psched.cli.install.environment import USER, Environment
 from psched.cli.install.files import (
     CONFIG,
     State,
@@ -27,9 +27,13 @@ _RUNNING = Path("/run/systemd/system")
 
 _HOST = Path("/")
 
+_DATA = ("etc/psched", "var/lib/psched", "var/log/psched")
+"""Folders of the service, below the root folder."""
+
 
 @click.command("install-systemd")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--remove", is_flag=True, help="Stop the service, and remove what was installed.")
 @click.option(
     "--root",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
@@ -38,12 +42,14 @@ _HOST = Path("/")
 )
 @click.pass_obj
 @report_errors
-def install_systemd(location: ConfigLocation, *, dry_run: bool, root: Path) -> None:
+def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, root: Path) -> None:
     """Install the systemd unit, its user, and a configuration.
 
     As root. The unit starts the psched-master of the environment in which this command runs. Files
     that were changed since they were installed are kept. The service is not started: the last lines
     of the output say what to run next.
+
+    With --remove, files that were changed are kept, and so are the database, the log and the user.
     """
     if location.config or location.environment:
         raise click.UsageError(
@@ -51,14 +57,18 @@ def install_systemd(location: ConfigLocation, *, dry_run: bool, root: Path) -> N
             " line, run: systemctl edit psched"
         )
     environment = Environment.current()
-    environment.check()
+    if not remove:
+        environment.check()
     installation = Installation(environment, root, dry_run=dry_run)
     if not dry_run and os.geteuid() != 0:
         raise ConfigError(
             f"only root can install a unit; run: sudo {environment.master.with_name('psched')}"
-            " install-systemd (with --dry-run, any user can)"
+            f" install-systemd{' --remove' * remove} (with --dry-run, any user can)"
         )
-    installation.run()
+    if remove:
+        installation.remove()
+    else:
+        installation.run()
 
 
 class Installation:
@@ -96,6 +106,40 @@ class Installation:
         if self._systemd_runs():
             self._call("systemctl", "daemon-reload")
         self._print_next()
+
+    def remove(self) -> None:
+        """Stop the service, remove its files, and print what is left.
+
+        Raises:
+            ConfigError: a file cannot be removed.
+            CommandError: systemctl has failed.
+        """
+        if self._dry_run:
+            click.echo("Nothing is changed. Without --dry-run, these steps are taken:")
+        files = [
+            *service_files(self._environment, self._root),
+            *user_files(self._environment, self._root),
+        ]
+        [unit] = (file.target for file in files if file.master is not None)
+        if unit.is_file():  # a masked unit is no file
+            where = ["--now"] if self._systemd_runs() else [f"--root={self._root}"]
+            self._call_if_installed("systemctl", "disable", *where, "psched")
+        for file in files:
+            match file.state() if self._dry_run else file.remove():
+                case State.SAME | State.REPLACE:
+                    click.echo(f"remove   {file.target}")
+                case State.KEEP:
+                    click.echo(f"keep     {file.target}  (it was changed)")
+                case State.UNKNOWN:
+                    click.echo(f"unknown  {file.target}  (only root can read it)")
+                case State.WRITE:
+                    pass
+        if self._systemd_runs():
+            self._call("systemctl", "daemon-reload")
+        click.echo(
+            "\nThe database, the log and the user stay; to remove them, too:\n"
+            f"  rm -r {' '.join(str(self._root / each) for each in _DATA)}; userdel {USER}"
+        )
 
     def _install(self, file: SystemFile) -> None:
         """Install a file and say so."""

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -115,6 +116,23 @@ class SystemFile:
                 ) from None
         return state
 
+    def remove(self) -> State:
+        """Remove the file if it can be replaced, and its folder if it is empty; return what it was.
+
+        Raises:
+            ConfigError: it cannot be removed.
+        """
+        state = self.state()
+        if state in {State.SAME, State.REPLACE}:
+            try:
+                self.target.unlink()
+            except OSError as error:
+                raise ConfigError(f"{self.target}: cannot be removed: {error.strerror}") from None
+        if self.own:
+            with suppress(OSError):
+                self.target.parent.rmdir()
+        return state
+
     def _text(self) -> str:
         text = self.source.read_text(encoding="utf-8")
         if self.master is not None:
@@ -156,10 +174,13 @@ def user_files(environment: Environment, root: Path) -> list[SystemFile]:
 
 
 def service_files(environment: Environment, root: Path) -> list[SystemFile]:
-    """Return the configuration, the unit and the file for logrotate."""
+    """Return the configuration, its example, the unit and the file for logrotate."""
     systemd, etc = environment.shipped / "systemd", environment.shipped / "etc"
     return [
-        SystemFile(etc / "psched.yml", CONFIG, root, mode=0o640, own=True),
+        *(
+            SystemFile(etc / name, f"/etc/psched/{name}", root, mode=0o640, own=True)
+            for name in ("psched.yml", "psched.yml.example")
+        ),
         SystemFile(
             systemd / "psched.service",
             "/etc/systemd/system/psched.service",

@@ -167,11 +167,11 @@ def push(
             waiting.wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
 
 
-def _gives_up(key: str, type_: str | None, own: Mapping[str, Any], settings: Config) -> bool:
+def _gives_up(key: str | None, type_: str | None, own: Mapping[str, Any], settings: Config) -> bool:
     """Whether nothing says when a command is to be given up, for which somebody waits."""
     if type_ != "exec" or own["max_attempts"] is not None or own["expire"] is not None:
         return False
-    known = settings_of(Row(key=key, type=type_), settings)
+    known = settings_of(Row(key=key or "", type=type_), settings)
     return not (known.max_attempts or known.expire)
 
 
