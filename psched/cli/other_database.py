@@ -86,9 +86,14 @@ def _describe_other_database(settings: Config) -> str | None:
     other = _described(running[0]) if running else _installed_service(settings.url)
     if other is None:
         return None
+    why, fix = "none is configured", "set url in the configuration file"
+    folder = Path(_SERVICE_CONFIG).parent
+    if settings.origin is None and folder.exists() and not os.access(folder, os.X_OK):
+        why = f"this user may not read {_SERVICE_CONFIG}"
+        fix = "run this as root, or as a user who may read it"
     return (
-        f"url: none is configured, so this command would use {settings.safe_url}, but {other};"
-        " set url in the configuration file, or name a database with -c FILE or --database URL"
+        f"url: {why}, so this command would use {settings.safe_url}, but {other}; {fix}, or name a"
+        " database with -c FILE or --database URL"
     )
 
 

@@ -245,9 +245,10 @@ class Config(MonitorSettings):
     """What the result of a task is: what its handler assigns to task.result (explicit); or also
     what its handler returns, if JSON can represent this (return)."""
 
-    redact: Annotated[tuple[str, ...], FieldNames()] = ()
+    redact: Annotated[tuple[str, ...] | None, FieldNames()] = None
     """Names of fields, such as password or *token*, whose values are hidden wherever the command
-    psched shows payloads, results and errors."""
+    psched shows payloads, results and errors; None means that only changes of schedules are shown
+    without the values of fields whose names seem to be those of secrets."""
 
     types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
     """For single types of task: settings that override the settings of the installation."""

@@ -149,5 +149,5 @@ def _pinging(settings: Config) -> Pinging:
         open_delivery,
         clock=CLOCK,
         secrets=settings.secrets,
-        redact=settings.redact,
+        redact=settings.redact or (),
     )

@@ -14,7 +14,6 @@ from psched.application.dispatch import Dispatch
 from psched.application.router import Router
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
-from psched.base.exec_data import EXEC_TYPE
 from psched.base.log import Log
 from psched.base.texts import brief, cut, visible
 from psched.config import Config, withhold
@@ -218,22 +217,14 @@ class WorkerBoot:
 
 
 def handled_types(settings: Config, dispatch: Dispatch | None) -> Sequence[str] | None:
-    """The types that have a handler here; None if any type may have one.
-
-    That is so if a route is a pattern, or if the dispatch finds handlers in a way of its own.
-    """
-    types = {*built_in_handlers(settings)}
-    if not settings.allowed_programs:
-        types.remove(EXEC_TYPE)
+    """The types that have a handler; None if any may have one: a pattern, or a ``find`` decides."""
+    types: set[object] = {*built_in_handlers(settings)}
     if dispatch is not None:
         if type(dispatch).find not in {Dispatch.find, App.find}:
             return None
-        functions = dispatch.functions if isinstance(dispatch, App) else ()
-        for route in (*dispatch.routes, *functions):
-            if not isinstance(route, str):
-                return None
-            types.add(route)
-    return sorted(types)
+        types |= {*dispatch.routes, *(dispatch.functions if isinstance(dispatch, App) else ())}
+    texts = [each for each in types if isinstance(each, str)]
+    return sorted(texts) if len(texts) == len(types) else None
 
 
 def _startup_steps(

@@ -201,3 +201,32 @@ def test_a_change_that_cannot_be_recorded_is_made_and_a_warning_is_shown(service
     assert (added.returncode, added.stdout[:9]) == (0, "k: first ")
     assert added.stderr.startswith("the change of 'k' was made, but is not in the audit trail: ")
     assert service.row("k").cron == "@daily"
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("redact", "hidden"),
+    [(None, True), (["*other*"], False), ([], False), (["db_password", "*key"], True)],
+)
+def test_changes_hide_values_that_are_named_like_secrets(service, redact, hidden):
+    if redact is not None:
+        service.configure(redact=redact)
+    data = {"db_password": SECRET, "env": {"API_KEY": SECRET, "USER": "ann"}}
+    schedule = {"type": "t", "cron": "@daily", "data": data}
+    new = {"label": None, "schedules": {"s1": schedule, "s2": schedule}}
+    service.write("new.yml", json.dumps(new))
+    service.invoke("add", "s1", "t", "@daily", '{"db_password": "' + SECRET + '!"}')
+    file = str(service.folder / "new.yml")
+    commands = [
+        ["apply", file, "--adopt", "--dry-run", *more] for more in ([], ["-v"], ["--json"])
+    ] + [["audit", *more] for more in ([], ["--json"])]
+    commands.append(["edit", "s1", "--data", json.dumps(data), "--dry-run"])
+    for command in commands:
+        shown = service.invoke(*command).stdout
+        assert "s1" in shown
+        assert SECRET not in shown or not hidden, command
+        assert hidden or SECRET in shown or "--json" in command, command
+    # What a task has printed, and data that are asked for, are shown as they are.
+    assert (SECRET in service.invoke("show", "s1").stdout) == (redact is None or not hidden)

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -228,6 +230,29 @@ class TestInstalledUnit:
         (etc / "psched/psched.yml").write_text("url: mysql://u:${SECRET_OF_SERVICE}@db/x\n")
         monkeypatch.setattr(reader, "_USUAL_PLACES", ())
         assert f"uses the database that {etc}/psched/psched.yml names" in refusal()
+
+    @pytest.mark.landing
+    def test_a_configuration_that_is_only_unreadable_is_not_called_none(self, etc, monkeypatch):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            closed = Path(folder, "psched")
+            closed.mkdir(mode=0o700)
+            (closed / "psched.yml").write_text("url: mysql://u@db/x\n")
+            monkeypatch.setattr(other_database, "_SERVICE_CONFIG", str(closed / "psched.yml"))
+            places = ("config/psched.yml", str(closed / "psched.yml"))
+            monkeypatch.setattr(reader, "_USUAL_PLACES", places)
+            monkeypatch.setattr(os, "access", partial(os.access, effective_ids=True))
+            etc.chmod(0o755)
+            unit = (etc / "psched.service").read_text()
+            monkeypatch.setattr(other_database, "_unit_text", lambda: unit)
+            me = os.geteuid()
+            os.seteuid(65534)
+            try:
+                refusal = other_database._describe_other_database(reader.load(cwd=closed.parent))
+            finally:
+                os.seteuid(me)
+        assert refusal.startswith(f"url: this user may not read {closed}/psched.yml, so this")
+        assert "run this as root, or as a user who may read it, or name a database" in refusal
 
     def test_a_master_of_this_users_own_serves_the_same(self, etc, refusal, tmp_path, monkeypatch):
         (etc / "psched/psched.yml").write_text("url: mysql://u:${SECRET_OF_SERVICE}@db/x\n")

@@ -49,8 +49,8 @@ ASKED = [
     ("push", "s1", "nosuch", "{}"),
     ("pause", "--type", "nosuch"),
     ("edit", "there", "--new-type", "nosuch"),
-    ("apply", "schedules.yml"),
-    ("apply", "schedules.yml", "--dry-run"),
+    ("apply", "schedules.yml", "--quiet"),
+    ("apply", "schedules.yml", "--quiet", "--dry-run"),
 ]
 
 
@@ -133,7 +133,6 @@ def app(**routes):
     ("dispatch", "more", "types"),
     [
         (None, {}, {"exec", "push"}),
-        (None, {"exec_type": "off"}, {"push"}),
         (Mail(), {}, {"exec", "mail", "push", "web"}),
         (app(), {}, {"exec", "mail", "push"}),
         (Patterns(), {}, None),

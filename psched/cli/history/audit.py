@@ -60,7 +60,7 @@ def audit(
     are not shown.
     """
     settings = settings_to_read(location)
-    shown = _Shown(Redaction(settings.redact))
+    shown = _Shown(Redaction.of_changes(settings.redact))
     with open_schedules(settings) as schedules:
         now = schedules.now()
         found = schedules.audit(key, parse_since(since, now), limit)

@@ -27,9 +27,6 @@ _RUNNING = Path("/run/systemd/system")
 
 _HOST = Path("/")
 
-_DATA = ("etc/psched", "var/lib/psched", "var/log/psched")
-"""Folders of the service, below the root folder."""
-
 
 @click.command("install-systemd")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
@@ -63,12 +60,9 @@ def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, ro
     if not dry_run and os.geteuid() != 0:
         raise ConfigError(
             f"only root can install a unit; run: sudo {environment.master.with_name('psched')}"
-            f" install-systemd{' --remove' * remove} (with --dry-run, any user can)"
+            " install-systemd (with --dry-run, any user can)"
         )
-    if remove:
-        installation.remove()
-    else:
-        installation.run()
+    installation.remove() if remove else installation.run()
 
 
 class Installation:
@@ -108,7 +102,7 @@ class Installation:
         self._print_next()
 
     def remove(self) -> None:
-        """Stop the service, remove its files, and print what is left.
+        """Stop the service, and remove the files that `run` has written and nobody has changed.
 
         Raises:
             ConfigError: a file cannot be removed.
@@ -116,30 +110,17 @@ class Installation:
         """
         if self._dry_run:
             click.echo("Nothing is changed. Without --dry-run, these steps are taken:")
-        files = [
-            *service_files(self._environment, self._root),
-            *user_files(self._environment, self._root),
-        ]
-        [unit] = (file.target for file in files if file.master is not None)
-        if unit.is_file():  # a masked unit is no file
-            where = ["--now"] if self._systemd_runs() else [f"--root={self._root}"]
-            self._call_if_installed("systemctl", "disable", *where, "psched")
-        for file in files:
-            match file.state() if self._dry_run else file.remove():
-                case State.SAME | State.REPLACE:
-                    click.echo(f"remove   {file.target}")
-                case State.KEEP:
-                    click.echo(f"keep     {file.target}  (it was changed)")
-                case State.UNKNOWN:
-                    click.echo(f"unknown  {file.target}  (only root can read it)")
-                case State.WRITE:
-                    pass
+        files = service_files(self._environment, self._root)
+        if any(file.master and file.target.is_file() for file in files):  # a masked unit is none
+            where = "--now" if self._systemd_runs() else f"--root={self._root}"
+            self._call_if_installed("systemctl", "disable", where, "psched")
+        for file in files + user_files(self._environment, self._root):
+            state = file.state() if self._dry_run else file.remove()
+            word = {State.SAME: "remove", State.REPLACE: "remove", State.WRITE: "missing"}
+            click.echo(f"{word.get(state, state.value):8} {file.target}")
         if self._systemd_runs():
             self._call("systemctl", "daemon-reload")
-        click.echo(
-            "\nThe database, the log and the user stay; to remove them, too:\n"
-            f"  rm -r {' '.join(str(self._root / each) for each in _DATA)}; userdel {USER}"
-        )
+        click.echo(f"The user {USER}, its database and its log stay, and what was changed (keep).")
 
     def _install(self, file: SystemFile) -> None:
         """Install a file and say so."""

@@ -117,19 +117,12 @@ class SystemFile:
         return state
 
     def remove(self) -> State:
-        """Remove the file if it can be replaced, and its folder if it is empty; return what it was.
-
-        Raises:
-            ConfigError: it cannot be removed.
-        """
+        """Remove the file if `write` could replace it, and its folder; return what was found."""
         state = self.state()
         if state in {State.SAME, State.REPLACE}:
-            try:
-                self.target.unlink()
-            except OSError as error:
-                raise ConfigError(f"{self.target}: cannot be removed: {error.strerror}") from None
+            self.target.unlink()
         if self.own:
-            with suppress(OSError):
+            with suppress(OSError):  # another file is there
                 self.target.parent.rmdir()
         return state
 

@@ -128,7 +128,7 @@ def edit(
 
 
 def _verb(decide: Callable[[Row], Mapping[str, Any]], settings: Config) -> Verb:
-    redaction = Redaction(settings.redact)
+    redaction = Redaction.of_changes(settings.redact)
 
     def edit_one(schedules: ScheduleCollection, key: str, *, dry_run: bool = False) -> Rescheduled:
         try:
@@ -178,6 +178,6 @@ def _edit_text(settings: Config, chosen: Chosen, message: str | None) -> None:
             click.echo(f"{key}: unchanged")
             return
         click.echo(f"{key}: {'would be edited' if chosen.dry_run else 'edited'}")
-        for line in lines_of(outcome, Redaction(settings.redact)):
+        for line in lines_of(outcome, Redaction.of_changes(settings.redact)):
             click.echo(f"    {line}")
         _warn(schedules, chosen, settings, outcome.changes)

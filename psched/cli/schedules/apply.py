@@ -216,7 +216,7 @@ class _Shown:
         self._now = now
         self._prune = prune
         self._verbose = verbose
-        self._redact = Redaction(settings.redact).value
+        self._redact = Redaction.of_changes(settings.redact).value
 
     def lines(self, made: Plan) -> Iterator[str]:
         """Yield the lines of a plan; the first is a summary."""
@@ -291,7 +291,7 @@ def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
 
 def _object(made: Plan, settings: Config, now: float, *, prune: bool) -> dict[str, Any]:
     """Convert a plan to a dictionary that can be written as JSON."""
-    redact = Redaction(settings.redact).value
+    redact = Redaction.of_changes(settings.redact).value
 
     def shown(item: Item) -> dict[str, Any]:
         was, will = preview.before(item, settings), preview.after(item, settings, now)

@@ -1,6 +1,5 @@
 """A program and its arguments after ``--``, from which add and push make data of type exec."""
 
-import json
 import re
 import shlex
 import shutil
@@ -29,11 +28,7 @@ class ProgramCommand(click.Command):
         ctx.meta[_GIVEN] = [*args]
         place = args.index("--") if "--" in args else len(args)
         ctx.params["program"] = args[place + 1 :] if "--" in args else None
-        try:
-            return super().parse_args(ctx, args[:place])
-        except click.NoSuchOption as error:
-            error.message += " (write -- before a command that is to run)"
-            raise
+        return super().parse_args(ctx, args[:place])
 
 
 def without_exec(words: Sequence[str]) -> Sequence[str]:
@@ -61,30 +56,22 @@ def exec_data(program: Sequence[str]) -> dict[str, Any]:
 
 def with_program(error: InvalidError, given: Sequence[str]) -> InvalidError:
     """Return the error about words that seem to be a command, with the line that runs it."""
-    words = _words(given[0]) if len(given) == 1 else given
-    if not words or given[0].lstrip().startswith("{"):
+    if not given[0].strip() or given[0].lstrip()[0] in '{["':
         return error
     context = click.get_current_context()
     line = list(context.meta[_GIVEN])
     for each in (*given, EXEC_TYPE):
         if each in line:
             line.remove(each)
+    words = _words(given[0]) if len(given) == 1 else given
     shown = shlex.join(["psched", context.info_name or "", *line, "--", *words])
     return InvalidError(error.field, f"{error.problem}; to run a command, write: {shown}")
 
 
-def _words(text: str) -> list[str]:
-    """The program and the arguments in a text: in JSON, as a shell reads them, or for a shell."""
+def _words(text: str) -> Sequence[str]:
+    """The program and the arguments in a text, or the shell that is needed for it."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = text
-    if isinstance(found, list) and all(isinstance(each, str) for each in found):
-        return found
-    if not isinstance(found, str) or not found.strip():
-        return []
-    try:
-        words = shlex.split(found)
+        words = [] if _FOR_A_SHELL.search(text) else shlex.split(text)
     except ValueError:
         words = []
-    return ["sh", "-c", found] if not words or _FOR_A_SHELL.search(found) else words
+    return words or ["sh", "-c", text]

@@ -10,10 +10,13 @@ little: to the next blank after ``name=``, and to the end of the line after ``na
 import re
 from collections.abc import Sequence
 from fnmatch import translate
-from typing import Any
+from typing import Any, Self
 
 HIDDEN = "[redacted]"
 """What is shown in place of a value."""
+
+SECRETS = ("*password*", "*passwd*", "*secret*", "*token*", "*api_key*")
+"""The patterns for changes of schedules if the setting ``redact`` is not set."""
 
 _LONGEST_NAME = 1000
 """The most characters of a name that is compared; the value of a longer one is always hidden."""
@@ -41,13 +44,19 @@ class Redaction:
 
     Args:
         patterns: names of fields; ``*`` stands for any characters, and case makes no difference.
+            None means that there are none.
     """
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str] | None) -> None:
         # As fnmatch translates it, an asterisk matches as little as it can, and that is final. So
         # the time grows with the product of the lengths, however many asterisks there are.
-        alternatives = (translate(re.sub(r"[\[?]", r"[\g<0>]", pattern)) for pattern in patterns)
+        alternatives = (translate(re.sub(r"[\[?]", r"[\g<0>]", each)) for each in patterns or ())
         self._pattern = re.compile("|".join(alternatives), re.IGNORECASE) if patterns else None
+
+    @classmethod
+    def of_changes(cls, patterns: Sequence[str] | None) -> Self:
+        """For what changes schedules, and is kept in logs of deployments: hides `SECRETS`, too."""
+        return cls(SECRETS if patterns is None else patterns)
 
     def __bool__(self) -> bool:
         """Whether there is a pattern; if not, the methods return what they get."""
