@@ -183,8 +183,9 @@ class ScheduleCollection(CollectionOfAlerts):
                 ``timezone``.
             next_time: the first occurrence is the first match of ``cron`` at or after this
                 instant; default: now, by the store's clock.
-            next_run_time: the earliest start of the first run, which must not be before its
-                scheduled time if that is in the future. Default: the scheduled time of the first
+            next_run_time: the earliest start of the first run. If that is before its scheduled
+                time, the first occurrence runs then, and not again at its scheduled time; for a
+                schedule without a trigger this is refused. Default: the scheduled time of the first
                 occurrence, plus ``delay`` and the occurrence's part of ``jitter``.
             data: the payload for the handler, a JSON object.
             more: the fields ``every``, ``align``, ``at`` and ``trigger``; settings of this

@@ -75,8 +75,8 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
 
     Raises:
         InvalidError: a value is invalid, the key has the form of an extra run's key, or
-            ``next_run_time`` would run the first occurrence before its scheduled time; the error's
-            ``field`` is the name of the value.
+            ``next_run_time`` is before the ``next_time`` of a one-shot; the error's ``field`` is
+            the name of the value.
     """
     row, definition, fields = _declared(key, fields, settings)
     return _started(row, definition, fields, now)
@@ -162,7 +162,8 @@ def _first_times(
     start = _instant(fields, "next_time")
     next_time = _first(definition, now() if start is None else start)
     run_at = _instant(fields, "next_run_time")
-    _refuse_early_run(definition.cron, next_time, run_at, now)
+    if definition.cron is None:
+        _refuse_early_run(None, next_time, run_at, now, definition.settings)
     return next_time, definition.first_run(next_time) if run_at is None else run_at
 
 
@@ -346,7 +347,7 @@ def _redeclared(
         attempt = -1 if leased else 0
     elif anew:
         triggers.check(definition.trigger, next_time)
-    _refuse_early_run(row.cron, next_time, run_at, now)
+    _refuse_early_run(row.cron, next_time, run_at, now, settings)
     if run_at is None:
         kept = next_time == seen.next_time and _DELAYS.isdisjoint(fields) and seen.status == WAITING
         run_at = seen.next_run_time if kept else definition.first_run(next_time)
@@ -452,12 +453,17 @@ def _changed_options(
 
 
 def _refuse_early_run(
-    cron: str | None, next_time: int, run_at: int | None, now: Callable[[], float]
+    cron: str | None,
+    next_time: int,
+    run_at: int | None,
+    now: Callable[[], float],
+    settings: Config,
 ) -> None:
     """Refuse a ``next_run_time`` that would run an occurrence before its scheduled time.
 
-    Such a run would use up the occurrence, so that nothing would run at the scheduled time. The
-    times that plain SQL has written are not checked.
+    Such a run would use up the occurrence, so that nothing would run at the scheduled time. Whoever
+    adds a schedule can ask for that, as in PerfectSched. But a change is probably meant as an extra
+    run. The times that plain SQL has written are not checked.
 
     Raises:
         InvalidError: the occurrence would run early; the error's text names the right call.
@@ -468,10 +474,12 @@ def _refuse_early_run(
     if cron is None:
         fix = "to move the task to another time, set next_time instead"
     else:
-        fix = (
-            "a run before it would take the place of the scheduled run. For an extra run, call"
-            " trigger (psched trigger KEY)"
-        )
+        fix = "a run before it would take the place of the scheduled run. "
+        if settings.store_kind.keeps_options:
+            fix += "For an extra run, call trigger (psched trigger KEY)"
+        else:
+            fix += "This table has no extra runs; to ask for that, delete it and add it with this"
+            fix += " time (psched add --at)"
     raise InvalidError("next_run_time", f"{early}; {fix}")
 
 

@@ -1,5 +1,6 @@
 """psched.open, and the collection that it returns: adding, reading, changing, deleting."""
 
+import re
 from datetime import UTC, datetime
 from math import ceil, floor
 
@@ -289,9 +290,6 @@ class TestChanging:
             schedules["k"].modify(next_run_time=floor(now()))
         assert refused.value.field == "next_run_time"
         assert schedules["k"].metadata() == before
-        with pytest.raises(InvalidError, match=r"^next_run_time: "):
-            schedules.add("early", cron="30 2 * * *", next_time=LATER, next_run_time=0)
-        assert "early" not in schedules
 
         extra = schedules["k"].trigger()  # the call that the error names
         task = schedules.poll()
@@ -300,6 +298,22 @@ class TestChanging:
         assert schedules["k"].metadata().next_run_time == before.next_run_time
         schedules["k"].modify(next_run_time=before.next_time + 5)
         assert schedules["k"].metadata().next_run_time == before.next_time + 5
+
+    def test_the_first_run_can_be_before_its_scheduled_time_and_takes_its_place(
+        self, schedules, now
+    ):
+        schedules.add("k", cron="30 2 * * *", next_time=LATER, next_run_time=floor(now()))
+        first = schedules["k"].metadata().next_time
+        task = schedules.poll()
+        assert (task.key, task.scheduled_time) == ("k", first)
+        task.finish()
+        after = schedules["k"].metadata()
+        assert after.next_time == after.next_run_time == first + 86_400
+        (run,) = schedules.runs("k")
+        assert (run.scheduled_time, run.fate) == (first, "finished")
+        answer = schedules.why("k")
+        assert (answer.code, answer.time) == ("ran", first)
+        assert re.search(r"ran at .*, .* before its scheduled time,? ", answer.sentence)
 
     def test_a_task_that_runs_once_is_moved_by_its_scheduled_time(self, schedules, now):
         schedules.push("k", "t", run_at=LATER)

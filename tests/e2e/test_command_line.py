@@ -82,19 +82,18 @@ def test_list_has_perfectscheds_columns_and_shows_those_due_first(service):
     assert total == "2 entries."
 
 
-def test_a_first_run_before_its_scheduled_time_is_refused(service):
+def test_a_first_run_before_its_scheduled_time_takes_its_place_and_says_so(service):
     started = ("add", "s1", "t", "30 2 * * *", "-s", "2030-01-01")
 
     early = service.invoke(*started, "--at", "2029-12-31")
-    late = service.invoke(*started, "--at", "2030-01-01T02:31")
+    late = service.invoke("add", "s2", *started[2:], "--at", "2030-01-01T02:31")
 
-    assert early.exit_code == 1
-    assert early.stderr == (
-        "Error: at: 2029-12-31T00:00:00Z is before the scheduled time, 2030-01-01T02:30:00Z; a run"
-        " before it would take the place of the scheduled run. For an extra run, call trigger"
-        " (psched trigger KEY)\n"
+    assert (early.exit_code, early.stdout) == (
+        0,
+        "s1: first at 2029-12-31 00:00:00 UTC, in place of 2030-01-01 02:30:00 UTC\n",
     )
-    assert (late.exit_code, late.stdout) == (0, "s1: first at 2030-01-01 02:30:00 UTC\n")
+    assert (late.exit_code, late.stdout) == (0, "s2: first at 2030-01-01 02:30:00 UTC\n")
+    assert "runs from 2029-12-31 00:00:00 UTC" in service.invoke("next", "s1").stdout
 
 
 def test_a_command_that_exec_could_not_run_is_refused_when_it_is_added(service):

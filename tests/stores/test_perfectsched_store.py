@@ -432,6 +432,22 @@ def test_the_next_occurrence_cannot_be_run_before_its_time(store, sql, row, coll
     assert row()[:2] == (now + HOUR, now + HOUR)
 
 
+def test_a_first_run_that_was_added_with_an_earlier_time_takes_its_place(
+    open_store, row, collection
+):
+    worker, person = open_store(), open_store()
+    now = int(worker.now())
+    schedules = collection(person)
+    schedules.add("k", "t", cron="0 0 1 1 *", next_time=now + 2 * HOUR, next_run_time=now)
+    timeout, first = row()[:2]
+    assert timeout == now < first
+    (held,) = claim(worker, "w.1").rows
+    assert held.next_time == first
+    with pytest.raises(NotSupportedError, match=r"^next_time: 'k' may be running"):
+        schedules.modify("k", next_time=first + HOUR)
+    assert extended(worker, held)
+
+
 def test_who_may_not_be_changed_is_told_until_when(open_store, row, collection):
     worker, person = open_store(), open_store()
     leased(worker, "k")

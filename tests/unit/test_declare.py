@@ -72,17 +72,23 @@ class TestDeclaring:
         assert declare("k", {"next_run_time": 5}, SETTINGS, now).next_run_time == 5
 
     @pytest.mark.parametrize(
-        ("fields", "fix"),
+        "fields",
         [
-            ({"cron": "0 * * * *"}, "For an extra run, call trigger"),
-            ({"cron": "0 * * * *", "next_run_time": NOON + HOUR - 1}, "call trigger"),
-            ({"every": 60, "next_time": NOON + DAY}, "call trigger"),
-            ({"next_time": NOON + DAY}, "set next_time instead"),
-            ({"at": NOON + 5}, "set next_time instead"),
+            {"cron": "0 * * * *"},
+            {"cron": "0 * * * *", "next_run_time": NOON + HOUR - 1},
+            {"every": 60, "next_time": NOON + DAY},
         ],
     )
-    def test_a_first_run_before_its_scheduled_time_is_refused(self, fields, fix):
-        with pytest.raises(InvalidError, match=fix) as refused:
+    def test_the_first_run_may_be_before_its_scheduled_time(self, fields):
+        given = {"type": "t", "next_run_time": NOON + 1, **fields}
+        row = declare("k", given, SETTINGS, now)
+        assert row.next_time > row.next_run_time == given["next_run_time"]
+        (again,) = declare_all([{"key": "k", **given}], SETTINGS, now)
+        assert again == row
+
+    @pytest.mark.parametrize("fields", [{"next_time": NOON + DAY}, {"at": NOON + 5}])
+    def test_a_task_that_runs_once_has_one_time(self, fields):
+        with pytest.raises(InvalidError, match="set next_time instead") as refused:
             declare("k", {"type": "t", "next_run_time": NOON + 1, **fields}, SETTINGS, now)
         assert refused.value.field == "next_run_time"
         assert "is before the scheduled time, 2027-01-1" in refused.value.problem
@@ -201,6 +207,15 @@ class TestRedeclaring:
         with pytest.raises(InvalidError, match="call trigger") as refused:
             redeclare(seen, {"next_run_time": NOON + 1, **fields}, SETTINGS, now)
         assert refused.value.field == "next_run_time"
+
+    def test_without_extra_runs_another_way_is_named(self):
+        shared = config.from_mapping(
+            {"type": "rdb_compat", "url": "sqlite:////unused.db", "table": "schedules"}
+        )
+        seen = stored(type="backup", next_time=NOON + HOUR, next_run_time=NOON + HOUR)
+        with pytest.raises(InvalidError, match="delete it and add it with this time") as refused:
+            redeclare(seen, {"next_run_time": NOON + 1}, shared, now)
+        assert "trigger" not in refused.value.problem
 
     def test_a_task_that_runs_once_is_moved_by_its_scheduled_time(self):
         seen = stored(cron=None, next_time=NOON + HOUR, delay=0)

@@ -410,6 +410,24 @@ class TestLeases:
         early = run(5, at=NOON + 5 * MINUTE - 20, **own)
         assert kinds(check_all(row(), [*without(5), early])) == [("early", 5 * MINUTE, 1)]
 
+    def test_the_first_run_may_have_been_added_with_an_earlier_time(self):
+        times = {"next_time": NOON + 5 * MINUTE, "next_run_time": NOON + MINUTE}
+        added = [audit(0.5, after=times, action="add")]
+        first = run(5, 1, at=NOON + MINUTE, due=(NOON + MINUTE) * 1000)
+        later = [run(minute, minute - 4) for minute in range(6, 10)]
+        fresh = row(fence=5, created_at=NOON + 30)
+        assert check_all(fresh, [first, *later], added).violations == []
+        # Without the change that has set the time, or before that time, it is a violation.
+        assert kinds(check_all(fresh, [first, *later])) == [("early", 5 * MINUTE, 1)]
+        sooner = changed(first, started=(NOON + 50) * 1000)
+        assert kinds(check_all(fresh, [sooner, *later], added)) == [("early", 5 * MINUTE, 1)]
+        # The record can be older than the period that is checked.
+        since = NOON + 3 * MINUTE
+        found = check_all(fresh, later, added, start=since, kept_since=since)
+        assert found.violations == []
+        lost = check_all(fresh, later[1:], added, start=since)
+        assert kinds(lost) == [("missing", 6 * MINUTE, 1)]
+
     def test_a_run_that_starts_before_its_row_was_due(self):
         early = changed(run(5), due=(NOON + 5 * MINUTE + 30) * 1000)
         assert kinds(check_all(row(), [*without(5), early])) == [("early", 5 * MINUTE, 1)]

@@ -557,6 +557,21 @@ class TestSituations:
         assert " will run at " in ask("02:30", delayed, settings=COMPAT).sentence
         assert "is running" not in ask("02:30", delayed, settings=COMPAT).sentence
         assert "is running" not in ask("02:30", leased).sentence
+        early = schedule(next_run_time=NOW + 9)
+        answer = ask("tomorrow 02:30", early, settings=COMPAT)
+        assert "is running, or will run at" in answer.sentence
+
+    def test_a_first_run_before_its_scheduled_time(self):
+        early = schedule(next_run_time=NOW + 600)
+        answer = ask("tomorrow 02:30", early)
+        assert (answer.code, answer.details["run_at"]) == (Code.WILL_RUN, NOW + 600)
+        assert answer.sentence.endswith("11:10 CET, 15.3 h before its scheduled time.")
+        assert ask(None, early).sentence.endswith(" 02:30 CET (from 2026-11-22 11:10 CET on).")
+        record = ran(early.next_time, started=(NOW - 600) * 1000, ended=(NOW - 590) * 1000)
+        done = schedule(next_time=early.next_time + 86_400)
+        answer = ask("tomorrow 02:30", done, record)
+        assert answer.code == Code.RAN
+        assert " on web1, 15.7 h before its scheduled time, and took 10.0 s" in answer.sentence
 
     def test_the_trigger_that_applied_then_is_used(self):
         changed = change("modify", TODAY + 60, {"cron": "0 1 * * *"}, {"cron": "30 2 * * *"})

@@ -19,8 +19,8 @@ _LONGEST_REASON = 2000
 
 _INDENT = "    "
 
-_LATE = 60
-"""If a run starts so many seconds after its scheduled time, the table shows the latter, too."""
+_FAR = 60
+"""If a run starts so many seconds from its scheduled time, the table shows the latter, too."""
 
 
 class View(NamedTuple):
@@ -54,13 +54,13 @@ def _reason(run: Run, view: View) -> str:
         shown = run.reason if pause.since is None else f"by {pause.why}"
         parts.append(view.redaction.text(shown))
     text = ": ".join(parts)
-    if _is_late(run):
+    if _is_far(run):
         text = f"{text} ({_occurrences(run, view)})" if text else _occurrences(run, view)
     return one_line(cut(text, _LONGEST_REASON))
 
 
-def _is_late(run: Run) -> bool:
-    return run.started is not None and run.started - run.scheduled_time >= _LATE
+def _is_far(run: Run) -> bool:
+    return run.started is not None and abs(run.started - run.scheduled_time) >= _FAR
 
 
 def _occurrences(run: Run, view: View) -> str:

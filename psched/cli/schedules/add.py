@@ -110,6 +110,10 @@ def add(
             elif error.field in ("cron", "data") and re.search(r"\A@|\s", type):  # a cron line
                 refused = with_program(refused, words[1:])
             raise refused from None
-        click.echo(f"{key}: first at {format_time(added.next_time)}")
+        scheduled, run_at = added.next_time, added.next_run_time
+        times = format_time(scheduled)
+        if scheduled is not None and run_at is not None and run_at < scheduled:
+            times = f"{format_time(run_at)}, in place of {times}"
+        click.echo(f"{key}: first at {times}")
         warn_of_trigger(added.row, settings)
         warn_of_types(schedules, [type])

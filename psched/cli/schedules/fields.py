@@ -59,8 +59,11 @@ def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
             "--at",
             metavar="TIME",
             help=_help(
-                f"Do not start the {'first' if new else 'next'} run before TIME, which must not be"
-                " before its scheduled time.",
+                "Start the first run at TIME. Before its scheduled time, it takes the place of the"
+                " scheduled run."
+                if new
+                else "Do not start the next run before TIME, which must not be before its scheduled"
+                " time.",
                 "the scheduled time plus the delay",
                 new=new,
             ),

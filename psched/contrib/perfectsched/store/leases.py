@@ -130,12 +130,14 @@ def may_be_leased(row: StoredRow, now: float, longest: float) -> bool:
     """Whether a worker, psched's or PerfectSched's, might hold a lease of this row.
 
     The result is True for a row that waits for a retry, because the table does not distinguish such
-    a row from a leased one. A row is not leased before its ``next_time``, nor if its ``timeout`` is
-    more than ``longest`` seconds from now.
+    a row from a leased one. A row is not leased before its ``next_time``, unless its ``timeout`` is
+    even earlier, because its first run was given an earlier time; nor if its ``timeout`` is more
+    than ``longest`` seconds from now.
 
     Args:
         row: the row.
         now: the time of the store's clock.
         longest: the length of the longest lease of any worker, seconds.
     """
-    return row.occurrence <= now < row.until <= now + longest and not row.never_leased
+    may_run = row.occurrence <= now or row.until < row.occurrence
+    return may_run and now < row.until <= now + longest and not row.never_leased

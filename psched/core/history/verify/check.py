@@ -31,7 +31,7 @@ from psched.core.history.verify.findings import (
     Violation,
     show_range,
 )
-from psched.core.history.verify.lease_checks import begins_series, check_leases
+from psched.core.history.verify.lease_checks import begins_series, check_leases, first_runs
 from psched.core.history.verify.older_workers import NO_SIGNS, OlderWorkers
 from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
 from psched.triggers.trigger import Trigger, first
@@ -302,6 +302,9 @@ def _series(
         start = _start_after(change, held, runs, last)
     elif row.created_at is not None and row.created_at >= period.start:
         since, start = row.created_at * 1000 - TOLERANCE, row.created_at
+    elif change is not None:
+        # The first run may have ended before the period, although its scheduled time is within.
+        start = max([start, *(time + 1 for time in first_runs([change]))])
     mine = [
         record
         for record in runs

@@ -1,6 +1,6 @@
 """Checks the leases of one schedule in the run history."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from psched.core.catchup import iso
@@ -49,7 +49,7 @@ def check_leases(
     """
     found.violations += _overlaps(runs)
     found.violations += _fences(runs, row, audits)
-    found.violations += _early_starts(runs, delay)
+    found.violations += _early_starts(runs, delay, first_runs(audits))
     _Repetitions(runs, row, audits, found).check()
 
 
@@ -63,6 +63,17 @@ def begins_series(audit: AuditRecord) -> bool:
     if not _DEFINES_TIMES.isdisjoint({*before, *after}):
         return True
     return setting(before, "dst_policy") != setting(after, "dst_policy")
+
+
+def first_runs(audits: Sequence[AuditRecord]) -> Mapping[int, int]:
+    """The scheduled times whose run was added with an earlier time, and those times."""
+    added = (values(audit.after) for audit in audits if audit.before is None)
+    times = ((each.get("next_time"), each.get("next_run_time")) for each in added)
+    return {
+        scheduled: run_at
+        for scheduled, run_at in times
+        if isinstance(scheduled, int) and isinstance(run_at, int) and run_at < scheduled
+    }
 
 
 def overlapping(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
@@ -159,14 +170,17 @@ def _may_be_new(
     )
 
 
-def _early_starts(runs: Sequence[RunRecord], delay: int) -> Iterator[Violation]:
+def _early_starts(
+    runs: Sequence[RunRecord], delay: int, added: Mapping[int, int]
+) -> Iterator[Violation]:
     oldest = min((record.scheduled_time for record in runs), default=0)
     for record in runs:
         if record.started is None:
             continue
         # The first run of a schedule can be given a time of its own, in place of the delay.
         own = delay if record.scheduled_time > oldest and record.fence > 1 else 0
-        due = max((record.scheduled_time + own) * 1000, record.due or 0)
+        run_at = added.get(record.scheduled_time, record.scheduled_time + own)
+        due = max(run_at * 1000, record.due or 0)
         if record.started < due - TOLERANCE:
             yield _violation(
                 Kind.EARLY,

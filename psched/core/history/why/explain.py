@@ -219,7 +219,7 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     if following == cursor and row.owner is None and row.next_run_time is not None:
         run_at = row.next_run_time
     when = words.time(following)
-    later = f" (from {words.time(run_at, following)} on)" if run_at > following else ""
+    later = f" (from {words.time(run_at, following)} on)" if run_at != following else ""
     sentence = f"{answer.sentence.rstrip('.')}; the next is {when}{later}."
     return answer.saying(sentence, next=following, next_run_at=run_at)
 

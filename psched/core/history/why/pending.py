@@ -207,7 +207,8 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
 
 def _will_run(case: Case, run_at: int) -> Answer:
     later = run_at - case.instant
-    delayed = f", {format_duration(later)} after its scheduled time" if later > 0 else ""
+    side = "after" if later > 0 else "before"
+    delayed = f", {format_duration(abs(later))} {side} its scheduled time" if later else ""
     text = f"will run at {case.time(run_at)}{delayed}" if later else "will run then"
     if _may_be_leased(case, later):
         lease = "PerfectSched's table does not tell a lease from a wait"
@@ -223,7 +224,8 @@ def _may_be_leased(case: Case, later: int) -> bool:
         later: seconds from the scheduled time to the end of the wait or of the lease.
     """
     facts = case.facts
-    has_begun = case.instant <= facts.now and facts.row is not None and later != facts.row.delay
+    may_run = case.instant <= facts.now or later < 0
+    has_begun = may_run and facts.row is not None and later != facts.row.delay
     return has_begun and not facts.settings.store_kind.keeps_status
 
 

@@ -155,7 +155,7 @@ def details_of(case: Case, decisive: RunRecord | None = None) -> dict[str, Any]:
 
 
 def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
-    """How late the first attempt was, and why; an empty text if it was not late.
+    """How late or early the first attempt was, and why it was late; else an empty text.
 
     Args:
         case: the question.
@@ -166,6 +166,8 @@ def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
     started = first.started / 1000
     late = started - case.run_from
     details: dict[str, Any] = {"late": round(max(late, 0), 3)}
+    if (early := case.instant - started) > 1:
+        return f"{format_duration(early)} before its scheduled time", details
     if late < LATE:
         return "", details
     # The row could be claimed only from this time on.
