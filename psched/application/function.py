@@ -125,6 +125,8 @@ class TaskFunction(Generic[C, P, R]):
             call: Any = function
             return call(**arguments.from_data(task))
 
+        # A function that does not get the task cannot call its finish().
+        vars(run)["finishes_by_returning"] = arguments.task is None
         # Only the names: with ``__wrapped__``, the handler would seem to have other parameters.
         return functools.update_wrapper(
             run, function, assigned=("__module__", "__name__", "__qualname__"), updated=()

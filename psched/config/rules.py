@@ -162,8 +162,13 @@ def _derive_defaults(values: dict[str, Any], given: Collection[str]) -> None:
     """Set the defaults that depend on the host or on the setting ``type``."""
     if values["processors"] is None:
         values["processors"] = automatic_processors()
-    if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # what PerfectSched does at a clock change
+    if values["type"] == "rdb_compat" and "type" in given:
+        theirs: dict[str, Any] = {"dst_policy": "wallclock"}  # what PerfectSched does at a clock change
+        # If a handler there does not call finish, or raises, its lease is left to expire.
+        theirs["retry_wait"] = values["alive_time"]
+        if not values["script"]:  # a script is PerfectQueue's, where a return is a success
+            theirs["on_return"] = "retry"
+        values |= {name: value for name, value in theirs.items() if name not in given}
 
 
 def automatic_processors() -> int:

@@ -128,6 +128,7 @@ def mix(make_service, database):
     with contextlib.ExitStack() as made:
 
         def make(*, schedules, occurrences, **settings):
+            settings = {"on_return": "finish", **settings}  # the recorder does not call finish
             service = make_service(database.url, type="rdb_compat", table="psched", **settings)
             mixed = Mixed(service, database.url, schedules=schedules, occurrences=occurrences)
             made.callback(service.close)
@@ -291,17 +292,19 @@ def test_a_handler_that_returns_without_finishing_is_run_again_as_perfectscheds(
         f"sqlite:///{tmp_path}/own.db",
         type="rdb_compat",
         table="schedules",
-        on_return="retry",
+        alive_time=6,
         dispatch="jobs:Dispatch",
     )
     text = """
         import psched.application as a
-        def job(task):
-            print("attempt", task.attempt, flush=True)
-            if task.attempt > 1:
-                task.finish()
+        class Job(a.Base):
+            def before_perform(self):
+                print("attempt", self.task.attempt, flush=True)
+                return self.task.attempt > 1
+            def perform(self):
+                self.task.finish()
         class Dispatch(a.Dispatch):
-            routes = {"job": "job"}
+            routes = {"job": "Job"}
         """
     service.write("jobs.py", text)
     service.init()

@@ -321,6 +321,19 @@ def words():
     yield from (("type", word, word) for word in ("rdb", "own:Store"))
 
 
+def test_perfectscheds_table_has_perfectscheds_defaults():
+    """A handler that returns without finish, and one that raises, keep the lease there."""
+    settings = take({**COMPAT, "alive_time": 77})
+    assert (settings.on_return, settings.retry_wait) == ("retry", 77)
+    assert take(COMPAT).retry_wait == 300
+    chosen = take({**COMPAT, "on_return": "finish", "retry_wait": 5})
+    assert (chosen.on_return, chosen.retry_wait) == ("finish", 5)
+    # A script is PerfectQueue's, where a return is a success.
+    assert take({**COMPAT, "script": "run.py"}).on_return == "finish"
+    assert settings.with_settings(alive_time=60).on_return == "retry"
+    assert (take({}).on_return, take({"alive_time": 77}).retry_wait) == ("finish", 300)
+
+
 @pytest.mark.parametrize(("name", "word", "value"), [*words()])
 def test_every_word_of_a_setting_can_be_written_without_quotes(read, tmp_path, name, word, value):
     (tmp_path / "ca.pem").write_text("PEM")

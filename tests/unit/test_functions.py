@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 
 import psched
+import psched.testing
 from psched.application import Dispatch
 from psched.application.function import TaskFunction
 from psched.application.running import running, running_task
@@ -54,6 +55,20 @@ def test_a_call_is_pushed_as_data_by_name(app):
     assert mail("ann", copies=3) == ["ann", "Hello", 3, {}]
     assert (mail.__name__, mail.__doc__) == ("mail", "Sends a mail.")
     assert str(inspect.signature(mail)) == "(to, subject='Hello', *, copies=1, **more)"
+
+
+def test_only_a_function_that_gets_the_task_can_have_to_finish_it(app):
+    @app.task("mail")
+    def mail(to): ...
+
+    @app.task("careful")
+    def careful(task, to): ...
+
+    for function, outcome in {mail: "finished", careful: "failed"}.items():
+        ran = psched.testing.run(
+            function, {"to": "ann"}, on_return="retry", catch_exceptions=True
+        )
+        assert ran.outcome == outcome
 
 
 def test_any_name_can_be_that_of_an_argument(app):
