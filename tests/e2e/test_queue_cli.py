@@ -306,9 +306,8 @@ def test_list_shows_when_a_task_was_created_and_can_be_asked_for_some(queue):
         return [each["key"] for each in listed]
 
     heading, t1, *_, total = queue.invoke("list", "--legacy").stdout.splitlines()
-    assert heading.split()[-3:] == ["next_run_time", "created_at", "data"]
-    assert heading.endswith("                  created_at  data")
-    assert re.fullmatch(rf" +t1 +mail +0 +UTC( +{SECONDS}){{3}}  {{}}", t1)
+    assert heading.split()[-3:] == ["next_time", "next_run_time", "data"]
+    assert re.fullmatch(rf" +t1 +mail +0 +UTC( +{SECONDS}){{2}}  {{}}", t1)
     assert total == "3 entries."
     assert keys() == ["t1", "t2", "t3"]
     assert keys("--due") == ["t1"]
