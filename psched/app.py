@@ -26,10 +26,18 @@ CLOCK = SystemClock()
 WORKER = "psched worker"
 """The name in the audit trail of the program that runs tasks."""
 
-ConfigLike = Config | Mapping[str, object] | str | Path | None
+Given = Config | Mapping[str, object] | str | Path | None
 """The source of the settings: settings that were read already, a mapping of some settings, or the
 path of a file. None means the file in one of the default places, or the default settings if no such
 file exists."""
+
+ConfigLike = Given | Callable[[], Given]
+"""The source of the settings, or a function that returns it."""
+
+
+def called(given: ConfigLike) -> Given:
+    """The source of the settings; if it is a function, what the function returns."""
+    return given() if callable(given) else given
 
 
 def read_config(
@@ -42,13 +50,14 @@ def read_config(
     Args:
         given: the source of the settings, see `ConfigLike`.
         environment: the section of the file to read; None means ``$PSCHED_ENV``, else
-            ``development``.
+            ``$RAILS_ENV``, else ``development``.
         overrides: settings that replace those of the source, such as the options of a command
             line; the value None resets a setting to its default.
 
     Raises:
         ConfigError: the settings cannot be used; the text names file, line, key and fix.
     """
+    given = called(given)
     if isinstance(given, Config):
         settings = given
     elif isinstance(given, Mapping):
@@ -65,11 +74,12 @@ def open_schedules(
     """Open the collection of schedules in a store; the collection is a context manager.
 
     Args:
-        given: settings, a mapping of some settings, or the path of a file. None means the file that
-            ``$PSCHED_CONFIG`` names, else ``config/psched.yml``, else ``/etc/psched/psched.yml``.
-            If there is no such file, the store is an SQLite database in the user's state folder.
+        given: settings, a mapping of some settings, or the path of a file; or a function that
+            returns one of these. None means the file that ``$PSCHED_CONFIG`` names, else
+            ``config/psched.yml``, ``config/perfectsched.yml`` or ``/etc/psched/psched.yml``. If
+            there is no such file, the store is an SQLite database in the user's state folder.
         environment: the section of the file to read; None means ``$PSCHED_ENV``, else
-            ``development``.
+            ``$RAILS_ENV``, else ``development``.
         program: the name of this program in the audit trail; None means the name of its script.
 
     Raises:

@@ -1,7 +1,10 @@
 """The command ``psched`` and its subcommands, each of which is imported only when it is called."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -163,13 +166,59 @@ _SUBCOMMANDS = {
 """For the name of each subcommand: its import path, and the first sentence of its help."""
 
 
+_CHANGE = "psched edit KEY changes a schedule"
+_AFTER = "stands after the command, as in psched run"
+_FORMER = {
+    "--run": "psched run --script FILE.py runs a script",
+    "--exec": "psched run --exec COMMAND runs a program",
+    "--push": "psched push KEY=DATA submits a task",
+    "submit": "psched push KEY TYPE DATA submits a task",
+    "--list": "psched list lists schedules and tasks",
+    "--cancel": "psched cancel KEY cancels a task",
+    "force_finish": "the command is force-finish",
+    "--configure": "psched configure PATH writes a configuration file",
+    "--setup": "psched configure PATH writes a configuration file",
+    "--add": "psched add KEY TYPE CRON DATA adds a schedule",
+    "--delete": "psched delete KEY deletes a schedule",
+    "--modify-sched": _CHANGE,
+    "--modify-delay": _CHANGE,
+    "--modify-data": _CHANGE,
+    "--simpledb": "psched has no store for SimpleDB; name a database with --url",
+    **{name: _AFTER for name in ("-f", "--file", "--database", "--table", "--daemon", "--log")},
+}
+"""Options and commands of PerfectSched and PerfectQueue that psched has in another form."""
+
+
+@contextmanager
+def _hinting() -> Iterator[None]:
+    """Say of an unknown option of PerfectSched and PerfectQueue what replaces it."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        if (hint := _FORMER.get(error.option_name)) is None:
+            raise
+        raise click.UsageError(f"{error.option_name}: {hint}", error.ctx) from None
+
+
 class _Subcommands(click.Group):
     """A group of placeholders, each with the name and the short help of one subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the subcommand."""
+        with _hinting():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  # as in click
+        """Parse the rest of the line, and call the subcommand."""
+        with _hinting():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Import the called subcommand, and return it in place of its placeholder."""
+        if args[0] in _FORMER:
+            raise click.UsageError(f"{args[0]}: {_FORMER[args[0]]}", ctx)
         name, found, rest = super().resolve_command(ctx, args)
         return name, None if found is None else load(found.name or ""), rest
 

@@ -61,14 +61,23 @@ class ConfigLocation(NamedTuple):
     overrides: Mapping[str, object] = MappingProxyType({})
 
 
+def _environment(text: str) -> str:
+    """Check the name of a section; a number is meant as PerfectQueue's option -e."""
+    if text.isdigit():
+        raise click.BadParameter(f"{text} is no name; PerfectQueue's -e is --expire {text}.")
+    return text
+
+
 _CONFIG: dict[str, Any] = {
     "type": click.Path(dir_okay=False),
     "help": "Configuration file. Default: $PSCHED_CONFIG, else config/psched.yml, else"
-    " /etc/psched/psched.yml; without any, a database in your state folder.",
+    " config/perfectsched.yml, else /etc/psched/psched.yml; without any, a database in your state folder.",
 }
 _ENVIRONMENT: dict[str, Any] = {
+    "type": _environment,
     "metavar": "NAME",
-    "help": "Section of the configuration file. Default: $PSCHED_ENV, else development.",
+    "help": "Section of the configuration file. Default: $PSCHED_ENV, else $RAILS_ENV, else"
+    " development.",
 }
 
 

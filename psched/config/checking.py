@@ -15,6 +15,10 @@ _ALIASES = {"sslca": "ssl_ca"}
 """Names of settings in PerfectQueue, each with the name of the same setting in psched."""
 
 
+_IGNORED = frozenset({"max_acquire"})
+"""Settings of PerfectSched without effect: a worker takes as many rows as it has free slots."""
+
+
 class Setting(NamedTuple):
     """One setting, as `psched.config.settings` declares it.
 
@@ -70,7 +74,7 @@ def check_values(
 
 
 def _without_aliases(given: Mapping[str, RawValue], found: list[Problem]) -> Mapping[str, RawValue]:
-    renamed = dict(given)
+    renamed = {name: each for name, each in given.items() if name not in _IGNORED}
     for alias, name in _ALIASES.items():
         if alias in renamed:
             each = renamed.pop(alias)

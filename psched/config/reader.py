@@ -12,7 +12,7 @@ from psched.config.problems import InvalidValueError, Problem, config_error, saf
 from psched.config.references import Context
 from psched.config.settings import SETTINGS, Config, check
 
-_USUAL_PLACES = ("config/psched.yml", "/etc/psched/psched.yml")
+_USUAL_PLACES = ("config/psched.yml", "config/perfectsched.yml", "/etc/psched/psched.yml")
 
 
 def load(
@@ -25,11 +25,12 @@ def load(
     """Read the settings from a configuration file.
 
     Args:
-        path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` in
-            the current folder, else ``/etc/psched/psched.yml``. If neither ``path`` nor the
-            variable is set and neither of these two files exists, all settings have their defaults.
+        path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` or
+            PerfectSched's ``config/perfectsched.yml`` in the current folder, else
+            ``/etc/psched/psched.yml``. If neither ``path`` nor the variable is set and none of
+            these files exists, all settings have their defaults.
         environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
-            else ``development``. A file without sections applies to all environments; it is an
+            else of ``$RAILS_ENV``, as in PerfectSched, else ``development``. A file without sections applies to all environments; it is an
             error to give this argument for such a file.
         environ: the environment variables.
         cwd: the folder that relative paths start from; by default the current folder.
@@ -173,7 +174,8 @@ def _section(
     sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
     others = {key: each for key, each in given.items() if key not in sections}
     if sections and not others:
-        return _choose(sections, asked or environ.get("PSCHED_ENV") or "development")
+        named = asked or environ.get("PSCHED_ENV") or environ.get("RAILS_ENV")
+        return _choose(sections, named or "development")
     if any(each.value is not None for each in sections.values()):
         return _mixture(sections, others)
     if asked is not None:

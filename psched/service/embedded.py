@@ -1,7 +1,6 @@
 """``psched.Worker.run``: a user's program calls it to become a service."""
 
 import logging
-from collections.abc import Callable
 from typing import NoReturn
 
 from psched.app import ConfigLike, read_config
@@ -26,7 +25,7 @@ class Worker:
     @staticmethod
     def run(
         dispatch: type[Dispatch] | Dispatch,
-        config_loader: ConfigLike | Callable[[], ConfigLike],
+        config_loader: ConfigLike,
     ) -> NoReturn:
         """Run the tasks of the schedules until a signal stops the service; this call never returns.
 
@@ -53,11 +52,10 @@ class Worker:
 def _serve(
     boot: WorkerBoot,
     dispatch: type[Dispatch] | Dispatch,
-    config_loader: ConfigLike | Callable[[], ConfigLike],
+    config_loader: ConfigLike,
 ) -> int:
     try:
-        given = config_loader() if callable(config_loader) else config_loader
-        settings = read_config(given)
+        settings = read_config(config_loader)
     except ConfigError as error:
         _log.error("%s", error)
         return BAD_CONFIG

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from psched import config
-from psched.app import CLOCK, ConfigLike, open_schedules, read_config
+from psched.app import CLOCK, ConfigLike, called, open_schedules, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
@@ -62,8 +62,8 @@ def start(
 
     Args:
         given: a mapping of settings, the path of a configuration file, or a
-            `psched.config.Config`. None means the configuration file at one of the default paths.
-        backend: replaces the settings ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, a
+            `psched.config.Config`; or a function that returns one of these. None means the configuration file at one of the default paths.
+        backend: replaces the setting ``url`` or ``type``: ``"memory"``, a url; or ``"redis"``, a
             store class of your own, or the name of such a class (``"module:Class"``). None if the
             settings say where the jobs are stored.
         label: the owner of the jobs. None means the program's name. A program with another label
@@ -92,11 +92,13 @@ def start(
         )
     own: dict[str, Any] = {**settings}
     if backend is not None:
-        if clash := {"url", "type"} & {*own}:
+        meant = _settings_of(backend)
+        if clash := {*meant} & {*own}:
             raise ConfigError(
                 f"backend: and {min(clash)} both say where the jobs are stored; leave one out"
             )
-        own |= _settings_of(backend)
+        own |= meant
+    given = called(given)
     whole = read_config(given)
     if "catchup" not in own and not _is_catchup_set(given, whole):
         own["catchup"] = "latest"

@@ -35,6 +35,8 @@ class TestOpening:
             (str(file), "test"),
             (file, "test"),
             (settings, None),
+            (lambda: {"url": settings.url}, None),
+            (lambda: file, "test"),
         ):
             with psched.open(given, environment=environment) as opened:
                 assert isinstance(opened, ScheduleCollection)

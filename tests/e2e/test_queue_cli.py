@@ -689,3 +689,42 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
     }.items():
         refusal = configure("--force", *options)
         assert (refusal.returncode, refusal.stderr.startswith(line)) == (1, True), refusal.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--run", "task.rb"], "psched run --script FILE.py"),
+        (["--exec", "./x"], "psched run --exec COMMAND"),
+        (["run", "--run", "task.rb"], "psched run --script FILE.py"),
+        (["--push", "k=1"], "psched push KEY=DATA"),
+        (["--list"], "psched list"),
+        (["--cancel", "k"], "psched cancel KEY"),
+        (["--configure", "x.yml"], "psched configure PATH"),
+        (["--add", "k", "* * * * *", "{}"], "psched add KEY TYPE CRON DATA"),
+        (["--delete", "k"], "psched delete KEY"),
+        (["--database", "sqlite:///x.db", "--push", "k", "1"], "--database: stands after the command"),
+        (["submit", "k", "t", "{}"], "psched push KEY TYPE DATA"),
+        (["run", "--simpledb", "domain"], "psched has no store for SimpleDB"),
+        (["run", "-e", "400"], "PerfectQueue's -e is --expire 400"),
+        (["-e", "400", "list"], "PerfectQueue's -e is --expire 400"),
+        (["run", "-r", "60"], "PerfectQueue's -r is --retry-wait 60"),
+        (["--lost"], "No such option"),
+    ],
+)
+def test_options_of_the_ancestors_get_a_hint(queue, words, hint):
+    failed = queue.invoke(*words)
+    assert failed.exit_code == 2
+    assert hint in " ".join(failed.stderr.split())
+
+
+def test_perfectqueues_options_of_a_worker(queue, tmp_path):
+    file = tmp_path / "new.yml"
+    assert queue.invoke("configure", str(file), "-D", "30m").exit_code == 0
+    assert yaml.safe_load(file.read_text())["retention_time"] == 1800
+    told = refused(queue.invoke("configure", str(file), "--env", "A=1"), 2)
+    assert "--env: is for run and check" in told
+    assert "'A' is not NAME=VALUE" in refused(queue.invoke("check", "--env", "A"), 2)
+    queue.write("ref.yml", "url: sqlite:///${FOLDER}/x.db\n")
+    checked = queue.psched("check", "-c", "ref.yml", "--env", f"FOLDER={tmp_path}/a=b")
+    assert f"no database at {tmp_path}/a=b/x.db" in checked.stderr

@@ -37,7 +37,7 @@ def etc(tmp_path, monkeypatch):
     """The path used in place of /etc/psched/psched.yml, which can exist on this machine."""
     place = tmp_path / "etc" / "psched.yml"
     place.parent.mkdir()
-    monkeypatch.setattr(reader, "_USUAL_PLACES", ("config/psched.yml", str(place)))
+    monkeypatch.setattr(reader, "_USUAL_PLACES", (*reader._USUAL_PLACES[:-1], str(place)))
     return place
 
 
@@ -673,6 +673,26 @@ def test_the_places_are_searched_in_order(etc, tmp_path):
     assert found(PSCHED_CONFIG="named.yml") == named
     asked.write_text("table: asked\n")
     assert found("a.yml", PSCHED_CONFIG="named.yml") == asked
+
+
+def test_perfectscheds_file_and_environment_are_found(etc, tmp_path):
+    theirs, own = tmp_path / "config/perfectsched.yml", tmp_path / "config/psched.yml"
+    theirs.parent.mkdir()
+    url = "url: mysql://db/x"
+    theirs.write_text(
+        f"development: {{}}\nproduction: {{type: rdb_compat, {url}, table: jobs, max_acquire: 4}}\n"
+    )
+    etc.write_text("table: etc\n")
+
+    def found(**environ):
+        return load(environ={"HOME": "/home/ann", **environ}, cwd=tmp_path)
+
+    assert found().origin == theirs
+    production = found(RAILS_ENV="production")
+    assert (production.type, production.table) == ("rdb_compat", "jobs")
+    assert found(RAILS_ENV="production", PSCHED_ENV="development").type == "rdb"
+    own.write_text("table: own\n")
+    assert found(RAILS_ENV="production").table == "own"
 
 
 def test_an_empty_variable_names_no_file(etc, tmp_path):

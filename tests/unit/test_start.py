@@ -63,6 +63,13 @@ def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
     assert (settings.type, settings.url) == (type_, url)
 
 
+def test_a_kind_of_backend_and_its_url_belong_together():
+    settings = start(backend="redis", url="redis://db/2")._jobs.settings
+    assert (settings.type, settings.url) == ("redis", "redis://db:6379/2")
+    settings = start(lambda: {"url": SETTINGS.url, "catchup": "skip"}, backend="rdb")._jobs.settings
+    assert (settings.type, settings.url, settings.catchup) == ("rdb", SETTINGS.url, "skip")
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -73,9 +80,14 @@ def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
         ),
         ({"backend": "file"}, "type: must be rdb, rdb_compat, redis, or module:Class"),
         (
-            {"backend": "redis", "url": "redis://db"},
+            {"backend": "memory", "url": "redis://db"},
             "backend: and url both say where the jobs are stored",
         ),
+        (
+            {"backend": OwnStore, "type": "rdb"},
+            "backend: and type both say where the jobs are stored",
+        ),
+        ({"backend": "redis", "url": "sqlite:///x.db"}, "type: redis needs a url of the form"),
     ],
 )
 def test_a_backend_that_is_none_is_refused(given, problem):

@@ -1,5 +1,6 @@
 """The options of ``run``, ``configure`` and ``check``, and their conversion to settings."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -35,6 +36,19 @@ def _duration(*names: str, text: str, whole: bool = False) -> Callable[[F], F]:
     return click.option(
         *names, type=type_, metavar="DURATION", help=f"{text} Setting: {names[-1]}."
     )
+
+
+def _set_variables(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> None:
+    """Set the environment variables that are given as NAME=VALUE in this process."""
+    if given and context.info_name == "configure":
+        raise click.UsageError("--env: is for run and check; a file of settings has no variables")
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals or "\0" in each:
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE", context, option)
+        os.environ[name] = value
 
 
 def _number_or_auto(text: str) -> int | str:
@@ -141,6 +155,22 @@ _OPTIONS = (
         "expire",
         text="Give up a task that has not finished this long after it was to start; 0: never.",
         whole=True,
+    ),
+    _duration(
+        "-D",
+        "--delete-wait",
+        "retention_time",
+        text="Keep a one-off task this long after its end.",
+        whole=True,
+    ),
+    click.option(
+        "--env",
+        "variables",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_set_variables,
+        expose_value=False,
+        help="Set this environment variable for the service and its tasks; may be repeated.",
     ),
     click.option("-o", "--log", type=click.Path(dir_okay=False), help="Log file. Setting: log."),
     options.verbose,

@@ -10,6 +10,7 @@ from psched.cli.schedules.columns import LONGEST_CELL, LONGEST_DATA, payload_beg
 from psched.cli.time_format import format_time
 from psched.core.history.redaction import Redaction
 from psched.core.model import WAITING, Row
+from psched.core.operations.pauses import UTC
 
 _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data",
@@ -37,8 +38,8 @@ def _cells(row: Row, redaction: Redaction) -> Iterable[str]:
     yield redaction.text(row.cron or "")
     yield str(row.delay)
     yield row.timezone or ""
-    yield format_time(row.next_time)
-    yield row.status if resting else format_time(row.next_run_time)
+    yield format_time(row.next_time, UTC)
+    yield row.status if resting else format_time(row.next_run_time, UTC)
     data = payload_beginning(row.data, LONGEST_DATA, redaction) or "{}"
     yield f"{data}  # {redaction.text(row.reason)}" if row.reason else data
 
