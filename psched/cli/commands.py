@@ -184,7 +184,7 @@ _FORMER = {
     "--modify-delay": _CHANGE,
     "--modify-data": _CHANGE,
     "--simpledb": "psched has no store for SimpleDB; name a database with --url",
-    **{name: _AFTER for name in ("-f", "--file", "--database", "--table", "--daemon", "--log")},
+    **dict.fromkeys(("-f", "--file", "--database", "--table", "--daemon", "--log"), _AFTER),
 }
 """Options and commands of PerfectSched and PerfectQueue that psched has in another form."""
 

@@ -71,7 +71,8 @@ def _environment(text: str) -> str:
 _CONFIG: dict[str, Any] = {
     "type": click.Path(dir_okay=False),
     "help": "Configuration file. Default: $PSCHED_CONFIG, else config/psched.yml, else"
-    " config/perfectsched.yml, else /etc/psched/psched.yml; without any, a database in your state folder.",
+    " config/perfectsched.yml, else /etc/psched/psched.yml; without any, a database in your state"
+    " folder.",
 }
 _ENVIRONMENT: dict[str, Any] = {
     "type": _environment,

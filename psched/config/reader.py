@@ -30,8 +30,9 @@ def load(
             ``/etc/psched/psched.yml``. If neither ``path`` nor the variable is set and none of
             these files exists, all settings have their defaults.
         environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
-            else of ``$RAILS_ENV``, as in PerfectSched, else ``development``. A file without sections applies to all environments; it is an
-            error to give this argument for such a file.
+            else of ``$RAILS_ENV``, as in PerfectSched, else ``development``. A file without
+            sections applies to all environments; it is an error to give this argument for such a
+            file.
         environ: the environment variables.
         cwd: the folder that relative paths start from; by default the current folder.
 

@@ -163,9 +163,9 @@ def _derive_defaults(values: dict[str, Any], given: Collection[str]) -> None:
     if values["processors"] is None:
         values["processors"] = automatic_processors()
     if values["type"] == "rdb_compat" and "type" in given:
-        theirs: dict[str, Any] = {"dst_policy": "wallclock"}  # what PerfectSched does at a clock change
-        # If a handler there does not call finish, or raises, its lease is left to expire.
-        theirs["retry_wait"] = values["alive_time"]
+        # What PerfectSched does at a clock change; and if a handler does not call finish, or
+        # raises: its lease is left to expire.
+        theirs = {"dst_policy": "wallclock", "retry_wait": values["alive_time"]}
         if not values["script"]:  # a script is PerfectQueue's, where a return is a success
             theirs["on_return"] = "retry"
         values |= {name: value for name, value in theirs.items() if name not in given}

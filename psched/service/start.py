@@ -62,7 +62,8 @@ def start(
 
     Args:
         given: a mapping of settings, the path of a configuration file, or a
-            `psched.config.Config`; or a function that returns one of these. None means the configuration file at one of the default paths.
+            `psched.config.Config`; or a function that returns one of these. None means
+            the configuration file at one of the default paths.
         backend: replaces the setting ``url`` or ``type``: ``"memory"``, a url; or ``"redis"``, a
             store class of your own, or the name of such a class (``"module:Class"``). None if the
             settings say where the jobs are stored.

@@ -703,7 +703,10 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
         (["--configure", "x.yml"], "psched configure PATH"),
         (["--add", "k", "* * * * *", "{}"], "psched add KEY TYPE CRON DATA"),
         (["--delete", "k"], "psched delete KEY"),
-        (["--database", "sqlite:///x.db", "--push", "k", "1"], "--database: stands after the command"),
+        (
+            ["--database", "sqlite:///x.db", "--push", "k", "1"],
+            "--database: stands after the command",
+        ),
         (["submit", "k", "t", "{}"], "psched push KEY TYPE DATA"),
         (["run", "--simpledb", "domain"], "psched has no store for SimpleDB"),
         (["run", "-e", "400"], "PerfectQueue's -e is --expire 400"),

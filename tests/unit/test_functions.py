@@ -65,9 +65,7 @@ def test_only_a_function_that_gets_the_task_can_have_to_finish_it(app):
     def careful(task, to): ...
 
     for function, outcome in {mail: "finished", careful: "failed"}.items():
-        ran = psched.testing.run(
-            function, {"to": "ann"}, on_return="retry", catch_exceptions=True
-        )
+        ran = psched.testing.run(function, {"to": "ann"}, on_return="retry", catch_exceptions=True)
         assert ran.outcome == outcome
 
 

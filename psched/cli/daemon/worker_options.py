@@ -38,9 +38,7 @@ def _duration(*names: str, text: str, whole: bool = False) -> Callable[[F], F]:
     )
 
 
-def _set_variables(
-    context: click.Context, option: click.Parameter, given: tuple[str, ...]
-) -> None:
+def _set_variables(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> None:
     """Set the environment variables that are given as NAME=VALUE in this process."""
     if given and context.info_name == "configure":
         raise click.UsageError("--env: is for run and check; a file of settings has no variables")
