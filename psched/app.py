@@ -7,7 +7,6 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from psched import config, stores
@@ -26,10 +25,10 @@ CLOCK = SystemClock()
 WORKER = "psched worker"
 """The name in the audit trail of the program that runs tasks."""
 
-Given = Config | Mapping[str, object] | str | Path | None
+Given = Config | Mapping[str, object] | config.Files | None
 """The source of the settings: settings that were read already, a mapping of some settings, or the
-path of a file. None means the file in one of the default places, or the default settings if no such
-file exists."""
+path of a file, or of several. None means the file in one of the default places, or the default
+settings if no such file exists."""
 
 ConfigLike = Given | Callable[[], Given]
 """The source of the settings, or a function that returns it."""

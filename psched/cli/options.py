@@ -51,12 +51,13 @@ class ConfigLocation(NamedTuple):
     """Where a command reads its settings; the fields are the arguments of `psched.app.read_config`.
 
     Attributes:
-        config: the path of the configuration file; None means the file at a default path.
+        config: the path of the configuration file, or of several; None means the file at a default
+            path.
         environment: the name of the section in the file; None means the default section.
         overrides: the settings that the command's options set; they override those of the file.
     """
 
-    config: str | None = None
+    config: str | tuple[str, ...] | None = None
     environment: str | None = None
     overrides: Mapping[str, object] = MappingProxyType({})
 
@@ -169,14 +170,21 @@ def zone(*names: str) -> Callable[[F], F]:
     return add
 
 
+def _set_files(context: click.Context, _option: click.Parameter, files: tuple[str, ...]) -> None:
+    if files:
+        config = files if len(files) > 1 else files[0]
+        context.obj = location_of(context)._replace(config=config)
+
+
 perfectqueue_file = click.option(
     "-f",
     "--file",
-    "config",
+    "files",
     type=click.Path(dir_okay=False),
-    callback=_set,
+    multiple=True,
+    callback=_set_files,
     expose_value=False,
-    help="The same as -c, for users of PerfectQueue.",
+    help="The same as -c, for users of PerfectQueue; if repeated, later files replace settings.",
 )
 
 

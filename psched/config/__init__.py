@@ -15,7 +15,7 @@ Read `settings` first: it declares all settings. A value passes through these mo
 
 from psched.config.checking import Setting
 from psched.config.per_type import OVERRIDES
-from psched.config.reader import from_mapping, load, raw_settings, read_raw
+from psched.config.reader import Files, from_mapping, load, raw_settings, read_raw
 from psched.config.references import withhold
 from psched.config.settings import SETTINGS, Config
 
@@ -23,6 +23,7 @@ __all__ = [
     "OVERRIDES",
     "SETTINGS",
     "Config",
+    "Files",
     "Setting",
     "from_mapping",
     "load",

@@ -1,8 +1,9 @@
 """Reads settings from a section of a file, from a file without sections, or from a mapping."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,20 +16,25 @@ from psched.config.settings import SETTINGS, Config, check
 _USUAL_PLACES = ("config/psched.yml", "config/perfectsched.yml", "/etc/psched/psched.yml")
 
 
+Files = str | Path | tuple[str | Path, ...]
+"""The path of a configuration file, or those of several files."""
+
+
 def load(
-    path: str | Path | None = None,
+    path: Files | None = None,
     environment: str | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Read the settings from a configuration file.
+    """Read the settings from a configuration file, or from several.
 
     Args:
         path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` or
             PerfectSched's ``config/perfectsched.yml`` in the current folder, else
             ``/etc/psched/psched.yml``. If neither ``path`` nor the variable is set and none of
-            these files exists, all settings have their defaults.
+            these files exists, all settings have their defaults. Of several files, the settings of
+            a later one replace those of an earlier one.
         environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
             else of ``$RAILS_ENV``, as in PerfectSched, else ``development``. A file without
             sections applies to all environments; it is an error to give this argument for such a
@@ -41,9 +47,9 @@ def load(
             them.
     """
     context = _context(environ, cwd)
-    source = _find(path, context)
-    if source is not None:
-        return _from_file(source, environment, context)
+    each = path if isinstance(path, tuple) else (path,)
+    if sources := [source for one in each if (source := _find(one, context)) is not None]:
+        return _from_files(sources, environment, context)
     if environment is not None:
         raise config_error([_without_sections(environment, "there is no configuration file")])
     return check({}, context)
@@ -71,19 +77,22 @@ def from_mapping(
     return check(given, _context(environ, cwd))
 
 
-def read_raw(path: str | Path, environment: str | None = None) -> dict[str, object]:
+def read_raw(path: Files, environment: str | None = None) -> dict[str, object]:
     """Return the settings as they are written in a file. No value is checked or expanded.
 
     Args:
-        path: the file.
+        path: the file, or several; see `load`.
         environment: the name of the section in the file; see `load`.
 
     Raises:
         ConfigError: the file cannot be read or is malformed, or has no section for the environment.
     """
-    source = _Source(Path(path), "asked for by name")
-    _, chosen = _settings_in(source, environment, os.environ)
-    return {name: without_lines(each) for name, each in chosen.items()}
+    raw: dict[str, object] = {}
+    for each in path if isinstance(path, tuple) else (path,):
+        source = _Source(Path(each), "asked for by name")
+        _, chosen = _settings_in(source, environment, os.environ)
+        raw |= {name: without_lines(value) for name, value in chosen.items()}
+    return raw
 
 
 def raw_settings(settings: Config, environment: str | None = None) -> dict[str, object]:
@@ -130,9 +139,19 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _from_file(source: _Source, environment: str | None, context: Context) -> Config:
-    problems, chosen = _settings_in(source, environment, context.environ)
-    return check(chosen, context, origin=source.path, problems=problems)
+def _from_files(sources: Sequence[_Source], environment: str | None, context: Context) -> Config:
+    origin = sources[-1].path
+    if len(sources) == 1:
+        problems, chosen = _settings_in(sources[0], environment, context.environ)
+        return check(chosen, context, origin=origin, problems=problems)
+    merged: dict[str, RawValue] = {}
+    for source in sources:
+        problems, chosen = _settings_in(source, environment, context.environ)
+        if problems:
+            raise config_error(problems, source.path)
+        # A line number would not tell of which file it is.
+        merged |= {name: each._replace(line=None) for name, each in chosen.items()}
+    return replace(check(merged, context), origin=origin)
 
 
 def _settings_in(

@@ -729,5 +729,14 @@ def test_perfectqueues_options_of_a_worker(queue, tmp_path):
     assert "--env: is for run and check" in told
     assert "'A' is not NAME=VALUE" in refused(queue.invoke("check", "--env", "A"), 2)
     queue.write("ref.yml", "url: sqlite:///${FOLDER}/x.db\n")
+    queue.write("more.yml", "alive_time: 77\nretention_time: 9\n")
+    queue.write("most.yml", "retention_time: 8\ntable: jobs\n")
+    files = ("-f", "more.yml", "-f", "most.yml")
+    assert queue.psched("configure", "all.yml", *files, "--expire", "5").returncode == 0
+    written = yaml.safe_load((queue.folder / "all.yml").read_text())
+    assert written == {"alive_time": 77, "retention_time": 8, "table": "jobs", "expire": 5}
+    files = ("-f", "more.yml", "-f", "ref.yml")
+    checked = queue.psched("check", *files, "--env", f"FOLDER={tmp_path}/c")
+    assert f"no database at {tmp_path}/c/x.db" in checked.stderr
     checked = queue.psched("check", "-c", "ref.yml", "--env", f"FOLDER={tmp_path}/a=b")
     assert f"no database at {tmp_path}/a=b/x.db" in checked.stderr

@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 
 from psched.base import lease_times
 from psched.base.errors import ConfigError
-from psched.config import SETTINGS, Config, from_mapping, load, reader
+from psched.config import SETTINGS, Config, from_mapping, load, read_raw, reader
 from psched.config.kinds import Choice, Flag, Programs
 from psched.config.monitoring.expect import PARTS, Expect
 from psched.config.monitoring.networks import EVERYWHERE, Networks
@@ -693,6 +693,27 @@ def test_perfectscheds_file_and_environment_are_found(etc, tmp_path):
     assert found(RAILS_ENV="production", PSCHED_ENV="development").type == "rdb"
     own.write_text("table: own\n")
     assert found(RAILS_ENV="production").table == "own"
+
+
+def test_of_several_files_the_later_ones_count(tmp_path):
+    first, second = tmp_path / "a.yml", tmp_path / "b.yml"
+    first.write_text("table: a\nretry_wait: 5\nalive_time: 77\n")
+    second.write_text("url: mysql://u:${PW}@db/x\ntable: b\n")
+
+    def both():
+        return load((first, second), environ={"HOME": "/home/ann", "PW": "p"}, cwd=tmp_path)
+
+    settings = both()
+    assert (settings.table, settings.retry_wait, settings.origin) == ("b", 5, second)
+    assert make_url(settings.url).password == "p"
+    assert read_raw((first, second))["url"] == "mysql://u:${PW}@db/x"
+    assert read_raw((first, second))["alive_time"] == 77
+    first.write_text("retry_wait: x\n")
+    with pytest.raises(ConfigError, match=r"^retry_wait: "):
+        both()
+    first.write_text("1: x\n")
+    with pytest.raises(ConfigError, match=r"^.*/a\.yml:1: "):
+        both()
 
 
 def test_an_empty_variable_names_no_file(etc, tmp_path):

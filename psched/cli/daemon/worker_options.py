@@ -245,6 +245,8 @@ def settings_of_run(
     chosen = {**overrides(given, words), **before}
 
     def set_in_file() -> Collection[str]:
+        if isinstance(path, tuple):
+            return config.read_raw(path, environment)
         return config.raw_settings(read_config(path, environment), environment)
 
     whole = options.ConfigLocation(path, environment, with_timeout(chosen, set_in_file))
