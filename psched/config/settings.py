@@ -247,8 +247,7 @@ class Config(MonitorSettings):
 
     redact: Annotated[tuple[str, ...] | None, FieldNames()] = None
     """Names of fields, such as password or *token*, whose values are hidden wherever the command
-    psched shows payloads, results and errors; None means that only changes of schedules are shown
-    without the values of fields whose names seem to be those of secrets."""
+    psched shows payloads, results and errors; None: in changes, those that look like secrets."""
 
     types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
     """For single types of task: settings that override the settings of the installation."""

@@ -1,4 +1,4 @@
-"""``psched add`` and ``psched push`` with a program and its arguments after ``--``, without JSON."""
+"""``psched add`` and ``psched push`` with a program and its arguments after ``--``."""
 
 import os
 
@@ -95,9 +95,6 @@ def test_a_program_whose_path_has_a_blank_is_a_program(service, tmp_path):
         (("add", "k", "exec", "@daily", 'ls "*'), "psched add k @daily -- sh -c 'ls \"*'"),
         (("add", "k", "exec", "@daily", "'my ls' x"), "psched add k @daily -- 'my ls' x"),
         (("add", "a b", "exec", "--every", "5m", "ls"), "psched add 'a b' --every 5m -- ls"),
-        (("add", "k", "0 9 * * *", "ls -l"), "psched add k '0 9 * * *' -- ls -l"),
-        (("add", "k", "@daily", "ls"), "psched add k @daily -- ls"),
-        (("add", "k", "@daily", "ls", "/a b"), "psched add k @daily -- ls '/a b'"),
         (
             ("add", "-t", "Asia/Tokyo", "k", "exec", "@daily", "ls"),
             "psched add -t Asia/Tokyo k @daily -- ls",

@@ -22,7 +22,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-FIRST, SECOND, INSTALLATION, SETUP = blocks("sh")
+INSTALLATION, SETUP, FIRST, SECOND = blocks("sh")
 [PICTURE] = blocks("text")
 
 
@@ -86,6 +86,10 @@ def test_two_commands_set_everything_up():
     assert programs == ["bin/demo", "bin/test"]
     for program in programs:
         assert os.access(ROOT / program, os.X_OK)
+
+
+def test_psched_is_installed_before_it_is_tried():
+    assert re.findall(r"^## (Install|Try it)$", README, re.MULTILINE) == ["Install", "Try it"]
 
 
 def test_the_readme_is_short_and_begins_with_psched_itself():

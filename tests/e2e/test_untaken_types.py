@@ -1,6 +1,7 @@
 """Commands warn about a type that no worker of the last day takes, as its record says."""
 
 import re
+from typing import ClassVar
 
 import pytest
 
@@ -61,7 +62,9 @@ def asked(service):
     service.invoke("add", "there", "mail", "@daily")
 
     def asking(*arguments):
-        words = [str(service.folder / each) if each.endswith(".yml") else each for each in arguments]
+        words = [
+            str(service.folder / each) if each.endswith(".yml") else each for each in arguments
+        ]
         done = service.invoke(*words)
         assert done.exit_code == (3 if "--dry-run" in arguments else 0), done.output
         return done.stderr
@@ -111,19 +114,19 @@ def test_a_real_worker_records_the_types_of_its_handlers(service):
 
 
 class Mail(Dispatch):
-    routes = {"mail": print, "web": print}
+    routes: ClassVar = {"mail": print, "web": print}
 
 
 class Patterns(Dispatch):
-    routes = {"mail": print, re.compile("^web-"): print}
+    routes: ClassVar = {"mail": print, re.compile("^web-"): print}
 
 
 class Own(Dispatch):
-    def find(self, type_):
+    def find(self, _type):
         return print
 
 
-def app(**routes):
+def app():
     made = App(url="sqlite:///unused.db")
     made.task("mail")(lambda: None)
     return made

@@ -14,7 +14,7 @@ from psched.cli.output import write_file
 from psched.config import Config, urls
 
 _HEADER = """\
-# Written by psched configure; psched -c THIS_FILE reads it. etc/psched.yml.example explains all settings.
+# Written by psched configure; psched -c THIS_FILE reads it. psched.yml.example has all settings.
 """
 
 

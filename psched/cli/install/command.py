@@ -105,7 +105,6 @@ class Installation:
         """Stop the service, and remove the files that `run` has written and nobody has changed.
 
         Raises:
-            ConfigError: a file cannot be removed.
             CommandError: systemctl has failed.
         """
         if self._dry_run:

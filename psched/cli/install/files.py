@@ -170,10 +170,8 @@ def service_files(environment: Environment, root: Path) -> list[SystemFile]:
     """Return the configuration, its example, the unit and the file for logrotate."""
     systemd, etc = environment.shipped / "systemd", environment.shipped / "etc"
     return [
-        *(
-            SystemFile(etc / name, f"/etc/psched/{name}", root, mode=0o640, own=True)
-            for name in ("psched.yml", "psched.yml.example")
-        ),
+        SystemFile(etc / "psched.yml", CONFIG, root, mode=0o640, own=True),
+        SystemFile(etc / "psched.yml.example", f"{CONFIG}.example", root, mode=0o640, own=True),
         SystemFile(
             systemd / "psched.service",
             "/etc/systemd/system/psched.service",

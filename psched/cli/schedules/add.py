@@ -1,6 +1,5 @@
 """The command add."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
 from psched.cli.schedules.next import warn_of_trigger
-from psched.cli.schedules.program import ProgramCommand, exec_data, with_program, without_exec
+from psched.cli.schedules.program import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import format_time, parse_time
 from psched.core.columns import decode
 from psched.triggers.zone import find_zone
@@ -69,16 +68,15 @@ def add(
     words = [each for each in (type, cron, data) if each is not None]
     fields = None
     if program is not None:
-        fields, words = exec_data(program), [EXEC_TYPE, *without_exec(words)]
+        fields = exec_data(program)
+        words = words if words[:1] == [EXEC_TYPE] else [EXEC_TYPE, *words]
     every = interval is not None
     if fields is not None and len(words) > 2 - every:
         raise click.UsageError("-- replaces TYPE and DATA; write: add KEY CRON -- COMMAND")
     if every and len(words) > 2:  # noqa: PLR2004  # TYPE and DATA
         raise click.UsageError("--every replaces CRON; leave one out")
-    if not words:
-        raise click.UsageError("TYPE is missing")
-    if not every and len(words) == 1:
-        raise click.UsageError("CRON or --every is missing")
+    if len(words) < 2 - every:
+        raise click.UsageError("CRON or --every is missing" if words else "TYPE is missing")
     type, cron, *texts = (words[0], None, *words[1:]) if every else words  # noqa: A001  # see above
     settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
@@ -105,10 +103,8 @@ def add(
             ).metadata()
         except InvalidError as error:
             refused = InvalidError(OPTIONS.get(error.field, error.field), error.problem)
-            if type == EXEC_TYPE and error.field == "data":
-                refused = with_program(refused, texts)
-            elif error.field in ("cron", "data") and re.search(r"\A@|\s", type):  # a cron line
-                refused = with_program(refused, words[1:])
+            if texts and type == EXEC_TYPE and error.field == "data":
+                refused = with_program(refused, texts[0])
             raise refused from None
         scheduled, run_at = added.next_time, added.next_run_time
         times = format_time(scheduled)

@@ -12,6 +12,7 @@ from typing_extensions import override
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.base.texts import brief
+from psched.cli.operate.waiting import WaitingCommand
 
 _GIVEN = "psched.given_arguments"
 """Where the context of a `ProgramCommand` keeps its arguments as they were given."""
@@ -20,7 +21,7 @@ _FOR_A_SHELL = re.compile(r"[|&;<>()$`*?#~\n]|\A\S+=")
 """Found in a text that only a shell understands."""
 
 
-class ProgramCommand(click.Command):
+class ProgramCommand(WaitingCommand):
     """A command whose argument ``program`` is what stands after ``--``; None without ``--``."""
 
     @override
@@ -29,11 +30,6 @@ class ProgramCommand(click.Command):
         place = args.index("--") if "--" in args else len(args)
         ctx.params["program"] = args[place + 1 :] if "--" in args else None
         return super().parse_args(ctx, args[:place])
-
-
-def without_exec(words: Sequence[str]) -> Sequence[str]:
-    """Return the words that stand between a key and ``--``, without the type, if it is exec."""
-    return words[1:] if [*words[:1]] == [EXEC_TYPE] else words
 
 
 def exec_data(program: Sequence[str]) -> dict[str, Any]:
@@ -54,17 +50,15 @@ def exec_data(program: Sequence[str]) -> dict[str, Any]:
     return {"command": [*program]}
 
 
-def with_program(error: InvalidError, given: Sequence[str]) -> InvalidError:
-    """Return the error about words that seem to be a command, with the line that runs it."""
-    if not given[0].strip() or given[0].lstrip()[0] in '{["':
+def with_program(error: InvalidError, text: str) -> InvalidError:
+    """Return the error about a text that seems to be a command, with the line that runs it."""
+    if not text.strip() or text.lstrip()[0] in '{["-':
         return error
     context = click.get_current_context()
     line = list(context.meta[_GIVEN])
-    for each in (*given, EXEC_TYPE):
-        if each in line:
-            line.remove(each)
-    words = _words(given[0]) if len(given) == 1 else given
-    shown = shlex.join(["psched", context.info_name or "", *line, "--", *words])
+    for each in text, EXEC_TYPE:
+        line.remove(each)
+    shown = shlex.join(["psched", context.info_name or "", *line, "--", *_words(text)])
     return InvalidError(error.field, f"{error.problem}; to run a command, write: {shown}")
 
 

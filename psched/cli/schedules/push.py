@@ -1,7 +1,7 @@
 """The command push."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,7 +16,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
-from psched.cli.schedules.program import ProgramCommand, exec_data, with_program, without_exec
+from psched.cli.schedules.program import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode
@@ -36,11 +36,7 @@ _MOST_WORDS = 3
 """The maximum number of arguments: a task's key, type and data."""
 
 
-class _Command(ProgramCommand, waiting.WaitingCommand):
-    """The command takes a program after ``--``, and a duration after ``--wait`` if one is given."""
-
-
-@click.command(cls=_Command)
+@click.command(cls=ProgramCommand)
 @click.argument("words", metavar="[KEY] [TYPE] [DATA]", nargs=-1)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
 @click.option(
@@ -119,16 +115,13 @@ def push(
     """
     if as_json and wait is None:
         raise click.UsageError("--json needs --wait")
-    key: str | None
-    fields: Mapping[str, Any]
-    if program is None:
+    if program is not None:
+        if raw or words[1:] not in {(), (EXEC_TYPE,)}:
+            raise click.UsageError("-- replaces TYPE, DATA and --raw; write: push [KEY] -- COMMAND")
+        key, type_, fields, form = "".join(words[:1]) or None, EXEC_TYPE, exec_data(program), None
+    else:
         key, type_, data = _task(words)
         fields, form = _payload(words, data, raw=raw)
-    else:
-        if raw or without_exec(words[1:]):
-            raise click.UsageError("-- replaces TYPE, DATA and --raw; write: push [KEY] -- COMMAND")
-        key, type_, form = next(iter(words), None), EXEC_TYPE, None
-        fields = exec_data(program)
     settings = settings_to_write(location)
     gives_up = wait is not None and _gives_up(key, type_, own, settings)
     if gives_up:
@@ -185,12 +178,11 @@ def _without_type(key: str) -> str:
 
 def _task(words: tuple[str, ...]) -> tuple[str, str | None, str]:
     """Return the task's key, type and data; the type is None if the arguments do not give it."""
-    if not words:
-        raise click.UsageError("KEY and DATA are missing")
-    if len(words) == 1:
-        key, equals, data = words[0].partition("=")
+    if len(words) <= 1:
+        key, equals, data = "".join(words).partition("=")
         if not equals:
-            raise click.UsageError(f"DATA is missing; for a task without data: push {key} '{{}}'")
+            fix = f"push {key or 'KEY'} '{{}}'"
+            raise click.UsageError(f"DATA is missing; for a task without data: {fix}")
         return key, None, data
     if len(words) > _MOST_WORDS:
         raise click.UsageError("too many arguments: put quotes around DATA")
@@ -216,5 +208,5 @@ def _payload(words: tuple[str, ...], data: str, *, raw: bool) -> tuple[dict[str,
         if words[1:] == (data,) and re.fullmatch(r"\w[\w.-]*", data):  # perhaps a type
             fix += f"; for type {data} without data: push {words[0]} {data} '{{}}'"
         if words[1:-1] == (EXEC_TYPE,):
-            raise with_program(error, words[-1:]) from None
+            raise with_program(error, data) from None
         raise InvalidError("data", f"{error.problem}; {fix}") from None

@@ -44,7 +44,6 @@ class Redaction:
 
     Args:
         patterns: names of fields; ``*`` stands for any characters, and case makes no difference.
-            None means that there are none.
     """
 
     def __init__(self, patterns: Sequence[str] | None) -> None:
@@ -55,7 +54,7 @@ class Redaction:
 
     @classmethod
     def of_changes(cls, patterns: Sequence[str] | None) -> Self:
-        """For what changes schedules, and is kept in logs of deployments: hides `SECRETS`, too."""
+        """For changes of schedules, which logs of deployments keep; None stands for `SECRETS`."""
         return cls(SECRETS if patterns is None else patterns)
 
     def __bool__(self) -> bool:
