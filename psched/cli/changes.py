@@ -12,8 +12,6 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.why.availability import types_of
 
-_DAY = 86_400
-
 message = click.option(
     "-m", "--message", metavar="TEXT", help="Why, for the audit trail; see psched audit."
 )
@@ -35,7 +33,7 @@ def open_to_change(settings: Config, note: str | None = None) -> Iterator[Schedu
 def warn_of_types(schedules: ScheduleCollection, types: Iterable[str]) -> None:
     """Warn on standard error about types that no worker of the last day takes, if that is known."""
     try:
-        seen = [types_of(worker) for worker in schedules.workers_seen(_DAY)]
+        seen = [types_of(worker) for worker in schedules.workers_seen(86_400)]
     except (NotSupportedError, StoreError):
         return
     taken = sorted({type_ for each in seen for type_ in each or ()})

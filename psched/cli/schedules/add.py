@@ -1,6 +1,5 @@
 """The command add."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -47,7 +46,7 @@ def add(
     catchup: str | None,
     dst_policy: str | None,
     message: str | None,
-    program: Sequence[str] | None,
+    program: list[str] | None,
 ) -> None:
     """Add a schedule.
 
@@ -66,10 +65,9 @@ def add(
     the zone of --timezone, else in yours.
     """
     words = [each for each in (type, cron, data) if each is not None]
-    fields = None
-    if program is not None:
-        fields = exec_data(program)
-        words = words if words[:1] == [EXEC_TYPE] else [EXEC_TYPE, *words]
+    fields = None if program is None else exec_data(program)
+    if fields is not None and words[:1] != [EXEC_TYPE]:
+        words.insert(0, EXEC_TYPE)
     every = interval is not None
     if fields is not None and len(words) > 2 - every:
         raise click.UsageError("-- replaces TYPE and DATA; write: add KEY CRON -- COMMAND")

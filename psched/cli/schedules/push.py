@@ -1,7 +1,6 @@
 """The command push."""
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -87,7 +86,7 @@ def push(
     *,
     raw: bool,
     as_json: bool,
-    program: Sequence[str] | None,
+    program: list[str] | None,
     **own: Any,  # noqa: ANN401  # the settings of a task
 ) -> None:
     """Submit a task that runs once.
