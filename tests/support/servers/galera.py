@@ -191,7 +191,10 @@ class Galera(Block):
 
     def create_database(self) -> str:
         """Create an empty database, on all nodes, and return its name."""
-        return self.nodes[0].create_database()
+        name = self.nodes[0].create_database()
+        for node in self.nodes[1:]:  # they apply it a little later
+            node.execute(["SET SESSION wsrep_sync_wait = 1", "BEGIN"])
+        return name
 
     def drop_database(self, name: str) -> None:
         """Drop a database, on all nodes."""
