@@ -4,7 +4,7 @@ import json
 import random
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -272,7 +272,9 @@ class Schedules(ScheduleCollection):
         return handler
 
     @override
-    def _wait(self, key: str, timeout: float | None) -> Row:
+    def _wait(
+        self, key: str, timeout: float | None, look: Callable[[Row], object] | None = None
+    ) -> Row:
         # Nobody else runs tasks, and the clock stands still: so the wait itself runs them.
         end = inf if timeout is None else self.clock.wall() + timeout
         for _ in range(_MOST_IN_A_WAIT):
@@ -282,7 +284,7 @@ class Schedules(ScheduleCollection):
                 break
             if self._run_next(end, catch_exceptions=True) is None:
                 break
-        return super()._wait(key, 0)
+        return super()._wait(key, 0, look)
 
 
 class _PassedOn(ObservedLease):

@@ -149,7 +149,7 @@ class _FailedAttempts:
             return
         which = f"attempt {failed}" if failed == first else f"attempts {first} to {failed}"
         why = one_line(self._redaction.text(row.reason or ""))
-        when = "is running" if is_running else f"is at {format_time(row.next_run_time, local=True)}"
+        when = "is running" if is_running else f"is at {format_time(row.next_run_time)}"
         text = f"{row.key}: {which} failed" + (f": {why}" if why else "")
         click.echo(f"{text}; the next {when}", err=True)
 

@@ -75,7 +75,8 @@ def add(
         raise click.UsageError("--every replaces CRON; leave one out")
     if len(words) < 2 - every:
         raise click.UsageError("CRON or --every is missing" if words else "TYPE is missing")
-    type, cron, *texts = (words[0], None, *words[1:]) if every else words  # noqa: A001  # see above
+    type_, *rest = words
+    cron, texts = (None, rest) if every else (rest[0], rest[1:])
     settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
     own = find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
@@ -90,7 +91,7 @@ def add(
         try:
             added = schedules.add(
                 key,
-                type,
+                type_,
                 cron=cron,
                 delay=delay,
                 timezone=zone,
@@ -101,7 +102,7 @@ def add(
             ).metadata()
         except InvalidError as error:
             refused = InvalidError(OPTIONS.get(error.field, error.field), error.problem)
-            if texts and type == EXEC_TYPE and error.field == "data":
+            if texts and type_ == EXEC_TYPE and error.field == "data":
                 refused = with_program(refused, texts[0])
             raise refused from None
         scheduled, run_at = added.next_time, added.next_run_time
@@ -110,4 +111,4 @@ def add(
             times = f"{format_time(run_at)}, in place of {times}"
         click.echo(f"{key}: first at {times}")
         warn_of_trigger(added.row, settings)
-        warn_of_types(schedules, [type])
+        warn_of_types(schedules, [type_])

@@ -1,6 +1,7 @@
 """The command push."""
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -114,13 +115,7 @@ def push(
     """
     if as_json and wait is None:
         raise click.UsageError("--json needs --wait")
-    if program is not None:
-        if raw or words[1:] not in {(), (EXEC_TYPE,)}:
-            raise click.UsageError("-- replaces TYPE, DATA and --raw; write: push [KEY] -- COMMAND")
-        key, type_, fields, form = "".join(words[:1]) or None, EXEC_TYPE, exec_data(program), None
-    else:
-        key, type_, data = _task(words)
-        fields, form = _payload(words, data, raw=raw)
+    key, type_, fields, form = _submitted(words, program, raw=raw)
     settings = settings_to_write(location)
     gives_up = wait is not None and _gives_up(key, type_, own, settings)
     if gives_up:
@@ -157,6 +152,18 @@ def push(
             click.echo(f"{task.key}: pushed")
         else:
             waiting.wait_for(task, wait, Redaction(settings.redact), as_json=as_json)
+
+
+def _submitted(
+    words: tuple[str, ...], program: Sequence[str] | None, *, raw: bool
+) -> tuple[str | None, str | None, Mapping[str, Any], str | None]:
+    """The key, the type and the data of a task, and the form of its payload."""
+    if program is None:
+        key, type_, data = _task(words)
+        return key, type_, *_payload(words, data, raw=raw)
+    if raw or [*words[1:]] not in ([], [EXEC_TYPE]):
+        raise click.UsageError("-- replaces TYPE, DATA and --raw; write: push [KEY] -- COMMAND")
+    return "".join(words[:1]) or None, EXEC_TYPE, exec_data(program), None
 
 
 def _gives_up(key: str | None, type_: str | None, own: Mapping[str, Any], settings: Config) -> bool:
