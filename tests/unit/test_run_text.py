@@ -1,0 +1,29 @@
+"""How the tables of the run history show a run."""
+
+import pytest
+
+from psched.cli.history.run_text import View, table_row
+from psched.core.history.records import RunRecord
+from psched.core.history.redaction import Redaction
+from psched.core.history.run import Run
+
+NOON = 1_800_014_400
+
+
+@pytest.mark.parametrize(("offset", "reason"), [(-7200, "of 12:00"), (5, ""), (7200, "of 12:00")])
+def test_a_run_far_from_its_scheduled_time_names_it(offset, reason):
+    began = (NOON + offset) * 1000
+    record = RunRecord(
+        key="k",
+        type="t",
+        scheduled_time=NOON,
+        owner="w.1",
+        fence=1,
+        attempt=1,
+        started=began,
+        ended=began + 1000,
+        outcome="finished",
+        fate="finished",
+    )
+    shown = table_row(Run(record), ["REASON"], View(NOON, True, Redaction(())))  # noqa: FBT003
+    assert shown.cells == [reason]
