@@ -44,6 +44,9 @@ def pytest_runtestloop():
 # SQLite waits for the disk at each commit. On a disk, tests with a manual clock take twice as long.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(storage()))
 
+# pytest-xdist tells its processes the width of its terminal, which tables would take.
+os.environ.pop("COLUMNS", None)
+
 # Under nohup(1), HUP is ignored; in the background of a shell, INT and QUIT are. Every process that
 # the tests start would inherit that.
 for number in signal.SIGHUP, signal.SIGQUIT:

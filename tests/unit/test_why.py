@@ -899,7 +899,7 @@ class TestPauses:
         )
 
     def test_what_somebody_has_skipped_is_told(self):
-        row = schedule(next_time=TODAY + 2 * DAY)
+        row = schedule(next_time=TODAY + 2 * DAY, next_run_time=TODAY + 2 * DAY)
         skipped = ran(
             TODAY + DAY, outcome=None, fate="skipped", started=None, attempt=0,
             reason="skipped by ann@web1: holidays",

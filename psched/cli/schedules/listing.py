@@ -123,7 +123,7 @@ def _split_columns(
 @click.option(
     "--bad",
     is_flag=True,
-    help="What is wrong comes first: quarantined, failed, failing, with an open alert, late, …",
+    help="What is wrong comes first: quarantined, failed, failing, with an alert, late.",
 )
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10**9), help="Show at most N.")
 @click.option(
