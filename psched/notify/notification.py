@@ -102,7 +102,9 @@ class Notification:
         """One line for people."""
         rule = _line(self.alert.rule).replace("_", " ")
         if self.event == CLOSED:
-            what = f"{'over, not recovered' if self.context.failed else 'recovered from'} {rule}"
+            what = f"recovered from {rule}"
+            if self.context.failed:
+                what = f"{rule}, ended without success"
         else:
             what = rule
         return cut(f"psched: {'TEST: ' if self.test else ''}{what}: {self.subject}", _LONGEST_TITLE)

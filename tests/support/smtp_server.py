@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from support.servers.certificates import Certificates
@@ -43,6 +43,11 @@ class _Session:
     def _use(self, connection: socket.socket) -> None:
         self._connection, self._file = connection, connection.makefile("rwb", buffering=0)
 
+    def close(self) -> None:
+        """Close the connection, which may be encrypted by now."""
+        self._file.close()
+        self._connection.close()
+
     def _say(self, *lines: str) -> None:
         for line in lines:
             self._file.write(f"{line}\r\n".encode())
@@ -52,12 +57,14 @@ class _Session:
             self._use(context.wrap_socket(self._connection, server_side=True))
         self._say("220 here")
         while line := self._file.readline().decode().strip():
+            word, _, rest = line.partition(" ")
+            line = f"{word.upper()} {rest}".strip()
             self._server.commands.append(line)
             refusals = self._server.refuses.items()
             refused = [text for begin, text in refusals if line.startswith(begin)]
             if refused:
                 self._say(refused[0])
-            elif line.lower() == "starttls":
+            elif line == "STARTTLS":
                 self._say("220 go")
                 self._use(context.wrap_socket(self._connection, server_side=True))
             else:
@@ -100,8 +107,9 @@ def smtp_server(certificates: Certificates | None = None, tls: str = "off") -> I
             with suppress(OSError):
                 while True:
                     connection, _ = listening.accept()
-                    with suppress(OSError), connection:
-                        _Session(server, connection, tls).serve(context)
+                    session = _Session(server, connection, tls)
+                    with suppress(OSError), closing(session):
+                        session.serve(context)
 
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()

@@ -343,3 +343,16 @@ def test_every_rule_tells_somebody():
     settings = take({"hooks": TWO, "on_failed": "ops", "on_late": "ops", "on_lost": "ops"})
     assert [hooks_of(rule, settings) for rule in Rule] == [(("ops",), ())] * len(Rule)
     assert hooks_of("a rule of a newer version", settings) == ((), ())
+
+
+def test_of_what_is_given_up_the_attempts_before_are_told_only_if_they_are_asked_for():
+    own = {"hooks": TWO, "on_failed": "ops", "on_recovered": "ops", "on_lost": "ops"}
+    told = (("ops",), ("ops",))
+    patient, limited = take(own), take({**own, "max_attempts": 3})
+    each = take({**own, "max_attempts": 3, "alert_on": "each_failure"})
+    assert hooks_of(Rule.FAILED, limited) == ((), ())
+    assert hooks_of(Rule.FAILED, patient) == hooks_of(Rule.FAILED, each) == told
+    for rule in Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST:
+        assert hooks_of(rule, limited) == told
+    row = declared(limited, alert_on="each_failure")
+    assert hooks_of(Rule.FAILED, parse_row(row, limited).settings) == told
