@@ -74,6 +74,14 @@ def earliest(since: Since, now: Callable[[], float]) -> int:
     return int(seconds * 1000)
 
 
+def is_possible(key: object) -> bool:
+    """Whether a store can contain a key; see `stored_key`."""
+    try:
+        return isinstance(key, str) and b"\0" not in key.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def stored_key(key: str) -> str:
     """Return the key unchanged, if a store can contain it.
 
@@ -82,11 +90,7 @@ def stored_key(key: str) -> str:
             PostgreSQL cannot store), or contains half of a surrogate pair (with which Python
             represents invalid UTF-8 in file names and arguments).
     """
-    try:
-        possible = b"\0" not in key.encode()
-    except (UnicodeEncodeError, AttributeError):
-        possible = False
-    if not possible:
+    if not is_possible(key):
         raise NotFoundError(f"no schedule has the key {key!r}")
     return key
 

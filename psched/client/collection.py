@@ -11,6 +11,7 @@ from psched.base.clock import Clock
 from psched.base.errors import NotSupportedError
 from psched.base.quantities import Duration
 from psched.base.retry import read_each, retry_while_unavailable
+from psched.client.arguments import is_possible
 from psched.client.author import Author, this_process
 from psched.client.operations.alerts import CollectionOfAlerts
 from psched.client.operations.wanted import wanted_of
@@ -364,7 +365,8 @@ class ScheduleCollection(CollectionOfAlerts):
         Returns:
             The schedules by key. Keys that no schedule has are left out.
         """
-        found = self._send(lambda: self._store.look(keys))
+        possible = [key for key in keys if is_possible(key)]
+        found = self._send(lambda: self._store.look(possible))
         return {key: self._metadata(row) for key, row in found.items()}
 
     def list(

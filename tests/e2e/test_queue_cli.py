@@ -314,7 +314,7 @@ def test_list_shows_when_a_task_was_created_and_can_be_asked_for_some(queue):
     assert keys("--status", "cancelled") == ["t3"]
     assert keys("--status", "cancelled", "--status", "waiting", "--type", "mail") == ["t1"]
     assert keys("--type", "default", "--due") == []
-    assert "'runing' is not one of 'waiting', 'due', 'running'" in refused(
+    assert "'runing' is not one of 'waiting', 'due', 'failing', 'running'" in refused(
         queue.invoke("list", "--status", "runing"), 2
     )
 

@@ -87,7 +87,7 @@ class TestTriggering:
         first = json.loads(done(jobs, "trigger", "report", *PARALLEL, "--wait", "--json"))["key"]
         jobs.wait_for_row(first, lambda seen: seen.status == "finished")
         table = done(jobs, "history", "report").splitlines()
-        assert table[0].split()[:3] == ["WHEN", "KEY", "ATTEMPT"]
+        assert table[0].split()[:4] == ["WHEN", "(CET/CEST)", "KEY", "ATTEMPT"]
         assert first in table[1]
         [run] = map(json.loads, done(jobs, "history", "report", "--json").splitlines())
         assert (run["key"], run["fate"]) == (first, "finished")
@@ -228,7 +228,7 @@ class TestBackfilling:
             schedules.push("once", "report", run_at=LATER)
         shown = done(jobs, "backfill", "--all", *self.PERIOD, *PARALLEL).splitlines()
         assert [each.partition(" added")[0] for each in shown] == [
-            "daily: 0 runs", "report: 5 runs", "2 schedules: 5 runs",
+            "daily: 1 run", "report: 5 runs", "2 schedules: 6 runs",
         ]  # fmt: skip
 
     def test_each_named_schedule_is_tried(self, jobs):
@@ -248,7 +248,7 @@ class TestBackfilling:
             schedules.add("daily", "report", cron="@daily", next_time=LATER)
         refused = jobs.psched("backfill", "--all", "--from", "x", "--to", "0", *PARALLEL)
         assert refused.stderr.count("\n") == 1
-        assert refused.stderr.startswith("Error: from: 'x' is neither")
+        assert refused.stderr.startswith("Error: from: 'x' is no time")
         refused = jobs.psched("backfill", "--status", "failed", *self.PERIOD, *PARALLEL)
         assert refused.returncode == 1
         assert "status: 'failed' cannot be backfilled; choose from" in refused.stderr
@@ -258,7 +258,7 @@ class TestBackfilling:
             schedules.push("once", "report", run_at=LATER)
         for arguments, status, text in (
             (["report", "--from", "2023-11-15"], 2, "Missing option '--to'"),
-            (["report", "--from", "x", "--to", "0"], 1, "from: 'x' is neither"),
+            (["report", "--from", "x", "--to", "0"], 1, "from: 'x' is no time"),
             (["report", "--from", "0", "--to", str(LATER)], 1, "to: 2096-10-02T07:06:40Z is in"),
             (["report", "--from", "0", "--to", str(START)], 1, "more than 10000 instants"),
             (["once", *self.PERIOD], 1, "runs only once"),

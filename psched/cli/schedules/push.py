@@ -170,8 +170,7 @@ def _gives_up(key: str | None, type_: str | None, own: Mapping[str, Any], settin
     """Whether nothing says when a command is to be given up, for which somebody waits."""
     if type_ != "exec" or own["max_attempts"] is not None or own["expire"] is not None:
         return False
-    known = settings_of(Row(key=key or "", type=type_), settings)
-    return not (known.max_attempts or known.expire)
+    return not settings_of(Row(key=key or "", type=type_), settings).max_attempts
 
 
 def _without_type(key: str) -> str:
