@@ -1,6 +1,7 @@
 """Tests that crontabs are read as cron reads them, and converted to schedules."""
 
 import subprocess
+import tracemalloc
 from textwrap import dedent
 
 import pytest
@@ -9,10 +10,10 @@ from psched import config
 from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
-from psched.contrib.crontab.former_lines import line_of
+from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.parser import Remark, parse
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.contrib.crontab.shell_command import first_program, is_guarded
+from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 HOMES = {"root": "/root", "ann": "/home/ann", "www-data": "/var/www"}
@@ -441,6 +442,50 @@ class TestEdits:
         made = imported("@daily run b\n@daily run a\n", former=lines)
         assert [each["key"] for each in made.declarations] == [key, f"{key}-2"]
 
+    @pytest.mark.parametrize(
+        ("old", "new", "is_edited"),
+        [
+            ("run a", "run b", True),
+            ("rsync -a /srv/a b:/a", "rsync -a /srv/a c:/a", True),
+            ("rsync -a /srv/a b:/a", "rsync --delete /home/x c:/x", False),
+            ("run", "run --all /srv /home", False),
+            ("run", "run >> /var/log/run 2>&1", True),
+            ("run >/dev/null 2>&1", "run", True),
+            ("run a", "nice -n 19 ionice -c 3 run a", True),
+            ("run a | logger -t run -p cron.info", "run a", True),
+        ],
+    )
+    def test_commands_with_less_than_half_of_their_words_in_common_are_not_matched(
+        self, old, new, is_edited
+    ):
+        lines = former(f"@daily {old}\n")
+        [key] = lines
+        made = imported(f"@daily {new}\n", former=lines)
+        assert [*made.edited] == ([key] if is_edited else [])
+        assert len(made.added) == len(made.gone) == (0 if is_edited else 1)
+
+    @pytest.mark.parametrize(
+        "edited",
+        [lambda number: f"run {number} >> /srv/log", lambda number: f"run x{number}"],
+    )
+    def test_the_memory_for_many_lines_of_one_program_grows_with_their_number(self, edited):
+        def peak(number):
+            lines = {f"k{n:03}": Line("@daily", "ann", f"run {n}", "") for n in range(number)}
+            new = [Line("@daily", "ann", edited(n), "") for n in range(number)]
+            tracemalloc.start()
+            try:
+                assert [*match(new, lines)] == [*lines]
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+        assert peak(320) < 8 * peak(80)  # 16 times as much, if each line is paired with each
+
+    def test_lines_that_have_moved_are_found_among_many(self):
+        lines = {f"k{n:03}": Line("@daily", "ann", f"run a{n}", "") for n in range(100)}
+        moved = [line._replace(command=f"{line.command} -v") for line in lines.values()]
+        assert [*match(moved[::-1], lines)] == [*lines][::-1]
+
     def test_a_line_with_another_shell_and_with_input_is_found_again(self):
         tab = "SHELL=/bin/bash\n@daily mail ann%hello\n@weekly true\n"
         old = former(tab)
@@ -452,6 +497,47 @@ class TestEdits:
 
 
 class TestCommands:
+    @pytest.mark.parametrize(
+        ("command", "name"),
+        [
+            ("cd /srv/app && php artisan x", "php"),
+            ('cd "/srv/my app"; ./manage.py run', "manage.py"),
+            ("cd `dirname /srv/x` && (run; clean)", "run"),
+            ("cd /srv", "cd"),
+            ("/bin/bash -l -c 'cd /srv/app && MODE=1 bundle exec rake x'", "bundle"),
+            ("bash -euo pipefail -c 'run | gzip > /srv/x'", "run"),
+            ("bash -lc \"sh -c 'run'\"", "run"),
+            ("sh /srv/run.sh -c x", "run.sh"),
+            ("bash", "bash"),
+            ("/usr/bin/env -i -u HOME A=1 run", "run"),
+            ("nice -n 19 ionice -c idle run", "run"),
+            ("flock -n /run/lock/x /srv/run", "run"),
+            ("flock -w 10 /run/lock/x -c 'cd /srv && run'", "run"),
+            ("(flock -n 9 || exit 1; run) 9> /run/lock/x", "run"),
+            ("timeout -k 10 -s KILL 5m run", "run"),
+            ("sudo -Hu www-data -- run", "run"),
+            ("sudo -uann run", "run"),
+            ("su - ann -s /bin/sh -c 'run a'", "run"),
+            ("su -c 'run a' ann", "run"),
+            ("runuser -u ann -- /bin/sh -c 'cd /srv && run'", "run"),
+            ("runuser -l ann -c run", "run"),
+            ("systemd-cat -t name stdbuf -oL run", "run"),
+            ("chrt -i 0 taskset -c 0,1 run", "run"),
+            (". /etc/profile; source ~/.venv && export A=b; umask 022; run", "run"),
+            ("sleep $((RANDOM % 60)) && run", "run"),
+            ("[ $(date +%d) -le 07 ] && run", "run"),
+            ("for i in 1 2; do run $i; done", "run"),
+            ("2>/dev/null >/srv/log run", "run"),
+            ("`which php` /srv/x.php", "php"),
+            ("cd /srv && run 'a", "run"),
+            ("$HOME/bin/run", "run"),
+            ("flock", "flock"),
+            ("'", "command"),
+        ],
+    )
+    def test_a_key_names_the_program_that_the_command_is_there_for(self, command, name):
+        assert program_name(command) == name
+
     @pytest.mark.parametrize(
         ("command", "program"),
         [

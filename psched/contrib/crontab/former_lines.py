@@ -3,14 +3,23 @@
 Without this, an edited line would get a new key, and its old and its new version would both run.
 """
 
+import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from psched.contrib.crontab.shell_command import program_name
 
 _SHELL_WORDS = 3
 """The number of words of a command that names its shell: shell, ``-c``, text."""
+
+_CANDIDATES = 16
+"""With how many former lines a line is compared because of one word. Without a limit, time and
+memory would grow with the square of the number of lines that start one program."""
+
+_REDIRECTION = re.compile(r"\d*[<>]+&?\s*[^\s<>|&;]+")
+"""Matches ``>> /var/log/x`` or ``2>&1``, which do not tell what a command does."""
 
 
 class Line(NamedTuple):
@@ -64,7 +73,8 @@ def match(lines: Sequence[Line], former: Mapping[str, Line]) -> Sequence[str | N
     """Find the key of each line's former version; None for a line that is new.
 
     Lines whose command has not changed are matched first. Then lines with the same program are
-    matched: those whose commands have the most words in common first, otherwise in order.
+    matched: those whose commands have the most words in common first, otherwise in order. Commands
+    that have less than half of their words in common are not matched.
 
     Args:
         lines: the lines of the crontab, in order.
@@ -80,28 +90,65 @@ def match(lines: Sequence[Line], former: Mapping[str, Line]) -> Sequence[str | N
             if keys[place] is None and (found := by_identity[identity(line)]):
                 keys[place] = found.popleft()
                 del left[keys[place] or ""]
-    for place, key in _by_program(
-        {place: line for place, line in enumerate(lines) if keys[place] is None}, left
-    ):
-        keys[place] = key
+    old = defaultdict[str, dict[str, frozenset[str]]](dict)
+    new = defaultdict[str, dict[int, frozenset[str]]](dict)
+    for key, line in left.items():
+        old[program_name(line.command)][key] = _words(line)
+    for place, line in enumerate(lines):
+        if keys[place] is None:
+            new[program_name(line.command)][place] = _words(line)
+    for program, places in new.items():
+        for place, key in _by_words(places, old[program]):
+            keys[place] = key
     return keys
 
 
-def _by_program(lines: Mapping[int, Line], former: Mapping[str, Line]) -> Iterable[tuple[int, str]]:
+def _words(line: Line) -> frozenset[str]:
+    return frozenset(_REDIRECTION.sub(" ", line.command).split())
+
+
+def _is_edited(old: frozenset[str], new: frozenset[str]) -> bool:
+    """Whether the words of two commands are so similar that one can be the other, edited."""
+    common = len(old & new)
+    # A command to which something was added, such as `nice` or `| logger`, has all its words still.
+    return 2 * common >= max(len(old), len(new)) or 1 < common == min(len(old), len(new))
+
+
+def _by_words(
+    new: Mapping[int, frozenset[str]], old: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[int, str]]:
     """Yield pairs of the place of a line and the key of a former line with the same program."""
-    keys = {key: rank for rank, key in enumerate(former)}
-    by_program = defaultdict[str, list[str]](list)
-    for key, line in former.items():
-        by_program[program_name(line.command)].append(key)
-    words = {key: {*line.command.split()} for key, line in former.items()}
+    ranks = {key: rank for rank, key in enumerate(old)}
+    by_word = defaultdict[str, list[str]](list)
+    for key, words in old.items():
+        for word in words:
+            by_word[word].append(key)
+    # Words that few lines have tell which of many similar lines was edited.
+    near = {
+        place: {
+            key
+            for word in words
+            if len(by_word.get(word, ())) <= _CANDIDATES
+            for key in by_word.get(word, ())
+        }
+        for place, words in new.items()
+    }
     pairs = sorted(
-        (-len(words[key].intersection(line.command.split())), place, keys[key], key)
-        for place, line in lines.items()
-        for key in by_program[program_name(line.command)]
+        (-len(old[key] & words), place, ranks[key], key)
+        for place, words in new.items()
+        for key in near[place]
+        if _is_edited(old[key], words)
     )
-    places = {*lines}
+    free = {*new}
     for _, place, _, key in pairs:
-        if place in places and key in keys:
-            places.remove(place)
-            del keys[key]
+        if place in free and key in ranks:
+            free.remove(place)
+            del ranks[key]
             yield place, key
+    waiting = deque(ranks)
+    for place in sorted(free):
+        found = [key for key in islice(waiting, _CANDIDATES) if _is_edited(old[key], new[place])]
+        if found:
+            best = max(found, key=lambda key: len(old[key] & new[place]))
+            waiting.remove(best)
+            yield place, best
