@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -240,13 +241,14 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     assert "tab:4: cron runs it as ann" in told.stderr
 
     text = (service.folder / "tab.yml").read_text()
-    assert text.startswith("label: crontab:tab\nschedules:\n  tab.echo.")
+    host = socket.gethostname()
+    assert text.startswith(f"label: crontab:{host}:~ann/tab\nschedules:\n  {host}:ann-tab.echo.")
     applied = service.invoke("apply", made)
     assert (applied.exit_code, applied.stderr) == (0, "")
     directly = service.invoke("import-crontab", tab, *words, "--apply", "--dry-run")
-    assert directly.stdout == "label crontab:tab: 1 unchanged\n"
+    assert directly.stdout == f"label crontab:{host}:~ann/tab: 1 unchanged\n"
 
-    [key] = re.findall(r"tab\.echo\.\w+", text)
+    [key] = re.findall(rf"{host}:ann-tab\.echo\.\w+", text)
     with service.schedules() as schedules:
         schedules[key].modify(next_time=1_767_243_600)  # 2026-01-01T05:00Z, which was missed
     master = service.start()
@@ -301,6 +303,148 @@ def test_two_versions_of_a_line_are_never_both_active_without_a_question(each_se
     assert set(keys()) == {"echo b", "printf 1"}
 
 
+def commands(service):
+    with service.schedules() as schedules:
+        return {each.key: each.data["command"] for each in schedules.list()}
+
+
+def importer(service, *words):
+    """A function that writes a crontab of two commands, and imports it with further options."""
+
+    def imported(content, *more, path="cron.d/copy"):
+        tab = service.write(path, content)
+        return service.invoke("import-crontab", str(tab), "--service-user", "root", *words, *more)
+
+    return imported
+
+
+A = "0 3 * * * root cp -a /srv/a /b\n0 4 * * * root cp -a /etc /b\n"
+B = "0 3 * * * root cp -a /srv/b /c\n"
+
+
+def test_hosts_do_not_change_each_others_schedules(service):
+    imported = importer(service, "--apply")
+    assert imported(A, "--source", "hA").exit_code == 0
+    first = commands(service)
+    assert all(key.startswith("hA:copy.cp.") for key in first)
+
+    told = imported(B, "--source", "hB")
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert "label crontab:hB:copy: 1 to add\n" in told.stdout
+    assert first.items() < commands(service).items()
+    assert sorted(commands(service).values()) == ["cp -a /etc /b", "cp -a /srv/a /b", "cp -a /srv/b /c"]
+
+    # One host's lines are edited and removed; the other host's stay.
+    edited = imported(B.replace("/c", "/d"), "--source", "hB", "--prune")
+    assert "edited: 0 3 * * * cp -a /srv/b /c -> 0 3 * * * cp -a /srv/b /d" in edited.stderr
+    imported("", "--source", "hB", "--prune")
+    assert commands(service) == first
+
+
+def test_the_same_command_on_another_host_is_imported_only_if_the_user_says_so(service):
+    imported = importer(service, "--apply")
+    imported(A, "--source", "hA")
+    [key, other] = commands(service)
+    refused = imported(B + A.replace("3", "5"), "--source", "hB")
+    assert refused.exit_code == 1
+    assert "(label crontab:hA:copy): the same command, imported from hA" in refused.stderr
+    assert "add --source hA; if this crontab runs beside them, add --also\n" in refused.stderr
+    assert [*commands(service)] == [key, other]
+
+    # The host has a new name.
+    assert "2 unchanged" in imported(A, "--source", "hA").stdout
+    # Both hosts run it, and are not asked again.
+    assert "2 to add" in imported(A, "--source", "hB", "--also").stdout
+    assert "2 unchanged" in imported(A, "--source", "hB").stdout
+    assert sorted(commands(service).values()) == sorted(["cp -a /etc /b", "cp -a /srv/a /b"] * 2)
+
+
+def test_users_and_files_of_one_host_do_not_change_each_others_schedules(service):
+    imported = importer(service, "--apply", "--any-user")
+    tab = "0 3 * * * cp -a /srv/a /b\n"
+    imported(tab, "--user", "ann", path="tab")
+    first = commands(service)
+    imported(tab, "--user", "bob", path="tab")
+    imported(tab.replace("a /b", "a /c"), "--user", "ann", path="tab2")
+    imported(tab.replace("cp -a", "bob cp -f"), path="cron.d/bob")
+    imported(tab.replace("cp -a", "cp -v"), "--user", "bob", path="bob")
+    assert len(commands(service)) == 5
+    assert first.items() < commands(service).items()
+
+    renamed = imported(tab, "--user", "ann", path="new-name")
+    assert renamed.exit_code == 1
+    assert "If its file had another name, delete them (psched delete --label " in renamed.stderr
+
+
+def test_a_label_that_hosts_share_is_pruned_by_none_of_them(service):
+    imported = importer(service, "--apply", "--label", "ops")
+    imported(A, "--source", "hA")
+    assert imported(B, "--source", "hB").exit_code == 0
+    assert len(commands(service)) == 3
+    refused = imported("", "--source", "hB", "--prune")
+    assert refused.exit_code == 1
+    assert "--prune would delete hA:copy.cp." in refused.stderr
+    assert len(commands(service)) == 3
+
+
+def test_files_of_two_hosts_are_applied_and_pruned_on_their_own(service):
+    files = [str(service.folder / name) for name in ("a.yml", "b.yml")]
+    for content, host, file in zip((A, B), ("hA", "hB"), files, strict=True):
+        importer(service)(content, "--source", host, "-o", file)
+        service.invoke("apply", file, "--prune")
+    assert len(commands(service)) == 3
+    assert "3 unchanged" in service.invoke("apply", *files, "--prune").stdout
+
+    again = importer(service, "--source", "hA", "-o", files[0], "--force")
+    assert again(A.replace("/b", "/c")).stderr.count(": edited: ") == 2
+    assert "hB:copy.cp." in (service.folder / "b.yml").read_text()
+
+
+OLD = """\
+label: crontab:copy
+schedules:
+  copy.cp.6e4ded:
+    {type: exec, cron: 0 3 * * *, data: {shell: true, command: cp -a /srv/a /b, env: {LOGNAME: root}}}
+  copy.cp.51e6ce:
+    {type: exec, cron: 0 4 * * *, data: {shell: true, command: cp -a /etc /b, env: {LOGNAME: root}}}
+"""
+
+
+def test_schedules_of_an_import_that_named_no_host_are_taken_over_only_on_request(service):
+    service.write("old.yml", OLD)
+    service.invoke("apply", str(service.folder / "old.yml"))
+    keys = [*commands(service)]
+    imported = importer(service, "--apply")
+    edited = A.replace("/b", "/b/c")
+    for content in (A, B, edited):
+        for more in ((), ("--label", "crontab:copy"), ("--dry-run",)):
+            refused = imported(content, *more)
+            assert refused.exit_code == 1
+            assert "imported without the name of a host" in refused.stderr
+            assert "take them over with --adopt; if" in refused.stderr
+    assert [*commands(service)] == keys
+
+    # They are another host's.
+    assert "1 to add" in imported(B, "--source", "hB", "--also").stdout
+    assert "1 unchanged" in imported(B, "--source", "hB").stdout
+    # They are this host's: they keep their keys from now on.
+    assert "2 to change" in imported(edited, "--adopt", "--source", "hA").stdout
+    assert "2 unchanged" in imported(edited, "--source", "hA").stdout
+    assert {*keys} < {*commands(service)}
+    assert len(commands(service)) == 3
+
+
+def test_a_file_of_an_import_that_named_no_host_is_taken_over_only_on_request(service):
+    old = service.write("old.yml", OLD)
+    words = ("--source", "hA", "-o", str(old), "--force")
+    imported = importer(service, *words)
+    assert "take them over with --adopt" in imported(A).stderr
+    assert old.read_text() == OLD
+    assert "Apply the file with --adopt" in imported(A, "--adopt").stderr
+    assert "label: crontab:hA:copy\nschedules:\n  copy.cp.6e4ded:\n" in old.read_text()
+    assert imported(A).stderr == ""
+
+
 def test_a_file_that_is_written_again_keeps_the_keys_of_edited_lines(service):
     made = service.folder / "tab.yml"
     words = ("import-crontab", str(service.folder / "tab"), "--user", "ann", "--any-user")
@@ -312,7 +456,7 @@ def test_a_file_that_is_written_again_keeps_the_keys_of_edited_lines(service):
 
     service.write("tab", "@daily echo b\n@weekly echo c\n")
     service.invoke(*words, "-o", str(made), "--force")
-    [key] = re.findall(r"tab\.echo\.\w+", text)
+    [key] = re.findall(r"\S+:ann-tab\.echo\.\w+", text)
     again = made.read_text()
     assert re.search(rf"{key}:\n.*\n    cron: '@daily'(\n.*)+? echo b\n", again)
 
@@ -362,6 +506,8 @@ def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):
         (["tab", "--user", "ann", "-t", "Mars"], 1, "'Mars' is not a zone"),
         (["tab", "--user", "ann", "--apply", "-o", "x"], 2, "--apply or --output"),
         (["latin", "--system"], 1, "latin:2: not UTF-8 text"),
+        (["tab", "--user", "ann", "--source", "a:b"], 2, "--source: a name has letters, digits"),
+        (["tab", "--user", "ann", "--source", ""], 2, "--source: a name has letters, digits"),
     ],
 )
 def test_what_is_no_crontab_is_refused(service, words, status, text):

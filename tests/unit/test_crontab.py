@@ -11,6 +11,7 @@ from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.contrib.crontab.former_lines import Line, line_of, match
+from psched.contrib.crontab.origin import Known, Origin
 from psched.contrib.crontab.parser import Remark, parse
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
@@ -35,7 +36,7 @@ ANN = Ann("ann", 1000, frozenset([1000]))
 
 def context(**known):
     usual = {
-        "name": "tab",
+        "key_prefix": "tab",
         "timezone": "Europe/Berlin",
         "user": ANN,
         "any_user": False,
@@ -369,7 +370,7 @@ class TestConversion:
             "5 * * * * : 1 2",
             "6 * * * * : 1 2",
         ]
-        keys = {each["cron"][0]: each["key"] for each in converted("\n".join(lines), name="a b")[0]}
+        keys = {each["cron"][0]: each["key"] for each in converted("\n".join(lines), key_prefix="a-b")[0]}
         names = [
             "a-b.sessionclean",
             "a-b.scrub",
@@ -382,7 +383,7 @@ class TestConversion:
         assert len(set(keys.values())) == len(lines)
         assert keys["6"] == keys["5"] + "-2"
         # The key stays the same if the time of the command or the lines around it change.
-        [other], _ = converted(lines[2].replace("3 *", "9 9"), name="a b")
+        [other], _ = converted(lines[2].replace("3 *", "9 9"), key_prefix="a-b")
         assert other["key"] == keys["3"]
 
 
@@ -417,7 +418,7 @@ class TestEdits:
             report: ("4 * * * * report", "@daily report"),
             home: ("2 * * * * backup --all /home", "2 * * * * backup --all --fast /home"),
         }
-        assert made.added == [keys[3]]
+        assert [*made.added] == [keys[3]]
         assert keys[3] not in old
         assert [*made.gone] == [mail]
 
@@ -486,6 +487,14 @@ class TestEdits:
         moved = [line._replace(command=f"{line.command} -v") for line in lines.values()]
         assert [*match(moved[::-1], lines)] == [*lines][::-1]
 
+    def test_many_equal_commands_have_keys_that_are_found_at_once(self):
+        tab = "@daily run\n" * 3
+        first, second, third = former(tab)
+        assert [second, third] == [f"{first}-2", f"{first}-3"]
+        assert [*former(tab, former=former(tab))] == [first, second, third]
+        again = imported(tab, former={f"{first}-2": Line("@hourly", "ann", "other", "")})
+        assert [*again.added] == [first, f"{first}-3", f"{first}-4"]
+
     def test_a_line_with_another_shell_and_with_input_is_found_again(self):
         tab = "SHELL=/bin/bash\n@daily mail ann%hello\n@weekly true\n"
         old = former(tab)
@@ -494,6 +503,63 @@ class TestEdits:
         assert not made.edited
         assert not made.added
         assert not made.gone
+
+
+class TestOrigin:
+    """Whose the schedules of earlier imports are; the keys say the host."""
+
+    @pytest.mark.parametrize(
+        ("file", "owner", "key_prefix", "label"),
+        [
+            ("php", None, "db1:php", "crontab:db1:php"),
+            ("crontab", None, "db1:crontab", "crontab:db1:crontab"),
+            ("-", None, "db1:crontab", "crontab:db1:crontab"),
+            ("ann", "ann", "db1:ann", "crontab:db1:~ann"),
+            ("-", "ann", "db1:ann", "crontab:db1:~ann"),
+            ("a b.tab", "ann", "db1:ann-a-b-tab", "crontab:db1:~ann/a b.tab"),
+        ],
+    )
+    def test_host_user_and_file_are_part_of_label_and_key(self, file, owner, key_prefix, label):
+        origin = Origin(source="db1", file=file, owner=owner)
+        assert (origin.key_prefix, origin.label) == (key_prefix, label)
+        assert Origin(source="db1", file=file, owner=owner, given_label="x").label == "x"
+
+    def test_schedules_of_a_shared_label_belong_to_the_crontab_that_their_key_names(self):
+        known = [
+            Known(key, "ops", Line("@daily", "ann", key, ""))
+            for key in ("db1:php.a.1", "db1:php-x.a.1", "db2:php.a.1", "php.a.1")
+        ]
+        origin = Origin(source="db1", file="php", owner=None, given_label="ops")
+        assert [*origin.own(known, adopt=False)] == ["db1:php.a.1"]
+        assert [*origin.own(known, adopt=True)] == ["db1:php.a.1", "php.a.1"]
+        usual = Origin(source="db1", file="php", owner=None)
+        assert not usual.own(known, adopt=True)
+
+    def test_a_user_takes_over_no_schedules_of_another_user(self):
+        known = [Known(name, "crontab:tab", Line("@daily", name, "a", "")) for name in ("ann", "bob")]
+        origin = Origin(source="db1", file="tab", owner="ann")
+        assert [*origin.own(known, adopt=True)] == ["ann"]
+
+    @pytest.mark.parametrize(
+        ("key", "label", "way_out"),
+        [
+            ("db2:php.a.1", "crontab:db2:php", "had that name, add --source db2; if"),
+            ("db1:web.a.1", "crontab:db1:web", "(psched delete --label crontab:db1:web); if"),
+            ("db1:php.a.1", "ops", "with another label: add --label ops"),
+            ("php.a.1", "crontab:php", "take them over with --adopt; if"),
+            ("tab.a.1", "crontab:tab", "take them over with --label crontab:tab --adopt; if"),
+        ],
+    )
+    def test_the_way_out_fits_the_schedule_that_runs_the_same_command(self, key, label, way_out):
+        line = Line("@daily", "ann", "a", "")
+        origin = Origin(source="db1", file="php", owner=None)
+        later = line._replace(cron="@weekly")
+        [found] = origin.twice([later], [Known(key, label, line)], adopt=False)
+        [text] = origin.ways_out([found] * 9)
+        assert text.startswith(f"{key}, {key}, {key} and 6 more (label {label}): ")
+        assert way_out in text
+        for other in (line._replace(user="bob"), line._replace(stdin="x")):
+            assert not origin.twice([other], [Known(key, label, line)], adopt=False)
 
 
 class TestCommands:

@@ -2,8 +2,9 @@
 
 import pwd
 import re
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line, write_file
 from psched.cli.progress import Progress, quiet_option
 from psched.cli.schedules.apply import apply_documents, warn_of_all_steps
+from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import file_of
 from psched.contrib.crontab import parser
@@ -27,9 +29,12 @@ from psched.contrib.crontab.crontab_to_schedules import (
     Imported,
     convert,
 )
-from psched.contrib.crontab.former_lines import Line, line_of
+from psched.contrib.crontab.former_lines import line_of
+from psched.contrib.crontab.origin import Known, Origin, some
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.core.model import Row
+from psched.contrib.crontab.shell_command import slug
+from psched.core.columns import annotation
+from psched.core.model import BEING_DELETED, Row
 from psched.core.operations.changes.fields import fields_of
 from psched.files.apply import read_all
 from psched.files.document import Document, Reader
@@ -59,9 +64,18 @@ _TIME_LIMIT = "one day, after which psched stops the command; cron sets no limit
     "-t", "--timezone", metavar="ZONE", help="Time zone of the crontab. Default: this host's."
 )
 @click.option(
+    "--source",
+    metavar="NAME",
+    help="Name of the host that the crontab belongs to. Default: this host's name.",
+)
+@click.option(
     "--label",
     metavar="LABEL",
-    help="Label of the schedules. Default: crontab: and the file's name.",
+    help="Label of the schedules. Default: crontab:, the source, and the file or ~USER.",
+)
+@click.option("--also", is_flag=True, help="Also import commands that another crontab runs.")
+@click.option(
+    "--adopt", is_flag=True, help="Take over schedules whose import named no host (older psched)."
 )
 @click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
 @click.option(
@@ -96,12 +110,15 @@ def import_crontab(
     file: Path,
     user: str | None,
     timezone: str | None,
+    source: str | None,
     label: str | None,
     output: Path | None,
     service_user: str | None,
     *,
     system: bool,
     any_user: bool,
+    also: bool,
+    adopt: bool,
     at_once: bool,
     prune: bool,
     keep: bool,
@@ -114,6 +131,10 @@ def import_crontab(
     The schedules have the type exec. Without --system or --user, /etc/crontab and the files of a
     folder cron.d are system crontabs; a file below /var/spool/cron is the crontab of the user that
     it is named after. FILE can be - for standard input.
+
+    A crontab belongs to its host: its schedules are never those of another host. If another host
+    runs one of the commands already, the command is refused. If that host is this one under an
+    earlier name, give that name as --source; if both run it, give --also.
 
     If the crontab was imported before, the schedule of an edited line keeps its key, so that only
     the new version of the line runs. The former lines are those of the file that -o replaces, else
@@ -130,16 +151,22 @@ def import_crontab(
     settings = settings_to_write(location) if at_once else read_config(*location)
     track = Progress(quiet=quiet)
     is_system, owner = _form(file, system=system, user=user)
-    name = "crontab" if str(file) == "-" else file.name
-    label = label or f"crontab:{name}"
-    replaced = output if output is not None and output.exists() and force else None
-    former = (
-        _lines_of_file(replaced, label, settings, track)
-        if replaced is not None
-        else _lines_of_database(label, settings, track, needed=at_once)
+    origin = Origin(source=_source(source), file=file.name, owner=owner, given_label=label)
+    label = origin.label
+    labels = dict.fromkeys([label, origin.former_label])
+    stored = _in_database(
+        lambda schedules: (
+            row for each in labels for row in read_all(schedules, each, track=track)
+        ),
+        settings,
+        needed=at_once,
     )
+    known = stored or ()
+    if output is not None and output.exists() and force:
+        known = _in_file(output, settings, track)
+    former = origin.own(known, adopt=adopt)
     context = CrontabContext(
-        name=name,
+        key_prefix=origin.key_prefix,
         timezone=timezone or host_zone(),
         user=ServiceUser.find(service_user),
         any_user=any_user,
@@ -155,43 +182,73 @@ def import_crontab(
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     _show_edited(made, file)
+    if not (also or adopt or (former and label == origin.usual_label)):
+        found = {each.key: each for each in (*known, *(stored or ())) if origin.is_nameless(each)}
+        _refuse(origin, found.values())
+    if made.added and stored is not None and not also:
+        others = _in_database(_commands, settings, needed=at_once) or ()
+        _refuse(origin, origin.twice(made.added.values(), others, adopt=adopt))
     if not (prune or keep or dry_run):
         prune = _ask(made)
+    if prune:
+        _refuse_to_prune(origin, stored or (), adopt=adopt)
     if at_once:
         with open_to_change(settings) as schedules:
             apply_documents(
-                [document], schedules, settings, dry_run=dry_run, prune=prune, track=track
+                [document],
+                schedules,
+                settings,
+                dry_run=dry_run,
+                prune=prune,
+                adopt=adopt,
+                track=track,
             )
     else:
         warn_of_all_steps([document])
         _write(document, output, force=force)
         if prune and made.gone:
             click.echo("Apply the file with --prune, which deletes them", err=True)
+        if any(each.label != label and each.key in former for each in known):
+            click.echo("Apply the file with --adopt, which gives them the new label", err=True)
     if made.remarks:
         sys.exit(1)
 
 
-def _lines_of_file(path: Path, label: str, settings: Config, track: Track) -> Mapping[str, Line]:
-    """The former lines in a file that an earlier import has written, by key.
+def _source(given: str | None) -> str:
+    """The name of the crontab's host, as keys contain it.
+
+    Raises:
+        UsageError: the given name does not fit into a key.
+    """
+    if given is None:
+        return slug(socket.gethostname())
+    if not given or slug(given) != given:
+        raise click.UsageError("--source: a name has letters, digits and . _ + - only")
+    return given
+
+
+def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
+    """The schedules in a file that an earlier import has written.
 
     Raises:
         ConfigError: there are mistakes in the file.
     """
     documents = Reader(settings, now=CLOCK.wall, track=track).read([path])
-    found = [each for document in documents if document.label == label
-             for each in document.schedules]  # fmt: skip
-    return {each["key"]: line_of(each) for each in found}
+    return [
+        Known(each["key"], document.label, line_of(each))
+        for document in documents
+        for each in document.schedules
+    ]
 
 
-def _lines_of_database(
-    label: str, settings: Config, track: Track, *, needed: bool
-) -> Mapping[str, Line]:
-    """The former lines in the database, by key.
+def _in_database(
+    read: Callable[[ScheduleCollection], Iterable[Row]], settings: Config, *, needed: bool
+) -> Sequence[Known] | None:
+    """Schedules in the database, sorted by key; None if the database cannot be read.
 
     Args:
-        label: the label of the crontab's schedules.
+        read: reads the rows of the schedules; those that run once are left out.
         settings: psched's settings.
-        track: shows how many schedules have been read.
         needed: whether it is an error if the database cannot be read. Otherwise a warning is shown.
 
     Raises:
@@ -199,23 +256,55 @@ def _lines_of_database(
     """
     database = file_of(settings.url)
     if not needed and database is not None and not database.exists():
-        return {}
+        return ()
     try:
         with open_schedules(settings) as schedules:
-            rows = read_all(schedules, label, track=track)
+            rows = {row.key: row for row in read(schedules) if row.cron is not None}
     except StoreError as error:
         if needed:
             raise
         if isinstance(error, MissingTableError):
-            return {}
-        text = f"Warning: edited lines get new keys, because the database cannot be read: {error}"
-        click.echo(one_line(text), err=True)
-        return {}
-    return {row.key: line_of(fields_of(row, settings)) for row in sorted(rows, key=_key_of)}
+            return ()
+        text = "Warning: earlier imports are not known, because the database cannot be read"
+        click.echo(one_line(f"{text}: {error}"), err=True)
+        return None
+    return [
+        Known(key, annotation(row, "label"), line_of(fields_of(row, settings)))
+        for key, row in sorted(rows.items())
+    ]
 
 
-def _key_of(row: Row) -> str:
-    return row.key
+def _commands(schedules: ScheduleCollection) -> Iterator[Row]:
+    """Read the schedules of type exec, twice because a listing can miss those that run."""
+    for _ in range(2):
+        for each in schedules.list(type="exec"):
+            if each.row.status not in BEING_DELETED:
+                yield each.row
+
+
+def _refuse(origin: Origin, found: Iterable[Known]) -> None:
+    """Refuse to import beside schedules that may run the same lines.
+
+    Raises:
+        AlreadyExistsError: there are such schedules.
+    """
+    if texts := [*origin.ways_out(found)]:
+        raise AlreadyExistsError("\n".join(texts))
+
+
+def _refuse_to_prune(origin: Origin, stored: Iterable[Known], *, adopt: bool) -> None:
+    """Refuse to delete the other schedules of a label that not only this crontab has.
+
+    Raises:
+        AlreadyExistsError: the label has schedules that are not this crontab's.
+    """
+    stored = [each for each in stored if each.label == origin.label]
+    own = origin.own(stored, adopt=adopt)
+    if others := [each.key for each in stored if each.key not in own]:
+        raise AlreadyExistsError(
+            f"--prune would delete {some(others)}, too: the label {origin.label} is not of this"
+            " crontab alone. Give this crontab a label of its own"
+        )
 
 
 def _show_edited(made: Imported, file: Path) -> None:
@@ -238,7 +327,7 @@ def _ask(made: Imported) -> bool:
     if not made.gone or not made.added:
         return False
     question = (
-        f"{', '.join(made.gone)}: no longer in the crontab, while {', '.join(made.added)} is new."
+        f"{some([*made.gone])}: no longer in the crontab, while {some([*made.added])} is new."
         " If one replaces the other, both would run"
     )
     if not sys.stdin.isatty():

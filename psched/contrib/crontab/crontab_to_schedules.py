@@ -5,6 +5,7 @@ time limit; here the limit is a day, because a command that hangs would occupy a
 drops missed runs; psched runs the latest of them (``catchup: latest``).
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -16,7 +17,7 @@ from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.mail import mailing_of
 from psched.contrib.crontab.parser import NOT_IMPORTED, Crontab, Entry, Remark
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name, slug
+from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
 
@@ -44,7 +45,7 @@ class CrontabContext:
     """Facts about a crontab's commands that the crontab itself does not contain.
 
     Attributes:
-        name: the name of the crontab; the keys of its schedules begin with it.
+        key_prefix: the beginning of the keys of its schedules, such as ``db1:php``.
         timezone: the time zone of the lines to which no ``CRON_TZ`` applies.
         user: the user that runs psched's workers.
         any_user: whether to import lines that cron runs as a user other than ``user``.
@@ -53,7 +54,7 @@ class CrontabContext:
         former: the former lines of this crontab, by the keys of their schedules.
     """
 
-    name: str
+    key_prefix: str
     timezone: str
     user: ServiceUser
     any_user: bool
@@ -71,14 +72,14 @@ class Imported:
         remarks: messages about lines that are not imported, or whose runs differ from cron's, in
             the order of the lines.
         edited: for the key of each schedule whose line was edited: the former and the present line.
-        added: the keys of the schedules that have no former line.
+        added: the lines that have no former line, by the keys of their schedules.
         gone: the former lines that the crontab does not contain any more, by key.
     """
 
     declarations: Sequence[dict[str, Any]]
     remarks: Sequence[Remark]
     edited: Mapping[str, tuple[Line, Line]]
-    added: Sequence[str]
+    added: Mapping[str, Line]
     gone: Mapping[str, Line]
 
 
@@ -103,7 +104,7 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
         if foreign:
             odd.append(f"cron runs it as {user}, and psched as {context.user.name}")
         try:
-            declare(_key(entry, context.name, ()), fields, settings, lambda: 0)
+            declare(_key(entry, context.key_prefix), fields, settings, lambda: 0)
         except InvalidError as error:
             remarks.append(Remark(entry.line, f"not imported: {error}"))
             continue
@@ -127,14 +128,15 @@ def _with_keys(
     lines = [line_of(fields) for _, fields in accepted]
     gone = dict(context.former)
     taken, declarations = {*gone}, list[dict[str, Any]]()
-    edited, added = dict[str, tuple[Line, Line]](), list[str]()
+    edited, added = dict[str, tuple[Line, Line]](), dict[str, Line]()
+    numbers = Counter[str]()
     keys = match(lines, context.former)
     for (entry, fields), line, known in zip(accepted, lines, keys, strict=True):
-        key = known or _key(entry, context.name, taken)
+        key = known or _free_key(_key(entry, context.key_prefix), taken, numbers)
         taken.add(key)
         declarations.append({"key": key, **fields})
         if known is None:
-            added.append(key)
+            added[key] = line
         elif (old := gone.pop(key)) != line:
             edited[key] = old, line
     return Imported(declarations, remarks, edited, added, gone)
@@ -189,13 +191,23 @@ def _note(entry: Entry, user: str | None) -> str | None:
     return note[:TEXT_LENGTH].strip() or None
 
 
-def _key(entry: Entry, name: str, taken: Container[str]) -> str:
+def _key(entry: Entry, prefix: str) -> str:
     """Compute a key that does not depend on the time or the place of the command's line."""
     identity = f"{entry.user or ''}\0{entry.command}\0{entry.stdin}".encode()
     program = program_name(entry.command)
-    stem = f"{slug(name)}.{program}.{sha256(identity).hexdigest()[:_HASH]}"
-    key, number = stem, 1
-    while key in taken:
-        number += 1
-        key = f"{stem}-{number}"
-    return key
+    return f"{prefix}.{program}.{sha256(identity).hexdigest()[:_HASH]}"
+
+
+def _free_key(stem: str, taken: Container[str], numbers: Counter[str]) -> str:
+    """The stem if no schedule has this key, else the stem and a number.
+
+    Args:
+        stem: the key of the first schedule with this command.
+        taken: the keys that schedules have.
+        numbers: how many keys were tried for each stem, so that none is tried again.
+    """
+    while True:
+        numbers[stem] += 1
+        key = stem if numbers[stem] == 1 else f"{stem}-{numbers[stem]}"
+        if key not in taken:
+            return key
