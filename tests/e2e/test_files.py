@@ -341,6 +341,21 @@ def test_hosts_do_not_change_each_others_schedules(service):
     assert commands(service) == first
 
 
+def test_copies_of_hosts_folders_do_not_change_each_others_schedules(service):
+    imported = importer(service, "--apply")
+    assert imported(A, path="hA/cron.d/copy").exit_code == 0
+    first = commands(service)
+    for other in (B, A.replace(" 3 ", " 5 "), "0 3 * * * root rsync --delete /usr c:/\n"):
+        refused = imported(other, path="hB/cron.d/copy")
+        assert refused.exit_code == 1
+        assert "Error: " in refused.stderr
+    refused = imported(B, path="hB/cron.d/copy")
+    assert refused.stderr.endswith("may be of another host: name the host (--source)\n")
+    assert commands(service) == first
+    assert imported(B, "--source", "hB", path="hB/cron.d/copy").exit_code == 0
+    assert first.items() < commands(service).items()
+
+
 def test_the_same_command_on_another_host_is_imported_only_if_the_user_says_so(service):
     imported = importer(service, "--apply")
     imported(A, "--source", "hA")
@@ -427,6 +442,9 @@ def test_schedules_of_an_import_that_named_no_host_are_taken_over_only_on_reques
     # They are another host's.
     assert "1 to add" in imported(B, "--source", "hB", "--also").stdout
     assert "1 unchanged" in imported(B, "--source", "hB").stdout
+    removed = edited.splitlines(keepends=True)[0]
+    pruned = imported(removed, "--adopt", "--source", "hA", "--prune")
+    assert "--prune does not delete copy.cp.51e6ce, because the label is still" in pruned.stderr
     # They are this host's: they keep their keys from now on.
     assert "2 to change" in imported(edited, "--adopt", "--source", "hA").stdout
     assert "2 unchanged" in imported(edited, "--source", "hA").stdout
@@ -480,10 +498,14 @@ def test_lines_that_the_services_user_cannot_run_are_named_before_anything_is_wr
     assert told.stderr.splitlines() == [
         f"{tab}:1: root must not execute {secret}",
         (
-            f"{tab}:2: not imported: cron runs it as nobody, and psched as root; --any-user imports"
-            " such lines, too"
+            f"{tab}:2: not imported: cron runs it as nobody, and psched as root; --run-as keeps the"
+            " user, for workers of root; --any-user imports it without"
         ),
     ]
+    refused = service.invoke("import-crontab", str(tab), "--service-user", "nobody", "--run-as")
+    assert refused.stderr.startswith("Error: --run-as: only root can run commands as other users")
+    imported = service.invoke("import-crontab", str(tab), "--service-user", "root", "--run-as")
+    assert "      - /sbin/runuser\n      - -u\n      - nobody\n      - --\n" in imported.stdout
     unknown = service.invoke("import-crontab", str(tab), "--service-user", "no-such-user")
     assert unknown.stderr == "Error: --service-user: this host has no user 'no-such-user'\n"
 
@@ -505,6 +527,7 @@ def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):
         (["cron.d/nothing"], 1, "cron.d/nothing: cannot be read: No such file"),
         (["tab", "--user", "ann", "-t", "Mars"], 1, "'Mars' is not a zone"),
         (["tab", "--user", "ann", "--apply", "-o", "x"], 2, "--apply or --output"),
+        (["tab", "--user", "ann", "--any-user", "--run-as"], 2, "--any-user or --run-as"),
         (["latin", "--system"], 1, "latin:2: not UTF-8 text"),
         (["tab", "--user", "ann", "--source", "a:b"], 2, "--source: a name has letters, digits"),
         (["tab", "--user", "ann", "--source", ""], 2, "--source: a name has letters, digits"),

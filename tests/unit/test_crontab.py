@@ -1,5 +1,6 @@
 """Tests that crontabs are read as cron reads them, and converted to schedules."""
 
+import os
 import subprocess
 import tracemalloc
 from textwrap import dedent
@@ -32,6 +33,7 @@ class Ann(ServiceUser):
 
 
 ANN = Ann("ann", 1000, frozenset([1000]))
+ROOT = Ann("root", 0, frozenset([0]))
 
 
 def context(**known):
@@ -248,8 +250,8 @@ class TestConversion:
         assert remarks == [
             Remark(
                 line,
-                f"not imported: cron runs it as {user}, and psched as ann;"
-                " --any-user imports such lines, too",
+                f"not imported: cron runs it as {user}, and psched as ann; --run-as keeps the"
+                " user, for workers of root; --any-user imports it without",
             )
             for line, user in ((2, "www-data"), (4, "root"))
         ]
@@ -266,6 +268,45 @@ class TestConversion:
             Remark(4, "cron runs it as root, and psched as ann"),
         ]
         assert declarations[1]["data"]["cwd"] == "/"
+
+    def test_workers_of_root_run_a_line_as_its_user(self):
+        users = {"ann": ANN, "www-data": Ann("www-data", 33, frozenset([33]))}
+        known = {"system": True, "owner": None, "user": ROOT, "run_as": users.get}
+        tab = "@daily root a\n@daily ann b\n"
+        [own, wrapped], remarks = converted(tab, **known)
+        assert not remarks
+        assert (own["data"]["shell"], own["data"]["command"]) == (True, "a")
+        assert "shell" not in wrapped["data"]
+        assert "note" not in wrapped
+        runuser = ["/sbin/runuser", "-u", "ann", "--", "/usr/bin/env"]
+        assert wrapped["data"]["command"] == [*runuser, "HOME=/home/ann", "/bin/sh", "-c", "b"]
+        assert wrapped["data"]["env"]["LOGNAME"] == "ann"
+        # Lines that were imported without --run-as keep their keys.
+        old = former(tab, **{**known, "run_as": None, "any_user": True})
+        made = imported(tab, **known, former=old)
+        assert [each["key"] for each in made.declarations] == [*old]
+        assert not made.edited
+
+        [declared], _ = converted("HOME=/srv\nSHELL=/bin/bash\n@daily ann b\n", **known)
+        assert declared["data"]["command"] == [*runuser, "HOME=/srv", "/bin/bash", "-c", "b"]
+
+    @pytest.mark.parametrize(
+        ("line", "remark"),
+        [
+            ("ann /sbin/secret", "ann must not execute /sbin/secret"),
+            ("www-data a", "www-data cannot enter /var/www, the home of www-data"),
+            ("bob a", "this host has no user bob, so runuser fails"),
+            ("ann [ -x /a ] && /a", "if the test at its beginning is false, it fails"),
+        ],
+    )
+    def test_what_its_user_cannot_run_is_told(self, line, remark):
+        users = {"ann": ANN, "www-data": Ann("www-data", 33, frozenset([33]))}
+        [declared], [told, *_] = converted(
+            f"@daily {line}\n", system=True, owner=None, user=ROOT, run_as=users.get
+        )
+        assert told.text.startswith(remark)
+        # The status of runuser's own errors is 1, so 1 must not count as success.
+        assert "ok_exit" not in declared["data"]
 
     @pytest.mark.parametrize(
         ("line", "remark"),
@@ -726,6 +767,23 @@ def test_what_is_imported_does_in_a_shell_what_cron_documents(line, output, tmp_
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == output.format(home=tmp_path)
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run commands as another user")
+def test_what_runuser_runs_has_the_users_rights_and_the_crontabs_environment():
+    users = {"nobody": ServiceUser.find("nobody")}
+    [declared], _ = converted(
+        "HOME=/usr\nA=b c\n@daily nobody id -un; echo $HOME $LOGNAME $A; pwd; cat; exit 3%in%put\n",
+        system=True, owner=None, user=ServiceUser.find("root"), run_as=users.get,
+    )  # fmt: skip
+    data = declared["data"]
+    done = subprocess.run(
+        data["command"], env=data["env"], cwd=data["cwd"], input=data["stdin"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "nobody\n/usr nobody b c\n/usr\nin\nput\n"
+    assert done.returncode == 3
 
 
 def test_the_zone_of_a_host_is_where_its_clock_points_to(tmp_path):

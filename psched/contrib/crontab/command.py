@@ -79,6 +79,12 @@ _TIME_LIMIT = "one day, after which psched stops the command; cron sets no limit
 )
 @click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
 @click.option(
+    "--run-as",
+    is_flag=True,
+    help="Also import those lines, and run them as their users: by runuser, if the workers are"
+    " root's.",
+)
+@click.option(
     "--apply", "at_once", is_flag=True, help="Apply the schedules instead of writing a file."
 )
 @click.option(
@@ -117,6 +123,7 @@ def import_crontab(
     *,
     system: bool,
     any_user: bool,
+    run_as: bool,
     also: bool,
     adopt: bool,
     at_once: bool,
@@ -144,9 +151,16 @@ def import_crontab(
     If a line cannot be imported exactly, or the service's user cannot run it, a message on standard
     error names the line, and the exit status is 1.
     """
-    if (system and user) or (at_once and output) or (dry_run and not at_once) or (prune and keep):
+    if (
+        (system and user)
+        or (at_once and output)
+        or (dry_run and not at_once)
+        or (prune and keep)
+        or (any_user and run_as)
+    ):
         raise click.UsageError(
-            "--system or --user; --apply or --output; --dry-run with --apply; --prune or --keep"
+            "--system or --user; --apply or --output; --dry-run with --apply; --prune or --keep;"
+            " --any-user or --run-as"
         )
     settings = settings_to_write(location) if at_once else read_config(*location)
     track = Progress(quiet=quiet)
@@ -165,13 +179,20 @@ def import_crontab(
     if output is not None and output.exists() and force:
         known = _in_file(output, settings, track)
     former = origin.own(known, adopt=adopt)
+    service = ServiceUser.find(service_user)
+    if run_as and service.number != 0:
+        raise ConfigError(
+            f"--run-as: only root can run commands as other users, and the workers run as"
+            f" {service.name}; if they are to run as root, add --service-user root"
+        )
     context = CrontabContext(
         key_prefix=origin.key_prefix,
         timezone=timezone or host_zone(),
-        user=ServiceUser.find(service_user),
+        user=service,
         any_user=any_user,
         owner=owner,
         home=_home,
+        run_as=_user if run_as else None,
         former=former,
     )
     find_zone(context.timezone)
@@ -182,6 +203,8 @@ def import_crontab(
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     _show_edited(made, file)
+    if source is None:
+        _refuse_unknown_host(made, file)
     if not (also or adopt or (former and label == origin.usual_label)):
         found = {each.key: each for each in (*known, *(stored or ())) if origin.is_nameless(each)}
         _refuse(origin, found.values())
@@ -190,8 +213,12 @@ def import_crontab(
         _refuse(origin, origin.twice(made.added.values(), others, adopt=adopt))
     if not (prune or keep or dry_run):
         prune = _ask(made)
+    orphans = [each.key for each in known if each.key in made.gone and each.label != label]
     if prune:
-        _refuse_to_prune(origin, stored or (), adopt=adopt)
+        _refuse_to_prune(origin, stored or (), orphans, adopt=adopt)
+    elif orphans:
+        text = f"{some(orphans)}: not taken over: the label is still {origin.former_label}"
+        click.echo(one_line(text), err=True)
     if at_once:
         with open_to_change(settings) as schedules:
             apply_documents(
@@ -292,11 +319,28 @@ def _refuse(origin: Origin, found: Iterable[Known]) -> None:
         raise AlreadyExistsError("\n".join(texts))
 
 
-def _refuse_to_prune(origin: Origin, stored: Iterable[Known], *, adopt: bool) -> None:
-    """Refuse to delete the other schedules of a label that not only this crontab has.
+def _refuse_unknown_host(made: Imported, file: Path) -> None:
+    """Refuse to edit schedules because of a copy of a folder cron.d, which any host may have.
 
     Raises:
-        AlreadyExistsError: the label has schedules that are not this crontab's.
+        AlreadyExistsError: the file is such a copy, and lines differ from those of the last import.
+    """
+    folder = file.absolute().parent
+    if made.edited and folder.name == "cron.d" and folder != _SYSTEM.with_name("cron.d"):
+        raise AlreadyExistsError(
+            f"{file} is not in /etc, so its host is not known, and {some([*made.edited])} may be"
+            " of another host: name the host (--source)"
+        )
+
+
+def _refuse_to_prune(
+    origin: Origin, stored: Iterable[Known], orphans: Sequence[str], *, adopt: bool
+) -> None:
+    """Refuse to prune if this deletes schedules of others, or not all that have left the crontab.
+
+    Raises:
+        AlreadyExistsError: the label has schedules that are not this crontab's, or the crontab has
+            schedules, ``orphans``, that do not have the label yet.
     """
     stored = [each for each in stored if each.label == origin.label]
     own = origin.own(stored, adopt=adopt)
@@ -304,6 +348,11 @@ def _refuse_to_prune(origin: Origin, stored: Iterable[Known], *, adopt: bool) ->
         raise AlreadyExistsError(
             f"--prune would delete {some(others)}, too: the label {origin.label} is not of this"
             " crontab alone. Give this crontab a label of its own"
+        )
+    if orphans:
+        raise AlreadyExistsError(
+            f"--prune does not delete {some(orphans)}, because the label is still"
+            f" {origin.former_label}: delete them (psched delete), or keep them (--keep)"
         )
 
 
@@ -397,3 +446,7 @@ def _home(user: str) -> str | None:
         return pwd.getpwnam(user).pw_dir
     except KeyError:
         return None
+
+
+def _user(name: str) -> ServiceUser | None:
+    return None if _home(name) is None else ServiceUser.find(name)

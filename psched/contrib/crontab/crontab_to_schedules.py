@@ -25,6 +25,10 @@ _SHELL = "/bin/sh"
 _PATH = "/usr/bin:/bin"
 """The value of ``PATH`` that cron sets by default."""
 
+_RUNUSER = "/sbin/runuser"
+"""The program with which root runs commands as other users; this path exists on all systems that
+have the program."""
+
 KILL_TIMEOUT = 86_400
 """The time limit of an imported command in seconds: one day."""
 
@@ -51,6 +55,9 @@ class CrontabContext:
         any_user: whether to import lines that cron runs as a user other than ``user``.
         owner: the user that the crontab belongs to; None if it is a system crontab.
         home: returns the path of a user's home folder; None if the user does not exist.
+        run_as: finds a user of this host; returns None if there is no such user. It is given if
+            ``user`` is root, and ``runuser`` runs the commands of other users. None means that
+            ``user`` runs all commands.
         former: the former lines of this crontab, by the keys of their schedules.
     """
 
@@ -60,6 +67,7 @@ class CrontabContext:
     any_user: bool
     owner: str | None
     home: Callable[[str], str | None]
+    run_as: Callable[[str], ServiceUser | None] | None = None
     former: Mapping[str, Line] = field(default_factory=dict)
 
 
@@ -96,13 +104,15 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
     for entry in crontab.entries:
         user = entry.user or context.owner
         foreign = user not in {None, context.user.name}
+        foreign = foreign and context.run_as is None
+        text = f"cron runs it as {user}, and psched as {context.user.name}"
         if foreign and not context.any_user:
-            text = f"not imported: cron runs it as {user}, and psched as {context.user.name}"
-            remarks.append(Remark(entry.line, f"{text}; --any-user imports such lines, too"))
+            ways = "--run-as keeps the user, for workers of root; --any-user imports it without"
+            remarks.append(Remark(entry.line, f"not imported: {text}; {ways}"))
             continue
         fields, odd = _fields(entry, user, context, settings)
         if foreign:
-            odd.append(f"cron runs it as {user}, and psched as {context.user.name}")
+            odd.append(text)
         try:
             declare(_key(entry, context.key_prefix), fields, settings, lambda: 0)
         except InvalidError as error:
@@ -151,25 +161,38 @@ def _fields(
     own = {"HOME": home, "LOGNAME": user}
     env = {"SHELL": _SHELL, "PATH": _PATH, **{n: v for n, v in own.items() if v is not None}}
     env |= {n: v for n, v in entry.variables.items() if n not in _NO_VARIABLES}
+    wrapper, runner = list[str](), context.user
+    if user is not None and user != runner.name and context.run_as is not None:
+        # runuser would set HOME as the system knows it, not as the crontab sets it.
+        home_again = ["/usr/bin/env", f"HOME={env['HOME']}"] if "HOME" in env else []
+        wrapper = [_RUNUSER, "-u", user, "--", *home_again]
+        found = context.run_as(user)
+        runner = found or runner
+        why = context.user.why_not_run(_RUNUSER, path="", cwd="/")
+        odd += [] if why is None else [why]
+        odd += [] if found is not None else [f"this host has no user {user}, so runuser fails"]
     folder = env.get("HOME")
     if folder is None:
         odd.append(f"the home of {user or 'its user'} is unknown on this host: it runs in /")
-    elif not context.user.can_enter(folder):
+    elif not runner.can_enter(folder):
         whose = f"the home of {user or 'its user'}"
-        odd.append(f"{context.user.name} cannot enter {folder}, {whose}: the command runs in /")
+        odd.append(f"{runner.name} cannot enter {folder}, {whose}: the command runs in /")
         folder = None
     program = first_program(entry.command)
     if program is not None:
-        why = context.user.why_not_run(program, path=env.get("PATH", _PATH), cwd=folder or "/")
+        why = runner.why_not_run(program, path=env.get("PATH", _PATH), cwd=folder or "/")
         odd += [] if why is None else [why]
-    shell = env["SHELL"] == _SHELL
+    guarded = is_guarded(entry.command)
+    if guarded and wrapper:
+        odd.append("if the test at its beginning is false, it fails, as it does if runuser fails")
+    shell = env["SHELL"] == _SHELL and not wrapper
     data = {
         **({"shell": True} if shell else {}),
-        "command": entry.command if shell else [env["SHELL"], "-c", entry.command],
+        "command": entry.command if shell else [*wrapper, env["SHELL"], "-c", entry.command],
         "env": env,
         "cwd": folder or "/",
         "stdin": entry.stdin,
-        **({"ok_exit": _GUARDED} if is_guarded(entry.command) else {}),
+        **({"ok_exit": _GUARDED} if guarded and not wrapper else {}),
     }
     policy = settings.types.get("exec", {}).get("dst_policy", settings.dst_policy)
     fields = {
@@ -179,7 +202,7 @@ def _fields(
         "data": data,
         **_POLICY,
         **({} if policy == "debian" else {"dst_policy": "debian"}),
-        "note": _note(entry, user if user != context.user.name else None),
+        "note": _note(entry, user if user != context.user.name and not wrapper else None),
     }
     return {name: value for name, value in fields.items() if value is not None}, odd
 

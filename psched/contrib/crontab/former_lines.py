@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 
 from psched.contrib.crontab.shell_command import program_name
 
-_SHELL_WORDS = 3
-"""The number of words of a command that names its shell: shell, ``-c``, text."""
-
 _CANDIDATES = 16
 """With how many former lines a line is compared because of one word. Without a limit, time and
 memory would grow with the square of the number of lines that start one program."""
@@ -63,7 +60,8 @@ def line_of(fields: Mapping[str, Any]) -> Line:
     data = data if isinstance(data, Mapping) else {}
     command, env = data.get("command", ""), data.get("env")
     if isinstance(command, list):
-        is_shell = len(command) == _SHELL_WORDS and command[1] == "-c"
+        # A shell, or runuser and a shell; the last word is the text that the shell runs.
+        is_shell = len(command) > 1 and command[-2] == "-c"
         command = command[-1] if is_shell else " ".join(map(str, command))
     user = env.get("LOGNAME") if isinstance(env, Mapping) else None
     return Line(str(fields.get("cron", "")), user, str(command), str(data.get("stdin") or ""))
