@@ -332,7 +332,11 @@ def test_hosts_do_not_change_each_others_schedules(service):
     assert (told.exit_code, told.stderr) == (0, "")
     assert "label crontab:hB:copy: 1 to add\n" in told.stdout
     assert first.items() < commands(service).items()
-    assert sorted(commands(service).values()) == ["cp -a /etc /b", "cp -a /srv/a /b", "cp -a /srv/b /c"]
+    assert sorted(commands(service).values()) == [
+        "cp -a /etc /b",
+        "cp -a /srv/a /b",
+        "cp -a /srv/b /c",
+    ]
 
     # One host's lines are edited and removed; the other host's stay.
     edited = imported(B.replace("/c", "/d"), "--source", "hB", "--prune")
@@ -419,9 +423,13 @@ OLD = """\
 label: crontab:copy
 schedules:
   copy.cp.6e4ded:
-    {type: exec, cron: 0 3 * * *, data: {shell: true, command: cp -a /srv/a /b, env: {LOGNAME: root}}}
+    type: exec
+    cron: 0 3 * * *
+    data: {shell: true, command: cp -a /srv/a /b, env: {LOGNAME: root}}
   copy.cp.51e6ce:
-    {type: exec, cron: 0 4 * * *, data: {shell: true, command: cp -a /etc /b, env: {LOGNAME: root}}}
+    type: exec
+    cron: 0 4 * * *
+    data: {shell: true, command: cp -a /etc /b, env: {LOGNAME: root}}
 """
 
 

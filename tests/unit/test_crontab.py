@@ -411,7 +411,10 @@ class TestConversion:
             "5 * * * * : 1 2",
             "6 * * * * : 1 2",
         ]
-        keys = {each["cron"][0]: each["key"] for each in converted("\n".join(lines), key_prefix="a-b")[0]}
+        keys = {
+            each["cron"][0]: each["key"]
+            for each in converted("\n".join(lines), key_prefix="a-b")[0]
+        }
         names = [
             "a-b.sessionclean",
             "a-b.scrub",
@@ -577,7 +580,9 @@ class TestOrigin:
         assert not usual.own(known, adopt=True)
 
     def test_a_user_takes_over_no_schedules_of_another_user(self):
-        known = [Known(name, "crontab:tab", Line("@daily", name, "a", "")) for name in ("ann", "bob")]
+        known = [
+            Known(name, "crontab:tab", Line("@daily", name, "a", "")) for name in ("ann", "bob")
+        ]
         origin = Origin(source="db1", file="tab", owner="ann")
         assert [*origin.own(known, adopt=True)] == ["ann"]
 

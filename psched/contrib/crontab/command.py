@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -151,13 +152,14 @@ def import_crontab(
     If a line cannot be imported exactly, or the service's user cannot run it, a message on standard
     error names the line, and the exit status is 1.
     """
-    if (
-        (system and user)
-        or (at_once and output)
-        or (dry_run and not at_once)
-        or (prune and keep)
-        or (any_user and run_as)
-    ):
+    excluded = (
+        (system, user),
+        (at_once, output),
+        (dry_run, not at_once),
+        (prune, keep),
+        (any_user, run_as),
+    )
+    if any(map(all, excluded)):
         raise click.UsageError(
             "--system or --user; --apply or --output; --dry-run with --apply; --prune or --keep;"
             " --any-user or --run-as"
@@ -166,54 +168,35 @@ def import_crontab(
     track = Progress(quiet=quiet)
     is_system, owner = _form(file, system=system, user=user)
     origin = Origin(source=_source(source), file=file.name, owner=owner, given_label=label)
-    label = origin.label
-    labels = dict.fromkeys([label, origin.former_label])
-    stored = _in_database(
-        lambda schedules: (
-            row for each in labels for row in read_all(schedules, each, track=track)
-        ),
-        settings,
-        needed=at_once,
-    )
-    known = stored or ()
-    if output is not None and output.exists() and force:
-        known = _in_file(output, settings, track)
-    former = origin.own(known, adopt=adopt)
-    service = ServiceUser.find(service_user)
-    if run_as and service.number != 0:
-        raise ConfigError(
-            f"--run-as: only root can run commands as other users, and the workers run as"
-            f" {service.name}; if they are to run as root, add --service-user root"
-        )
+    stored = _in_database(partial(_with_labels, origin, track), settings, needed=at_once)
+    is_replaced = output is not None and output.exists() and force
+    known = _in_file(output, settings, track) if output and is_replaced else stored or ()
     context = CrontabContext(
         key_prefix=origin.key_prefix,
         timezone=timezone or host_zone(),
-        user=service,
+        user=_service_user(service_user, run_as=run_as),
         any_user=any_user,
         owner=owner,
         home=_home,
         run_as=_user if run_as else None,
-        former=former,
+        former=origin.own(known, adopt=adopt),
     )
     find_zone(context.timezone)
     made = convert(parser.parse(_content(file), system=is_system), context, settings)
-    document = Document(label, list(made.declarations))
+    document = Document(origin.label, list(made.declarations))
     for remark in made.remarks:
         click.echo(one_line(f"{file}:{remark.line}: {remark.text}"), err=True)
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     _show_edited(made, file)
-    if source is None:
-        _refuse_unknown_host(made, file)
-    if not (also or adopt or (former and label == origin.usual_label)):
-        found = {each.key: each for each in (*known, *(stored or ())) if origin.is_nameless(each)}
-        _refuse(origin, found.values())
+    _refuse_unknown_host(made, file, source)
+    if not also:
+        _refuse_nameless(origin, context, [*known, *(stored or ())], adopt=adopt)
     if made.added and stored is not None and not also:
         others = _in_database(_commands, settings, needed=at_once) or ()
         _refuse(origin, origin.twice(made.added.values(), others, adopt=adopt))
-    if not (prune or keep or dry_run):
-        prune = _ask(made)
-    orphans = [each.key for each in known if each.key in made.gone and each.label != label]
+    orphans = [each.key for each in known if each.key in made.gone and each.label != origin.label]
+    prune = prune or (not keep and not dry_run and _ask(made))
     if prune:
         _refuse_to_prune(origin, stored or (), orphans, adopt=adopt)
     elif orphans:
@@ -233,12 +216,35 @@ def import_crontab(
     else:
         warn_of_all_steps([document])
         _write(document, output, force=force)
-        if prune and made.gone:
-            click.echo("Apply the file with --prune, which deletes them", err=True)
-        if any(each.label != label and each.key in former for each in known):
-            click.echo("Apply the file with --adopt, which gives them the new label", err=True)
+        _show_options_of_apply(made, known, origin.label, prune=prune)
     if made.remarks:
         sys.exit(1)
+
+
+def _show_options_of_apply(
+    made: Imported, known: Iterable[Known], label: str, *, prune: bool
+) -> None:
+    """Name the options that apply needs for the file that was written."""
+    if prune and made.gone:
+        click.echo("Apply the file with --prune, which deletes them", err=True)
+    kept = {each["key"] for each in made.declarations}
+    if any(each.label != label and each.key in kept for each in known):
+        click.echo("Apply the file with --adopt, which gives them the new label", err=True)
+
+
+def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
+    """The user that runs psched's workers; see `ServiceUser.find`.
+
+    Raises:
+        ConfigError: this host has no such user, or it must be root.
+    """
+    found = ServiceUser.find(name)
+    if run_as and found.number != 0:
+        raise ConfigError(
+            f"--run-as: only root can run commands as other users, and the workers run as"
+            f" {found.name}; if they are to run as root, add --service-user root"
+        )
+    return found
 
 
 def _source(given: str | None) -> str:
@@ -301,6 +307,12 @@ def _in_database(
     ]
 
 
+def _with_labels(origin: Origin, track: Track, schedules: ScheduleCollection) -> Iterator[Row]:
+    """Read the schedules with the labels of a crontab, the present one and the former."""
+    for label in dict.fromkeys([origin.label, origin.former_label]):
+        yield from read_all(schedules, label, track=track)
+
+
 def _commands(schedules: ScheduleCollection) -> Iterator[Row]:
     """Read the schedules of type exec, twice because a listing can miss those that run."""
     for _ in range(2):
@@ -319,14 +331,28 @@ def _refuse(origin: Origin, found: Iterable[Known]) -> None:
         raise AlreadyExistsError("\n".join(texts))
 
 
-def _refuse_unknown_host(made: Imported, file: Path) -> None:
+def _refuse_nameless(
+    origin: Origin, context: CrontabContext, known: Iterable[Known], *, adopt: bool
+) -> None:
+    """Refuse to import beside schedules of which nobody has said whether they are this crontab's.
+
+    Raises:
+        AlreadyExistsError: there are such schedules.
+    """
+    if not adopt and not (context.former and origin.label == origin.usual_label):
+        found = {each.key: each for each in known if origin.is_nameless(each)}
+        _refuse(origin, found.values())
+
+
+def _refuse_unknown_host(made: Imported, file: Path, source: str | None) -> None:
     """Refuse to edit schedules because of a copy of a folder cron.d, which any host may have.
 
     Raises:
         AlreadyExistsError: the file is such a copy, and lines differ from those of the last import.
     """
     folder = file.absolute().parent
-    if made.edited and folder.name == "cron.d" and folder != _SYSTEM.with_name("cron.d"):
+    is_copy = folder.name == "cron.d" and folder != _SYSTEM.with_name("cron.d")
+    if source is None and made.edited and is_copy:
         raise AlreadyExistsError(
             f"{file} is not in /etc, so its host is not known, and {some([*made.edited])} may be"
             " of another host: name the host (--source)"

@@ -5,7 +5,7 @@ Without this, an edited line would get a new key, and its old and its new versio
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 

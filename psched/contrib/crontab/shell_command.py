@@ -4,6 +4,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 
 _PROGRAM_LENGTH = 40
 """The largest number of characters of a program's name that `program_name` returns."""
@@ -11,13 +12,13 @@ _PROGRAM_LENGTH = 40
 _SHELL_WORDS = frozenset([
     *("!", "{", "if", "then", "else", "elif", "fi", "while", "until", "do", "done", "exec"),
     *("builtin", "which", "time", "nohup", "setsid", "chronic", "cronic", "run-one", "xvfb-run"),
-])
+])  # fmt: skip
 """Words that can precede the name of a command's main program."""
 
 _PREPARING = frozenset([
     *("cd", "pushd", ".", "source", "[", "[[", "test", ":", "set", "export", "umask", "ulimit"),
     *("eval", "exit", "for", "read", "sleep", "true"),
-])
+])  # fmt: skip
 """Commands that can precede the main program, with arguments."""
 
 _SHELLS = frozenset(["sh", "bash", "dash", "ash", "ksh", "zsh"])
@@ -81,21 +82,18 @@ def _main_program(command: str) -> str | None:
     while words:
         word = words.popleft().strip("`$")
         name = word.rpartition("/")[2]
-        text = None
         if _is_operator(word):
             if {*word} & {*"<>"} and words:
                 words.popleft()  # the file
         elif name in _PREPARING or (name == "command" and words and words[0] in {"-v", "-V"}):
             while words and not _separates(words[0]):
                 words.popleft()
-        elif name in _SHELLS:
-            text = _skip_options_of_shell(words)
-        elif name in _STARTERS:
-            text = _skip_arguments(name, words)
+        elif name in _SHELLS or name in _STARTERS:
+            skip = _skip_options_of_shell if name in _SHELLS else partial(_skip_arguments, name)
+            if (text := skip(words)) is not None:
+                return _main_program(text)
         elif name not in _SHELL_WORDS and not _ASSIGNMENT.match(word) and (found := _name_in(word)):
             return found
-        if text is not None:
-            return _main_program(text)
     return None
 
 
