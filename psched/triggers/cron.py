@@ -272,7 +272,8 @@ def _split(text: str) -> list[str]:
     fields = re.findall(r"[^ \t]+", line)
     if len(fields) != len(_FIELDS):
         wanted = ", ".join(known.name for known in _FIELDS)
-        raise InvalidError("cron", f"has {len(fields)} fields; write five: {wanted}")
+        count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+        raise InvalidError("cron", f"has {count}; write five: {wanted}")
     return fields
 
 

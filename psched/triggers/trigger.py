@@ -102,7 +102,22 @@ def parse(
         # `_parse` is not used here, because its cache must not hold users' classes: the function
         # that loads them can be changed with `triggers.custom.loading_by`.
         return parse_call(text.strip(" \t"), load_path, allowed)
-    return _parse(text, timezone, dst_policy, reading)
+    try:
+        return _parse(text, timezone, dst_policy, reading)
+    except InvalidError as error:
+        if reading != "crontab" or error.field != "cron":
+            raise
+        from psched.triggers.foreign import explained  # noqa: PLC0415  # rarely needed
+
+        raise explained(error, text, _refusal) from None
+
+
+def _refusal(text: str) -> InvalidError | None:
+    try:
+        _parse(text, "UTC", "debian", "crontab")
+    except InvalidError as error:
+        return error
+    return None
 
 
 def is_custom(text: str) -> bool:

@@ -87,6 +87,14 @@ class TestEvery:
         with pytest.raises(InvalidError, match=r"^every: must be whole seconds from 1 to"):
             declared(every=every)
 
+    @pytest.mark.parametrize(
+        ("every", "told"),
+        [("1h30m", "'1h30m'; write 90m"), ("2 weeks", "'2 weeks'; write 14d"), ("99w", "'99w'")],
+    )
+    def test_an_interval_with_several_units_is_refused_with_the_one_to_write(self, every, told):
+        with pytest.raises(InvalidError, match=rf"^every: .* not {told}$"):
+            declared(every=every)
+
     def test_a_change_of_the_interval_sets_the_next_occurrence_anew(self):
         row = declared(cron="@daily")
         changed = redeclare(row, {"every": HOUR}, SETTINGS, lambda: NOON + 1)
