@@ -97,24 +97,20 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
     seconds = as_seconds(interval)
     number = isinstance(seconds, int) and not isinstance(seconds, bool)
     if not number or not 1 <= seconds <= LONGEST_INTERVAL:  # type: ignore[operator]
+        from psched.triggers.foreign import as_interval  # noqa: PLC0415  # rarely needed
+
+        instead = as_interval(interval.lower()) if isinstance(interval, str) else None
         raise InvalidError(
             "every",
             f"must be whole seconds from 1 to {LONGEST_INTERVAL}, a text with a unit"
-            f" ({DURATIONS}) or a timedelta, not {interval!r}{_with_one_unit(interval)}",
+            f" ({DURATIONS}) or a timedelta, not {interval!r}"
+            + (f"; write {instead}" if instead else ""),
         )
     gap = int(seconds)  # type: ignore[call-overload]
     if align:
         return f"@every {gap}"
     phase = stable_hash(key, gap) if start is None else instant("next_time", start) % gap
     return f"@every {gap} +{phase}"
-
-
-def _with_one_unit(interval: object) -> str:
-    """What to write instead of an interval such as ``1h30m``; empty if there is nothing."""
-    from psched.triggers.foreign import as_interval  # noqa: PLC0415  # rarely needed
-
-    text = as_interval(interval.lower()) if isinstance(interval, str) else None
-    return "" if text is None or as_seconds(text) > LONGEST_INTERVAL else f"; write {text}"  # type: ignore[operator]
 
 
 def name_main_class(trigger: object) -> object:

@@ -1,14 +1,13 @@
 """Names the line to write instead of an expression of another program.
 
-psched refuses the expressions of Quartz, AWS, systemd, Jenkins and others, because it cannot know
-whose rules a number follows: as a day of the week, 5 is Friday in a crontab, Thursday in Quartz and
-AWS, and Saturday in APScheduler. Each function here recognises one form in a refused text. The
-error then contains a line that means the same, and can be copied.
+psched refuses the expressions of Quartz, AWS, systemd, Jenkins and others, because the same number
+is another day of the week there. Each function here recognises one form in a refused text, so that
+the error contains a line that means the same, and can be copied.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 from unicodedata import normalize
@@ -16,39 +15,29 @@ from unicodedata import normalize
 from psched.base.errors import InvalidError
 from psched.base.stable_hash import stable_hash
 
-_TRAP = "as a day of the week, 5 is Friday here, Thursday in Quartz and AWS, Saturday in APScheduler"
+_TRAP = (
+    "as a day of the week, 5 is Friday here, Thursday in Quartz and AWS, Saturday in APScheduler"
+)
 
 _FIELDS = 5
 _ZONE = re.compile(r"(?:CRON_)?TZ ?= ?(\S+) (.+)")
 
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_LONG_NAME = re.compile(r"\b([a-z]{3})[a-z]*", re.IGNORECASE)
 _DAY_NUMBER = re.compile(r"(?<![#/\d])\d+")
-_LONG_NAME = re.compile(
-    r"\b(?:(sun|mon|tue|wed(?=n)|thu(?=r)|fri|sat(?=u))(?:s|nes|rs|ur)?day"
-    r"|(jan|feb)r?uary|(mar)ch|(apr)il|(jun)e|(jul)y|(aug)ust|(sep|oct|nov|dec)(?:tem|o|em)ber)\b",
-    re.IGNORECASE,
-)
 
-_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "w": 604_800}
-"""The units of intervals in seconds, by their first letters."""
-
+_LONGEST = 366 * 86_400
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "w": 604_800}  # in seconds
 _INTERVAL = re.compile(
-    r"(\d{1,9}(?:\.\d{1,6})?) ?"
-    r"(ms|[smhdw]|(?:sec(?:ond)?|min(?:ute)?|h(?:ou)?r|day|week)s?)(?![a-z])[ ,]*"
+    r"(\d{1,9}) ?([smhdw]|(?:sec(?:ond)?|min(?:ute)?|h(?:ou)?r|day|week)s?)(?![a-z])[ ,]*"
 )
 
 _CALENDAR_WORDS = {
-    "minutely": "* * * * *",
-    "hourly": "0 * * * *",
-    "daily": "0 0 * * *",
-    "weekly": "0 0 * * MON",
-    "monthly": "0 0 1 * *",
-    "quarterly": "0 0 1 1,4,7,10 *",
-    "semiannually": "0 0 1 1,7 *",
-    "biannually": "0 0 1 1,7 *",
-    "yearly": "0 0 1 1 *",
-    "annually": "0 0 1 1 *",
-}
+    "minutely": "* * * * *", "hourly": "0 * * * *", "daily": "0 0 * * *",
+    "weekly": "0 0 * * MON", "monthly": "0 0 1 * *", "quarterly": "0 0 1 1,4,7,10 *",
+    "semiannually": "0 0 1 1,7 *", "biannually": "0 0 1 1,7 *",
+    "yearly": "0 0 1 1 *", "annually": "0 0 1 1 *",
+}  # fmt: skip
 """The names of times in systemd, and the lines that mean the same."""
 
 _WEEKDAYS = re.compile(r"[a-z]{3,9}(?:(?:\.\.|-|,)[a-z]{3,9})*,?", re.IGNORECASE)
@@ -63,24 +52,12 @@ _TIME_FIELD = re.compile(rf"(?:[\d*,/?#LW~-]|{'|'.join(_DAYS)})+", re.IGNORECASE
 
 
 class _Proposal(NamedTuple):
-    """A line that means what a refused text means in another program.
-
-    Attributes:
-        before: in which case the line means that.
-        line: the line; None if no line means it.
-        after: what must be said or set besides.
-        is_numbered: whether the text has a number as the day of the week.
-    """
+    """A line that means what a refused text means in another program, with what is said of it."""
 
     before: str
-    line: str | None
+    line: str
     after: str = ""
-    is_numbered: bool = False
-
-    def __str__(self) -> str:
-        if self.line is None:
-            return f"{self.before.removesuffix(' it is')} no line means it"
-        return f"{self.before} {self.line!r}{self.after}"
+    is_numbered: bool = False  # whether the text has a number as the day of the week
 
 
 def explained(
@@ -88,11 +65,7 @@ def explained(
 ) -> InvalidError:
     """Return an error that also names the line to write; the same error if there is none.
 
-    Args:
-        error: the error with which the text was refused.
-        text: the text of a trigger.
-        refusal: returns the error with which psched refuses a line, or None if it accepts the line.
-            Only accepted lines are named.
+    Only lines are named for which ``refusal`` returns None, because psched accepts them.
     """
     plain = " ".join(normalize("NFKC", text).strip(" \t\r\n'\"`").split()).replace(", ", ",")
     plain = plain.lower() if plain.startswith("@") else plain
@@ -105,33 +78,21 @@ def explained(
         rest = f"write {line!r}" if inner is None else explained(inner, line, refusal).problem
         return InvalidError("cron", f"{told}; for the rest: {rest}")
     for form in (*_WHOLE, *_PARTS):
-        proposals = [each for each in form(plain) if each.line is None or not refusal(each.line)]
-        if any(each.line for each in proposals):
+        if proposals := [each for each in form(plain) if refusal(each.line) is None]:
             told = [] if form in _WHOLE else [error.problem]
-            trap = [_TRAP] if any(each.is_numbered for each in proposals) else []
-            return InvalidError("cron", "; ".join([*told, *map(str, proposals), *trap]))
+            told += [f"{before} {line!r}{after}" for before, line, after, _ in proposals]
+            told += [_TRAP] if any(each.is_numbered for each in proposals) else []
+            return InvalidError("cron", "; ".join(told))
     return error
 
 
 def as_interval(text: str) -> str | None:
-    """Write an interval such as ``1h30m`` or ``5 minutes`` with one unit.
-
-    None if the text is no interval of whole seconds.
-    """
-    parts = _INTERVAL.findall(text)
-    if not parts or _INTERVAL.sub("", text):
-        return None
-    total = sum(
-        Fraction(number) * (Fraction(1, 1000) if unit == "ms" else _UNITS[unit[0]])
-        for number, unit in parts
-    )
-    if total.denominator != 1 or total == 0:
+    """Write an interval such as ``1h30m`` with one unit; None if it is none, or is not allowed."""
+    total = sum(int(number) * _UNITS[unit[0]] for number, unit in _INTERVAL.findall(text))
+    if _INTERVAL.sub("", text) or not 0 < total <= _LONGEST:
         return None
     unit = next(unit for unit in ("d", "h", "m", "s") if total % _UNITS[unit] == 0)
     return f"{total // _UNITS[unit]}{unit}"
-
-
-# --- texts that are no cron line at all ------------------------------------------------
 
 
 def _aws(text: str) -> Iterable[_Proposal]:
@@ -142,10 +103,8 @@ def _aws(text: str) -> Iterable[_Proposal]:
 
 
 def _interval(text: str) -> Iterable[_Proposal]:
-    bare = re.sub(r"^(?:rate\((.*)\)|every (.*))$", r"\1\2", text.lower())
-    if bare != text.lower() and not bare[:1].isdigit():
-        bare = f"1 {bare}"
-    if interval := as_interval(bare):
+    bare = re.sub(r"^@?every (?=[a-z])", "1 ", text.lower())
+    if interval := as_interval(re.sub(r"^@?every |^rate\((.*)\)$", r"\1", bare)):
         yield _Proposal("is an interval; write", f"@every {interval}")
 
 
@@ -162,8 +121,8 @@ def _calendar(text: str) -> Iterable[_Proposal]:
     )
     if len(words) > 1 or not (date or time or (weekday and not words)):
         return
-    days = "*" if weekday is None else weekday[0].rstrip(",").replace("..", "-")
-    days = re.sub(r"[a-z]+", lambda name: name[0][:3], days, flags=re.IGNORECASE).upper()
+    days = _LONG_NAME.sub(r"\1", weekday[0].strip(",").replace("..", "-")) if weekday else "*"
+    days = days.upper()
     month, sign, day = date.groups() if date else ("*", "-", "*")
     hour, minute, second = time.groups() if time else ("0", "0", None)
     second, minute, hour, day, month = (
@@ -180,40 +139,26 @@ def _calendar(text: str) -> Iterable[_Proposal]:
     yield _Proposal(before, line, after + zone)
 
 
-# --- cron lines with something else in them --------------------------------------------
-
-
 def _names(text: str) -> Iterable[_Proposal]:
     """Names that are not abbreviated, such as ``monday``."""
-    short = _LONG_NAME.sub(lambda name: "".join(filter(None, name.groups())).upper(), text)
-    yield _Proposal("write", short)
-
-
-def _every(text: str) -> Iterable[_Proposal]:
-    """An interval of Go, such as ``@every 1h30m``."""
-    if text.startswith("@every") and (interval := as_interval(text.removeprefix("@every").strip())):
-        yield _Proposal("write", f"@every {interval}")
+    yield _Proposal("write", _LONG_NAME.sub(r"\1", text).upper())
 
 
 def _random(text: str) -> Iterable[_Proposal]:
     """A number that another program chooses: ``H`` in Jenkins, ``0~30`` in cronie."""
+
+    def chosen(limits: tuple[int, int], match: re.Match[str]) -> str:
+        low, high = int(match[1] or match[4] or limits[0]), int(match[2] or match[5] or limits[1])
+        step = int(match[3] or high - low + 1)
+        start = low + stable_hash(f"{text} {limits}", max(min(step, high - low + 1), 1))
+        return f"{start}-{high}/{step}" if match[3] else str(start)
+
     fields = text.split()
     if len(fields) == _FIELDS and _RANDOM.search(text):
-        line = " ".join(_chosen(text, *each) for each in zip(fields, _RANGES, strict=True))
+        pairs = zip(_RANGES, fields, strict=True)
+        line = " ".join(_RANDOM.sub(partial(chosen, limits), field) for limits, field in pairs)
         sign, whose = ("~", "cronie") if "~" in text else ("H", "Jenkins")
         yield _Proposal(f"{sign} is a number that {whose} chooses; choose one, as in", line)
-
-
-def _chosen(text: str, field: str, numbers: tuple[int, int]) -> str:
-    """Replace the numbers that another program chooses in a field."""
-
-    def chosen(match: re.Match[str]) -> str:
-        low, high = int(match[1] or match[4] or numbers[0]), int(match[2] or match[5] or numbers[1])
-        count = max(high - low + 1, 1)
-        start = low + stable_hash(f"{text} {numbers}", min(int(match[3] or count), count))
-        return f"{start}-{high}/{match[3]}" if match[3] else str(start)
-
-    return _RANDOM.sub(chosen, field)
 
 
 def _more_fields(text: str) -> Iterable[_Proposal]:
@@ -232,49 +177,35 @@ def _more_fields(text: str) -> Iterable[_Proposal]:
             yield from _days("if the last field is a year, it is", fields)
 
 
-def _days(before: str, fields: Sequence[str], second: str | None = None) -> Iterable[_Proposal]:
-    """Convert five fields and a year of Quartz, AWS or Spring.
-
-    In Quartz and AWS one day field is ``?``, and the week begins with Sunday as 1. Spring, in which
-    a line begins with seconds, accepts ``?``, too, but there Sunday is 0 or 7.
-    """
+def _days(before: str, fields: Sequence[str], second: str = "0") -> Iterable[_Proposal]:
+    """Convert five fields and a year; if one is ``?``, as in Quartz and AWS, 1 is Sunday."""
     minute, hour, day, month, weekday, year = fields
     is_quartz = "?" in {day, weekday}
     is_numbered = _DAY_NUMBER.search(weekday) is not None
     day, weekday = ("*" if each == "?" else each for each in (day, weekday))
-    meanings = {before: _quartz_weekday(weekday) if is_quartz else weekday}
-    if second is not None and is_quartz and is_numbered:
-        meanings = {"in Quartz, it is": meanings[before], "in Spring, it is": weekday}
+    if is_quartz:
+        names = dict(enumerate(_DAYS, start=1))
+        weekday = _DAY_NUMBER.sub(lambda number: names.get(int(number[0]), "none"), weekday)
+        weekday = "SAT" if weekday == "L" else weekday
     told = "" if "*" in {day, weekday} else ", on each day that matches one of the two day fields"
     if re.fullmatch(r"\d{4}[\d,/-]*", year):
         told += ", but in every year"
     elif year != "*":
         return
-    for which, days in meanings.items():
-        line, after = _with_second(second or "0", [minute, hour, day, month, days])
-        yield _Proposal(which, line, after + told, is_numbered)
+    line, after = _with_second(second, [minute, hour, day, month, weekday])
+    yield _Proposal(before, line, after + told, is_numbered)
 
 
-def _quartz_weekday(weekday: str) -> str:
-    """Replace the numbers from 1, which is Sunday, to 7 by names; others by what is refused."""
-    if weekday == "L":
-        return "SAT"
-    return _DAY_NUMBER.sub(
-        lambda number: _DAYS[int(number[0]) - 1] if 1 <= int(number[0]) <= len(_DAYS) else "none",
-        weekday,
-    )
-
-
-def _with_second(second: str, five: Sequence[str]) -> tuple[str | None, str]:
-    """A line that also expresses seconds, with the text after it; None if no line does."""
+def _with_second(second: str, five: Sequence[str]) -> tuple[str, str]:
+    """A line that also expresses seconds, with the text after it; empty if no line does."""
     step = re.fullmatch(r"\*|[*0]/([1-9]\d?)", second)
-    if step and {*five} == {"*"} and 60 % int(step[1] or 1) == 0:  # noqa: PLR2004
+    if step and {*five} == {"*"} and 60 % int(step[1] or 1) == 0:
         return f"@every {step[1] or 1}s", ""
     if not re.fullmatch(r"[0-5]?\d", second):
-        return None, ""
+        return "", ""
     return " ".join(five), f" with the delay {int(second)}s" if int(second) else ""
 
 
-_Form = Callable[[str], Iterable[_Proposal]]
-_WHOLE: Sequence[_Form] = (_aws, _interval, _calendar)
-_PARTS: Sequence[_Form] = (_names, _every, _random, _more_fields)
+# A text of the first forms is no cron line, so that nobody asks how many fields it has.
+_WHOLE = (_aws, _interval, _calendar)
+_PARTS = (_names, _random, _more_fields)

@@ -518,6 +518,48 @@ def test_lines_that_the_services_user_cannot_run_are_named_before_anything_is_wr
     assert unknown.stderr == "Error: --service-user: this host has no user 'no-such-user'\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words", "why"),
+    [
+        ("a.conf", "@daily root true\n", (), "the name of a file in cron.d must not have all of th"),
+        ("a~", "@daily root true\n", ("--dialect", "cronie"), "the name of a file in cron.d must"),
+        ("tab", "@daily root true\n60 * * * * root true\n", (), "because of line 2"),
+        ("tab", "MAILTO=\n@daily root true\n", (), "because of line 1"),
+        ("tab", "@daily root true", (), "its last line does not end"),
+    ],
+)
+def test_a_file_that_cron_ignores_is_imported_with_a_remark(service, name, content, words, why):
+    tab = service.write(f"cron.d/{name}", content)
+    words = ("import-crontab", str(tab), "--service-user", "root", *words)
+    told = service.invoke(*words)
+    assert told.exit_code == 1
+    assert f"{tab}: cron ignores the whole file: {why}" in told.stderr
+    assert "command: 'true'" in told.stdout
+    if why.startswith(("because", "its")):
+        told = service.invoke(*words, "--dialect", "busybox")
+        assert "cron ignores the whole file" not in told.stderr
+
+
+def test_the_dialect_decides_what_a_percent_sign_is(service):
+    tab = service.write("tab", "@daily date +%F | true\n")
+    words = ("import-crontab", str(tab), "--user", "root", "--service-user", "root")
+    told = service.invoke(*words)
+    assert told.exit_code == 1
+    assert f"{tab}:1: cron ends the command at the first %" in told.stderr
+    told = service.invoke(*words, "--dialect", "busybox")
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert "date +%F | true" in told.stdout
+
+
+def test_a_user_of_this_host_in_front_of_a_command_is_noticed(service):
+    tab = service.write("tab", "@daily nobody /bin/true\n@daily true nobody\n")
+    told = service.invoke("import-crontab", str(tab), "--user", "ann", "--service-user", "root")
+    hints = [line for line in told.stderr.splitlines() if "is this a system crontab" in line]
+    assert hints == [
+        f"{tab}:1: the command begins with 'nobody'; is this a system crontab (--system)?"
+    ]
+
+
 def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):
     service.write("tab", "@daily true\n")
     words = ("import-crontab", str(service.folder / "tab"), "--user", "ann", "--any-user")

@@ -15,6 +15,7 @@ from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.origin import Known, Origin
 from psched.contrib.crontab.parser import Remark, parse
 from psched.contrib.crontab.service_user import ServiceUser
+from psched.contrib.crontab.session import session_variables
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -48,12 +49,12 @@ def context(**known):
     return CrontabContext(**{**usual, **known})
 
 
-def read(content, *, system=False):
-    return parse(dedent(content), system=system)
+def read(content, *, system=False, dialect="debian"):
+    return parse(dedent(content), system=system, dialect=dialect)
 
 
-def imported(content, *, system=False, settings=SETTINGS, **known):
-    return convert(read(content, system=system), context(**known), settings)
+def imported(content, *, system=False, dialect="debian", settings=SETTINGS, **known):
+    return convert(read(content, system=system, dialect=dialect), context(**known), settings)
 
 
 def converted(content, **known):
@@ -118,7 +119,8 @@ class TestParsing:
             ("cat%%", "cat", "\n"),
             (r"date +\%d", "date +%d", ""),
             (r"date '+\%d' % 5\% \a \\", "date '+%d' ", " 5% \\a \\\\\n"),
-            (r"echo \\% x", r"echo \\", " x\n"),
+            (r"echo \\% x", "echo \\", " x\n"),
+            (r"grep 'a\\b' 'c\\\%d'", r"grep 'a\b' 'c\%d'", ""),
             (r"echo \n\"", r"echo \n\"", ""),
             ("echo \\", "echo \\", ""),
         ],
@@ -128,6 +130,233 @@ class TestParsing:
     ):
         [entry] = read(f"* * * * * {text}").entries
         assert (entry.command, entry.stdin) == (command, stdin)
+
+    @pytest.mark.parametrize(
+        ("dialect", "command", "stdin"),
+        [
+            ("debian", r"echo \ % \%c", "d\n"),
+            ("cronie", r"echo \\ % \\%c", "d\n"),
+            ("busybox", r"echo \\ \% \\%c%d", ""),
+        ],
+    )
+    def test_crons_differ_in_what_percent_signs_and_backslashes_mean(self, dialect, command, stdin):
+        text = r"echo \\ \% \\%c%d" if dialect == "busybox" else r"echo \\ \% \\\%c%d"
+        [entry] = read(f"@daily {text}", dialect=dialect).entries
+        assert (entry.command, entry.stdin) == (command, stdin)
+
+    @pytest.mark.parametrize(
+        ("line", "dialect", "cron"),
+        [
+            ("0 3 * * Fri-Sun a", "cronie", "0 3 * * Fri-Sun"),
+            ("0 3 * * 5-0,2 a", "cronie", "0 3 * * 5-0,2"),
+            ("0 22-2 * * FRI-MON a", "busybox", "0 22-2 * * FRI-MON"),
+            ("0 0 */2 * * a", "busybox", "0 0 2-31/2 * *"),
+            ("0 0 */1 * * a", "busybox", "0 0 */1 * *"),
+            ("0 0 1 * */2 a", "busybox", "0 0 1 * 0-6/2"),
+            ("*/5 */2 * */3 */2 a", "busybox", "*/5 */2 * */3 */2"),
+        ],
+    )
+    def test_crons_differ_in_what_times_mean(self, line, dialect, cron):
+        [entry] = read(line, dialect=dialect).entries
+        assert entry.cron == cron
+
+    @pytest.mark.parametrize("line", ["0 22-2 * * * a", "0 3 * * SAT-MON a", "0 3 * * SAT-SUN/2 a"])
+    def test_cronie_too_has_ranges_that_never_match(self, line):
+        [remark] = read(line, dialect="cronie").remarks
+        assert "runs backwards" in remark.text
+
+    def test_busyboxs_cron_has_three_settings(self):
+        tab = read("PATH=/bin\nHOME=/srv\n@daily a", dialect="busybox")
+        assert [each.variables for each in tab.entries] == [{"PATH": "/bin"}]
+        assert tab.remarks == [Remark(2, "not imported: BusyBox's cron ignores HOME")]
+
+    @pytest.mark.parametrize(
+        ("line", "keep"),
+        [
+            ("00 12 * * * * /srv/job", ["12 * * * *", "00 12 * * *"]),
+            ("0 0 12 * * ? /srv/job", ["0 12 * * *"]),
+            ("0 30 4 * * 1 /srv/job", ["30 4 * * 1"]),
+            ("0 0 3 * * MON-FRI job", ["0 3 * * MON-FRI"]),
+            ("*/5 * * * * * * echo x", ["@every 5s"]),
+            ("0 3 * * * 2026 job", ["0 3 * * *"]),
+        ],
+    )
+    @pytest.mark.parametrize("system", [False, True])
+    def test_a_sixth_time_field_is_refused_with_the_five_to_keep(self, line, keep, system):
+        tab = read(line.replace(" job", " root job"), system=system)
+        [remark] = tab.remarks
+        assert not tab.entries
+        assert "not imported: the time " in remark.text
+        assert "fields; write five: " in remark.text
+        assert [each for each in keep if f"it is '{each}'" not in remark.text] == []
+
+    @pytest.mark.parametrize(
+        "command", ["mon", "7z x", "sun-clock", "2to3 x", "[ -e x ] && a", "at"]
+    )
+    def test_a_command_that_resembles_a_time_field_is_a_command(self, command):
+        [entry] = read(f"0 3 * * * {command}").entries
+        assert entry.command == command
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            'tar czf "/b/$(date +%F).tgz" /srv',
+            "cp a b-`date +%F`",
+            "pg_dump x > $(hostname)-$(date -u +%F)",
+            "date +%F > /tmp/x",
+            "date -d yesterday +%F",
+            "echo 'load: 5%' >> log",
+            "curl -w '%{http_code}' x",
+            "printf %s a",
+            "git log --format=%H",
+        ],
+    )
+    def test_a_percent_sign_that_nobody_meant_so_is_told(self, command):
+        for dialect in ("debian", "cronie"):
+            [remark] = read(f"@daily {command}", dialect=dialect).remarks
+            assert r"write \%, or give --dialect busybox" in remark.text
+        tab = read(f"@daily {command}", dialect="busybox")
+        assert not tab.remarks
+        assert tab.entries[0].command == command
+        assert not read("@daily " + command.replace("%", r"\%")).remarks
+
+    @pytest.mark.parametrize(
+        "command",
+        ["mail ann%Ann,%%Bye", "cat%", r"cat 'a\%b' \"c\"%x", "a 'b' # it's%c", "(a; b)%c"],
+    )
+    def test_a_percent_sign_that_separates_input_is_not_told(self, command):
+        assert not read(f"@daily {command}").remarks
+
+    @pytest.mark.parametrize(
+        ("command", "kept"),
+        [
+            ("/srv/job >/dev/null 2>&1 &", "/srv/job >/dev/null 2>&1"),
+            ("cd /x && nohup ./a& # later", "cd /x && nohup ./a"),
+            ("(a; b) &", "(a; b)"),
+            (r"a \&&", r"a \&"),
+        ],
+    )
+    def test_an_ampersand_at_the_end_is_left_out(self, command, kept):
+        tab = read(f"@daily {command}")
+        assert [each.command for each in tab.entries] == [kept]
+        [remark] = tab.remarks
+        assert remark.text.startswith("the '&' at its end is left out")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "/srv/job &2>/dev/null",
+            "a & b",
+            "(a &)",
+            "a & wait; b & c",
+            "bash -lc 'a >/dev/null 2>&1 &'",
+        ],
+    )
+    def test_what_a_command_starts_in_the_background_is_told(self, command):
+        tab = read(f"@daily {command}")
+        assert [each.command for each in tab.entries] == [command]
+        [remark] = tab.remarks
+        assert remark.text.startswith("what '&' starts in the background is killed")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            *(
+                "a && b",
+                "a >& b",
+                "a &> b",
+                "a 2>&1",
+                "a |& b",
+                r"a \&",
+                "a '&'",
+                'a "b & c"',
+                "a & wait",
+            ),
+            *("a & b & wait", "curl 'x?a=1&b=2'", "a # b & c", "sh -c 'a && b'", "echo -c 'R&D'"),
+        ],
+    )
+    def test_other_ampersands_are_left_alone(self, command):
+        tab = read(f"@daily {command}")
+        assert [each.command for each in tab.entries] == [command]
+        assert not tab.remarks
+
+    @pytest.mark.parametrize(
+        ("line", "setting", "rest"),
+        [
+            ("CRON_TZ=Europe/Berlin 0 3 * * * a", "CRON_TZ=Europe/Berlin", "0 3 * * * a"),
+            ("TZ = UTC */5 * 1-5 JAN MON a b", "", ""),
+            ("MAILTO=ann  0 3 * * * a", "MAILTO=ann", "0 3 * * * a"),
+        ],
+    )
+    def test_a_setting_and_a_line_in_one_are_told_and_the_next_lines_do_without(
+        self, line, setting, rest
+    ):
+        tab = read(f"{line}\n0 4 * * * b")
+        if setting:
+            assert tab.remarks[0].line == 1
+            assert f"write {setting} on a line, and below it {rest!r}" in tab.remarks[0].text
+            assert [(each.command, each.variables) for each in tab.entries] == [("b", {})]
+
+    @pytest.mark.parametrize(
+        "value", ["1 2 3", "'UTC 0 3 * * * a'", "a 1 2 3 4 5", "a b c d e f g"]
+    )
+    def test_another_setting_is_one(self, value):
+        tab = read(f"A={value}\n0 4 * * * b")
+        assert not tab.remarks
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            *("60 * * * * a", "5/15 * * * * a", "* * * * monday a", "@Daily a", "* * * *", "hello"),
+            *(
+                "MAILTO=",
+                "A= ",
+                "A='b",
+                "-@daily a",
+                "* * * * * * a",
+                "0 mon * * * a",
+                "*/0 * * * * a",
+            ),
+        ],
+    )
+    def test_a_line_because_of_which_debians_cron_ignores_the_file_is_known(self, line):
+        assert read(f"@daily b\n{line}\n* * *\n").fatal == 2
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            *(
+                "@reboot a",
+                "22-2 * * * * a",
+                "* * * * 5#3 a",
+                "0~30 * * * * a",
+                'MAILTO=""',
+                "A=b c",
+            ),
+            *("0 0 31 2 * a", "0 0 12 * * ? a", "TZ=UTC 0 3 * * * a", "\t# x", "0 3 * * * a\r"),
+        ],
+    )
+    def test_what_debians_cron_accepts_makes_it_ignore_nothing(self, line):
+        assert read(f"@daily b\n{line}\n").fatal is None
+
+    @pytest.mark.parametrize(
+        ("line", "told"),
+        [
+            ("5/15 * * * * a", "; write 5-59/15"),
+            ("* 3/6 * * * a", "; write 3-23/6"),
+            ("* * L * * a", "; outside a crontab, psched has '* * L * *'"),
+            ("0 0 * * 5#2 a", "; outside a crontab, psched has '0 0 * * 5#2'"),
+            ("0 0 * * monday a", "; write '0 0 * * MON'"),
+            ("H 3 * * * a", "H is a number that Jenkins chooses; choose one, as in '"),
+            ("0~30 5 * * * a", "~ is a number that cronie chooses; choose one, as in '"),
+            ("@Daily a", "; write '@daily'"),
+            ("@every 5m a", "; outside a crontab, psched has '@every 5m'"),
+            ("@every 1h30m a", "write '@every 90m'"),
+        ],
+    )
+    def test_what_cron_does_not_know_is_refused_with_what_psched_has(self, line, told):
+        [remark] = read(line).remarks
+        assert told in remark.text
 
     def test_the_comment_right_above_a_command_is_its_note(self):
         tab = read("""\
@@ -174,13 +403,31 @@ class TestParsing:
         assert remark.text.startswith(f"not imported: {problem}")
 
     def test_the_wrong_form_is_noticed(self):
-        [remark] = read("@daily root a").remarks
-        assert "is this a system crontab" in remark.text
         [remark] = read("@daily /bin/x y", system=True).remarks
         assert "is this a user's crontab" in remark.text
 
 
 class TestConversion:
+    def test_a_command_that_begins_with_a_user_of_this_host_is_noticed(self):
+        class Nobody(Ann):
+            def why_not_run(self, program, *, path, cwd):
+                del path, cwd
+                return None if program == "sync" else f"{program} is in none of the folders"
+
+        homes = {**HOMES, "sync": "/bin"}
+        tab = "@daily root a\n@daily www-data b\n@daily eve c\n@daily sync /x\n@daily ann\n"
+        for user in ("nobody", "ann"):
+            told = converted(tab, user=Nobody(user, 7, frozenset()), home=homes.get)[1]
+            assert [each.line for each in told if "is this a system crontab" in each.text] == [1, 2]
+
+    def test_the_variables_of_crons_session_are_set_below_those_of_cron_and_the_crontab(self):
+        session = {"LANG": "C", "PATH": "/x", "SHELL": "/x", "HOME": "/x", "LOGNAME": "x", "A": "x"}
+        [declared], _ = converted("A=b\n@daily a", session=session)
+        assert declared["data"]["env"] == {
+            "LANG": "C", "A": "b", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin",
+            "HOME": "/home/ann", "LOGNAME": "ann",
+        }  # fmt: skip
+
     def test_a_command_runs_as_under_cron(self):
         [declared], remarks = converted("""\
             MAILTO=""
@@ -760,7 +1007,7 @@ class TestServiceUser:
             "ann|{home}|/usr/bin:/bin|one\ntwo%\n\nthree\n",
         ),
         (r"date -u -d @0 +\%Y; echo $HOME; cat", "1970\n{home}\n"),
-        (r"printf \%s\\n '\%' \"a\"; cat%%x", '%\n"a"\n\nx\n'),
+        (r"printf \%s\\\\n '\%' \"a\"; cat%%x", '%\n"a"\n\nx\n'),
     ],
 )
 def test_what_is_imported_does_in_a_shell_what_cron_documents(line, output, tmp_path):
@@ -803,3 +1050,15 @@ def test_the_zone_of_a_host_is_where_its_clock_points_to(tmp_path):
     link.write_bytes(b"TZif")
     with pytest.raises(ConfigError, match="give it with -t"):
         host_zone(link)
+
+
+def test_the_variables_of_crons_session_are_read_as_pam_reads_them(tmp_path):
+    file = tmp_path / "environment"
+    assert session_variables("debian", [file]) == {}
+    file.write_text(
+        'A="a b"\nexport B=x # c\n# C=d\n  D=\'e\'\nE=\nF="f\nG=${HOME}\\n\nnonsense\nH=a=b\n'
+    )
+    assert session_variables("debian", [file]) == {
+        "A": "a b", "B": "x", "D": "e", "E": "", "F": "f", "G": "${HOME}\\n", "H": "a=b",
+    }  # fmt: skip
+    assert session_variables("busybox") == {}

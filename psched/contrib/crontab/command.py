@@ -33,6 +33,7 @@ from psched.contrib.crontab.crontab_to_schedules import (
 from psched.contrib.crontab.former_lines import line_of
 from psched.contrib.crontab.origin import Known, Origin, some
 from psched.contrib.crontab.service_user import ServiceUser
+from psched.contrib.crontab.session import session_variables
 from psched.contrib.crontab.shell_command import slug
 from psched.core.columns import annotation
 from psched.core.model import BEING_DELETED, Row
@@ -46,6 +47,9 @@ from psched.triggers.zone import find_zone, zone_names
 _LOCALTIME = Path("/etc/localtime")
 
 _SYSTEM = Path("/etc/crontab")
+
+_NAMES = {"debian": r"[A-Za-z0-9_-]+", "cronie": r"[^.#].*(?<!~)(?<!\.rpmnew)(?<!\.rpm....)"}
+"""Patterns of the names of files in cron.d that a cron reads."""
 
 _TIME_LIMIT = "one day, after which psched stops the command; cron sets no limit"
 """The comment that the file has on the line of each ``kill_timeout``."""
@@ -77,6 +81,13 @@ _TIME_LIMIT = "one day, after which psched stops the command; cron sets no limit
 @click.option("--also", is_flag=True, help="Also import commands that another crontab runs.")
 @click.option(
     "--adopt", is_flag=True, help="Take over schedules whose import named no host (older psched)."
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(parser.DIALECTS),
+    default=parser.DIALECTS[0],
+    show_default=True,
+    help="The cron that reads the crontab: with busybox, % and \\ have no meaning in commands.",
 )
 @click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
 @click.option(
@@ -121,6 +132,7 @@ def import_crontab(
     label: str | None,
     output: Path | None,
     service_user: str | None,
+    dialect: str,
     *,
     system: bool,
     any_user: bool,
@@ -180,12 +192,19 @@ def import_crontab(
         home=_home,
         run_as=_user if run_as else None,
         former=origin.own(known, adopt=adopt),
+        session=session_variables(dialect),
     )
     find_zone(context.timezone)
-    made = convert(parser.parse(_content(file), system=is_system), context, settings)
+    content = _content(file)
+    crontab = parser.parse(content, system=is_system, dialect=dialect)
+    made = convert(crontab, context, settings)
     document = Document(origin.label, list(made.declarations))
     for remark in made.remarks:
         click.echo(one_line(f"{file}:{remark.line}: {remark.text}"), err=True)
+    ignored = _why_ignored(file, content, crontab.fatal, dialect)
+    if ignored is not None:
+        text = f"{file}: cron ignores the whole file: {ignored}; do you want what it never ran?"
+        click.echo(one_line(text), err=True)
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     _show_edited(made, file)
@@ -217,7 +236,7 @@ def import_crontab(
         warn_of_all_steps([document])
         _write(document, output, force=force)
         _show_options_of_apply(made, known, origin.label, prune=prune)
-    if made.remarks:
+    if made.remarks or ignored:
         sys.exit(1)
 
 
@@ -258,6 +277,16 @@ def _source(given: str | None) -> str:
     if not given or slug(given) != given:
         raise click.UsageError("--source: a name has letters, digits and . _ + - only")
     return given
+
+
+def _why_ignored(file: Path, content: str, fatal: int | None, dialect: str) -> str | None:
+    """Why a host's cron runs nothing of a file; None if nothing is known that prevents it."""
+    is_in_folder = file.absolute().parent.name == "cron.d"
+    if is_in_folder and not re.fullmatch(_NAMES.get(dialect, ".*"), file.name):
+        return "the name of a file in cron.d must not have all of these characters"
+    if dialect == "debian" and is_in_folder and content[-1:] not in {"", "\n"}:
+        return "its last line does not end"
+    return f"because of line {fatal}" if dialect == "debian" and fatal else None
 
 
 def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:

@@ -5,6 +5,7 @@ time limit; here the limit is a day, because a command that hangs would occupy a
 drops missed runs; psched runs the latest of them (``catchup: latest``).
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class CrontabContext:
             ``user`` is root, and ``runuser`` runs the commands of other users. None means that
             ``user`` runs all commands.
         former: the former lines of this crontab, by the keys of their schedules.
+        session: the variables that cron's session has on this host; cron's own values win.
     """
 
     key_prefix: str
@@ -69,6 +71,7 @@ class CrontabContext:
     home: Callable[[str], str | None]
     run_as: Callable[[str], ServiceUser | None] | None = None
     former: Mapping[str, Line] = field(default_factory=dict)
+    session: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,9 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
     told = set[str]()
     for entry in crontab.entries:
         user = entry.user or context.owner
+        if entry.user is None and (first := _user_in(entry, context)):
+            text = f"the command begins with {first!r}; is this a system crontab (--system)?"
+            remarks.append(Remark(entry.line, text))
         foreign = user not in {None, context.user.name}
         foreign = foreign and context.run_as is None
         text = f"cron runs it as {user}, and psched as {context.user.name}"
@@ -127,6 +133,15 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
         accepted.append((entry, fields))
         remarks += (Remark(entry.line, text) for text in odd)
     return _with_keys(accepted, sorted(remarks, key=lambda remark: remark.line), context)
+
+
+def _user_in(entry: Entry, context: CrontabContext) -> str | None:
+    """The first word of a command, if a user of this host and no program has this name."""
+    name, _, rest = entry.command.partition(" ")
+    if not rest or not re.fullmatch(r"[\w.@$-]+", name) or context.home(name) is None:
+        return None
+    path = entry.variables.get("PATH", _PATH)
+    return name if context.user.why_not_run(name, path=path, cwd="/") else None
 
 
 def _with_keys(
@@ -159,7 +174,8 @@ def _fields(
     odd = list[str]()
     home = context.home(user) if user is not None else None
     own = {"HOME": home, "LOGNAME": user}
-    env = {"SHELL": _SHELL, "PATH": _PATH, **{n: v for n, v in own.items() if v is not None}}
+    env = {n: v for n, v in context.session.items() if n not in _NO_VARIABLES}
+    env |= {"SHELL": _SHELL, "PATH": _PATH, **{n: v for n, v in own.items() if v is not None}}
     env |= {n: v for n, v in entry.variables.items() if n not in _NO_VARIABLES}
     wrapper, runner = list[str](), context.user
     if user is not None and user != runner.name and context.run_as is not None:

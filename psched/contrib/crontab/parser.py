@@ -1,4 +1,4 @@
-r"""Reads a crontab as crontab(5) of Debian's cron and of cronie describes it.
+r"""Reads a crontab as Debian's cron, cronie or BusyBox's cron reads it.
 
 An environment setting applies to the lines below it. The name and the value of a setting may be
 quoted; variables in the value are not expanded. ``CRON_TZ`` (cronie only) sets the time zone of the
@@ -6,7 +6,8 @@ lines below it; ``TZ`` has no effect on the times of runs, only on the commands'
 
 In a command line, the first ``%`` ends the command. The text after it is the command's standard
 input; each further ``%`` in this text begins a new line. ``\%`` is a percent sign. In a system
-crontab, the name of a user precedes each command.
+crontab, the name of a user precedes each command. In Debian's cron ``\\`` in a command is one
+backslash. To BusyBox's cron ``%`` and ``\`` are characters as all others.
 
 A range that runs backwards, such as ``22-2``, is refused: cron accepts such a range, but never runs
 the command because of it.
@@ -16,7 +17,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from psched.base.errors import InvalidError
+from psched.contrib.crontab.shell_syntax import in_foreground, unquoted
+from psched.triggers import trigger
 from psched.triggers.cron import ALIASES
+
+DIALECTS = ("debian", "cronie", "busybox")
 
 _SETTING = re.compile(
     r"""[ \t]* (?: "(?P<double>[^"]*)" | '(?P<single>[^']*)' | (?P<bare>[^\s="'][^\s=]*) )
@@ -34,6 +40,14 @@ _NAMES = {
 }
 
 _FIELDS = 5
+_LAST = (59, 23, 31, 12, 7)
+"""The largest number of each field."""
+
+_TIME = re.compile(r"[*?\d][\d*?,/#LW~-]*|(?:(?:SUN|MON|TUE|WED|THU|FRI|SAT)[-,L]?)+(?:#\d)?")
+"""Matches a word that is a field of a time, and no command."""
+
+_FORMAT = re.compile(r"\bdate\s[^|;&]*\+[^|;&]*$|\bprintf\s+$|[=+]$")
+"""Matches the text before a ``%`` that is meant as a part of the command."""
 
 NOT_IMPORTED = frozenset({"RANDOM_DELAY", "START_HOURS_RANGE"})
 """The settings that have an effect in cron, but none in psched."""
@@ -84,50 +98,68 @@ class Crontab:
     Attributes:
         entries: the commands, in the order of their lines.
         remarks: the messages about lines that psched cannot import, or cannot run as cron does.
+        fatal: the number of the first line because of which Debian's cron ignores the whole file.
     """
 
     entries: Sequence[Entry]
     remarks: Sequence[Remark]
+    fatal: int | None = None
 
 
 class _BadLineError(Exception):
     """Raised for a line that cannot be imported; the error's text gives the reason."""
 
+    def __init__(self, reason: str, *, is_fatal: bool = True) -> None:
+        super().__init__(reason)
+        self.is_fatal = is_fatal  # whether Debian's cron then ignores the whole file
 
-def parse(content: str, *, system: bool) -> Crontab:
+
+def parse(content: str, *, system: bool, dialect: str = "debian") -> Crontab:
     """Read a crontab.
 
     Args:
         content: the text of the crontab.
         system: whether the name of a user precedes each command, as in ``/etc/crontab``.
+        dialect: the cron that runs the commands; one of `DIALECTS`.
     """
     entries, remarks = list[Entry](), list[Remark]()
     variables: dict[str, str] = {}
     comment: list[str] = []
+    fatal = None
     for number, raw in enumerate(content.split("\n"), start=1):
         line = raw.strip(" \t\r")
         if line.startswith("#"):
             comment.append(line.lstrip("#").strip())
             continue
         odd: Iterable[str] = ()
+        is_fatal = line.startswith("-")
         try:
             if setting := _SETTING.fullmatch(raw.rstrip("\r")):
-                name, value = _read_setting(setting)
+                is_fatal = not setting["value"].strip(" \t")
+                name, value = _read_setting(setting, dialect)
                 variables[name] = value
                 odd = _setting_remarks(name)
             elif line:
-                entry, odd = _entry(number, line, variables, comment, system=system)
+                entry, odd = _entry(number, line, variables, comment, system, dialect)
                 entries.append(entry)
         except _BadLineError as error:
-            odd = [f"not imported: {error}"]
+            odd, is_fatal = [f"not imported: {error}"], error.is_fatal
+        fatal = number if is_fatal and fatal is None else fatal
         remarks += (Remark(number, text) for text in odd)
         comment = []
-    return Crontab(entries, remarks)
+    return Crontab(entries, remarks, fatal)
 
 
-def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
+def _read_setting(setting: re.Match[str], dialect: str) -> tuple[str, str]:
     name = next(found for found in setting.group("double", "single", "bare") if found is not None)
     value = setting["value"].strip(" \t")
+    first, rest = _first_word(value)
+    words = rest.split() if value[:1] not in {"'", '"'} else []
+    if len(words) > _FIELDS and all(map(_TIME.fullmatch, words[:_FIELDS])):
+        text = f"cron takes all of it as the value of {name}; write {name}={first} on a line"
+        raise _BadLineError(f"{text}, and below it {rest!r}", is_fatal=False)
+    if dialect == "busybox" and name not in {"SHELL", "PATH", "MAILTO"}:
+        raise _BadLineError(f"BusyBox's cron ignores {name}")
     if not value.startswith(('"', "'")):
         return name, value
     if not _QUOTED.fullmatch(value):
@@ -142,13 +174,18 @@ def _setting_remarks(name: str) -> Iterator[str]:
 
 
 def _entry(
-    number: int, line: str, variables: Mapping[str, str], comment: Sequence[str], *, system: bool
+    number: int,
+    line: str,
+    variables: Mapping[str, str],
+    comment: Sequence[str],
+    system: bool,  # noqa: FBT001
+    dialect: str,
 ) -> tuple[Entry, Sequence[str]]:
     odd = list[str]()
     if line.startswith("-"):
         line = line[1:].lstrip(" \t")
         odd.append("the leading '-' has no effect: psched logs every run")
-    cron, rest = _split_time(line)
+    cron, rest = _split_time(line, system, dialect)
     user = None
     if system:
         user, rest = _first_word(rest)
@@ -156,11 +193,19 @@ def _entry(
             raise _BadLineError(
                 f"{user!r} is not a user's name; is this a user's crontab (--user)?"
             )
-    elif _first_word(rest)[0] == "root":
-        odd.append("the command begins with 'root'; is this a system crontab (--system)?")
-    command, stdin = _split_input(rest)
+    written, stdin, is_cut = _split_input(rest, dialect)
+    command, is_left = in_foreground(written)
     if not command.strip():
         raise _BadLineError("there is no command")
+    if is_cut and (unquoted(written)[1] or _FORMAT.search(written)):
+        odd.append(
+            r"cron ends the command at the first %; if it belongs to the command, write \%, or give"
+            " --dialect busybox if the cron that ran it leaves % alone"
+        )
+    if command != written:
+        odd.append("the '&' at its end is left out, so that psched waits for the command")
+    if is_left:
+        odd.append("what '&' starts in the background is killed when the command ends; add 'wait'")
     note = "\n".join(comment).strip()
     return Entry(number, cron, command, stdin, user, dict(variables), note or None), odd
 
@@ -170,49 +215,84 @@ def _first_word(text: str) -> tuple[str, str]:
     return word, rest[0] if rest else ""
 
 
-def _split_time(line: str) -> tuple[str, str]:
+def _split_time(line: str, system: bool, dialect: str) -> tuple[str, str]:  # noqa: FBT001
     """Split a line into its time (five fields, or an alias such as ``@daily``) and the rest."""
     word, rest = _first_word(line)
     if word == "@reboot":
         raise _BadLineError(
-            "@reboot: psched runs nothing when a host starts; leave it to cron, or to systemd"
+            "@reboot: psched runs nothing when a host starts; leave it to cron, or to systemd",
+            is_fatal=False,
         )
     if word.startswith("@"):
         if word not in ALIASES:
-            raise _BadLineError(f"{word} is unknown; cron has {', '.join(ALIASES)}")
+            time = f"{word} {_first_word(rest)[0]}" if word.lower() == "@every" else word
+            known = ", ".join(ALIASES)
+            raise _BadLineError(f"{word} is unknown; cron has {known}; {_instead(time)}")
         return word, rest
     words = [word]
-    while len(words) < _FIELDS:
+    while len(words) < _FIELDS or _TIME.fullmatch(_first_word(rest)[0]):
         word, rest = _first_word(rest)
         words.append(word)
     if not all(words):
         raise _BadLineError("it is neither NAME=VALUE nor five fields and a command")
-    for word in words:
-        _check_field(word)
+    if len(words) > _FIELDS:
+        text = f"the time {' '.join(words)!r} {_instead(' '.join(words))}"
+        raise _BadLineError(text, is_fatal=system or words[_FIELDS].startswith("*"))
+    for place in range(_FIELDS):
+        _check_field(words, place, dialect)
+    if dialect == "busybox":
+        # It counts the days of the month from 0, and one of two day fields is enough for it, also
+        # if one begins with a star.
+        words[2] = re.sub(r"\*/(?!1\b)(\d+)", r"\1-31/\1", words[2])
+        if words[2] != "*":
+            words[4] = re.sub(r"\*/(?!1\b)", "0-6/", words[4])
     return " ".join(words), rest
 
 
-def _check_field(text: str) -> None:
+def _check_field(words: Sequence[str], place: int, dialect: str) -> None:
     """Refuse a field if crontab(5) does not describe it, or if psched interprets it unlike cron."""
+    text = words[place]
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []
-        is_step_of_one = match and match["step"] and len(numbers) == 1
-        if match is None or is_step_of_one or None in numbers:
-            raise _BadLineError(f"{text!r} is not a field as crontab(5) describes it")
-        if numbers != sorted(numbers, key=lambda number: number or 0):
+        reason = f"{text!r} is not a field as crontab(5) describes it"
+        if match and match["step"] and len(numbers) == 1:
+            raise _BadLineError(f"{reason}; write {numbers[0]}-{_LAST[place]}{match['step']}")
+        if match is None or None in numbers:
+            # Debian's cron ignores what follows a number or a star in an item.
+            is_fatal = re.match(r"\d+[#~]|\*\w", text) is None
+            raise _BadLineError(f"{reason}; {_instead(' '.join(words))}", is_fatal=is_fatal)
+        is_forward = numbers == sorted(numbers, key=lambda number: number or 0)
+        to_sunday = place == 4 and re.search(r"-(0|sun)$", item, re.IGNORECASE)  # noqa: PLR2004
+        if not (is_forward or dialect == "busybox" or (to_sunday and dialect == "cronie")):
             raise _BadLineError(
                 f"the range {item} runs backwards, and so never matches in cron;"
-                " to include the end and the beginning, write two ranges"
+                " to include the end and the beginning, write two ranges",
+                is_fatal=False,
             )
+    try:
+        trigger.parse(" ".join(["*"] * place + [text] + ["*"] * (_FIELDS - 1 - place)), "UTC")
+    except InvalidError as error:
+        raise _BadLineError(str(error)) from None
+
+
+def _instead(time: str) -> str:
+    """What to write instead of a time that cron does not accept."""
+    try:
+        trigger.parse(time, "UTC")
+    except InvalidError as error:
+        return error.problem
+    return f"outside a crontab, psched has {time!r}"
 
 
 def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() else _NAMES.get(word.lower())
 
 
-def _split_input(text: str) -> tuple[str, str]:
-    """Split a line's text into the command and its standard input."""
+def _split_input(text: str, dialect: str) -> tuple[str, str, bool]:
+    """Split a line's text into the command and its standard input; say whether a ``%`` did."""
+    if dialect == "busybox":
+        return text, "", False
     # The pattern matches each backslash together with the character after it. So an escaped
     # percent sign does not end the command, and an escaped backslash escapes nothing.
     match = re.match(r"(?:\\.|[^%\\]|\\$)*", text)
@@ -221,9 +301,7 @@ def _split_input(text: str) -> tuple[str, str]:
     lines = re.sub(r"\\%|%", lambda found: "\n" if found[0] == "%" else "%", rest)
     if lines and not lines.endswith("\n"):
         lines += "\n"
-    return _without_escapes(command), lines
-
-
-def _without_escapes(command: str) -> str:
-    """Remove each backslash that escapes a percent sign; keep all other backslashes."""
-    return re.sub(r"\\(.)", lambda found: "%" if found[1] == "%" else found[0], command)
+    # All other backslashes are the shell's.
+    escaped = {"%", "\\"} if dialect == "debian" else {"%"}
+    plain = re.sub(r"\\(.)", lambda found: found[found[1] in escaped], command)
+    return plain, lines, len(command) < len(text)
