@@ -79,10 +79,10 @@ def explained(
         return InvalidError("cron", f"{told}; for the rest: {rest}")
     for form in (*_WHOLE, *_PARTS):
         if proposals := [each for each in form(plain) if refusal(each.line) is None]:
-            told = [] if form in _WHOLE else [error.problem]
-            told += [f"{before} {line!r}{after}" for before, line, after, _ in proposals]
-            told += [_TRAP] if any(each.is_numbered for each in proposals) else []
-            return InvalidError("cron", "; ".join(told))
+            texts = [] if form in _WHOLE else [error.problem]
+            texts += [f"{before} {line!r}{after}" for before, line, after, _ in proposals]
+            texts += [_TRAP] if any(each.is_numbered for each in proposals) else []
+            return InvalidError("cron", "; ".join(texts))
     return error
 
 

@@ -521,11 +521,21 @@ def test_lines_that_the_services_user_cannot_run_are_named_before_anything_is_wr
 @pytest.mark.parametrize(
     ("name", "content", "words", "why"),
     [
-        ("a.conf", "@daily root true\n", (), "the name of a file in cron.d must not have all of th"),
-        ("a~", "@daily root true\n", ("--dialect", "cronie"), "the name of a file in cron.d must"),
+        (
+            "a.conf",
+            "@daily root true\n",
+            (),
+            "Debian's cron ignores the whole file because of the characters in",
+        ),
+        (
+            "a~",
+            "@daily root true\n",
+            ("--dialect", "cronie"),
+            "cronie ignores the whole file because of the",
+        ),
         ("tab", "@daily root true\n60 * * * * root true\n", (), "because of line 2"),
         ("tab", "MAILTO=\n@daily root true\n", (), "because of line 1"),
-        ("tab", "@daily root true", (), "its last line does not end"),
+        ("tab", "@daily root true", (), "because of its last line"),
     ],
 )
 def test_a_file_that_cron_ignores_is_imported_with_a_remark(service, name, content, words, why):
@@ -533,11 +543,13 @@ def test_a_file_that_cron_ignores_is_imported_with_a_remark(service, name, conte
     words = ("import-crontab", str(tab), "--service-user", "root", *words)
     told = service.invoke(*words)
     assert told.exit_code == 1
-    assert f"{tab}: cron ignores the whole file: {why}" in told.stderr
+    [line] = [line for line in told.stderr.splitlines() if "ignores the whole file" in line]
+    assert line.startswith(f"{tab}: ")
+    assert why in line
     assert "command: 'true'" in told.stdout
-    if why.startswith(("because", "its")):
+    if "--dialect" not in words:
         told = service.invoke(*words, "--dialect", "busybox")
-        assert "cron ignores the whole file" not in told.stderr
+        assert "ignores the whole file" not in told.stderr
 
 
 def test_the_dialect_decides_what_a_percent_sign_is(service):

@@ -203,7 +203,8 @@ def import_crontab(
         click.echo(one_line(f"{file}:{remark.line}: {remark.text}"), err=True)
     ignored = _why_ignored(file, content, crontab.fatal, dialect)
     if ignored is not None:
-        text = f"{file}: cron ignores the whole file: {ignored}; do you want what it never ran?"
+        whose = "cronie" if dialect == "cronie" else "Debian's cron"
+        text = f"{file}: {whose} ignores the whole file because of {ignored}: it ran none of this"
         click.echo(one_line(text), err=True)
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
@@ -283,10 +284,10 @@ def _why_ignored(file: Path, content: str, fatal: int | None, dialect: str) -> s
     """Why a host's cron runs nothing of a file; None if nothing is known that prevents it."""
     is_in_folder = file.absolute().parent.name == "cron.d"
     if is_in_folder and not re.fullmatch(_NAMES.get(dialect, ".*"), file.name):
-        return "the name of a file in cron.d must not have all of these characters"
+        return "the characters in its name"
     if dialect == "debian" and is_in_folder and content[-1:] not in {"", "\n"}:
-        return "its last line does not end"
-    return f"because of line {fatal}" if dialect == "debian" and fatal else None
+        return "its last line, which does not end"
+    return f"line {fatal}" if dialect == "debian" and fatal else None
 
 
 def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
