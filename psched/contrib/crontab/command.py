@@ -199,13 +199,10 @@ def import_crontab(
     crontab = parser.parse(content, system=is_system, dialect=dialect)
     made = convert(crontab, context, settings)
     document = Document(origin.label, list(made.declarations))
-    for remark in made.remarks:
-        click.echo(one_line(f"{file}:{remark.line}: {remark.text}"), err=True)
-    ignored = _why_ignored(file, content, crontab.fatal, dialect)
-    if ignored is not None:
-        whose = "cronie" if dialect == "cronie" else "Debian's cron"
-        text = f"{file}: {whose} ignores the whole file because of {ignored}: it ran none of this"
-        click.echo(one_line(text), err=True)
+    remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
+    remarks += _ignored(file, content, crontab.fatal, dialect)
+    for remark in remarks:
+        click.echo(one_line(remark), err=True)
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     _show_edited(made, file)
@@ -237,7 +234,7 @@ def import_crontab(
         warn_of_all_steps([document])
         _write(document, output, force=force)
         _show_options_of_apply(made, known, origin.label, prune=prune)
-    if made.remarks or ignored:
+    if remarks:
         sys.exit(1)
 
 
@@ -280,14 +277,18 @@ def _source(given: str | None) -> str:
     return given
 
 
-def _why_ignored(file: Path, content: str, fatal: int | None, dialect: str) -> str | None:
-    """Why a host's cron runs nothing of a file; None if nothing is known that prevents it."""
+def _ignored(file: Path, content: str, fatal: int | None, dialect: str) -> Iterator[str]:
+    """Yield a text if it is known why the host's cron runs nothing of the file."""
+    whose, why = "cronie" if dialect == "cronie" else "Debian's cron", None
     is_in_folder = file.absolute().parent.name == "cron.d"
     if is_in_folder and not re.fullmatch(_NAMES.get(dialect, ".*"), file.name):
-        return "the characters in its name"
-    if dialect == "debian" and is_in_folder and content[-1:] not in {"", "\n"}:
-        return "its last line, which does not end"
-    return f"line {fatal}" if dialect == "debian" and fatal else None
+        why = "the characters in its name"
+    elif dialect == "debian" and is_in_folder and content[-1:] not in {"", "\n"}:
+        why = "its last line, which does not end"
+    elif dialect == "debian" and fatal:
+        why = f"line {fatal}"
+    if why is not None:
+        yield f"{file}: {whose} ignores the whole file because of {why}: it ran none of this"
 
 
 def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
