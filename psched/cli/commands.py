@@ -118,6 +118,14 @@ _SUBCOMMANDS = {
         "contrib.crontab.command:import_crontab",
         "Convert a crontab to a file of schedules for apply.",
     ),
+    "import-timers": (
+        "contrib.timers.command:import_timers",
+        "Convert systemd's timers to a file for apply.",
+    ),
+    "import-cronjobs": (
+        "contrib.cronjobs.command:import_cronjobs",
+        "Convert Kubernetes CronJobs to a file for apply.",
+    ),
     "run": (
         "cli.daemon.run:run",
         "Run a master and its workers in the foreground.",

@@ -1,1 +1,1 @@
-"""Support for PerfectSched's tables and for crontabs. No other package of psched imports this."""
+"""Support for PerfectSched's tables and other schedulers. No other package imports this."""

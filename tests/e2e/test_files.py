@@ -601,3 +601,54 @@ def test_what_is_no_crontab_is_refused(service, words, status, text):
     refused = service.psched("import-crontab", *words)
     assert refused.returncode == status
     assert text in refused.stderr
+
+
+def test_a_timer_becomes_schedules_that_run_as_under_systemd(service):
+    service.write("units/job.timer", "[Timer]\nOnCalendar=daily\nPersistent=true\n")
+    unit = "[Service]\nUser=nobody\nExecStart=/bin/echo $A ${A}\nEnvironment='A=1  2'\n"
+    service.write("units/job.service", unit)
+    words = ("import-timers", str(service.folder / "units"), "--source", "web1", "-t", "UTC")
+    refused = service.invoke(*words)
+    assert (refused.exit_code, "not imported: systemd runs it as" in refused.stderr) == (1, True)
+
+    planned = service.invoke(*words, "--any-user", "--apply", "--dry-run")
+    assert planned.exit_code == 3
+    assert "+ web1:job: 0 0 * * * UTC, exec: " in planned.stdout
+    service.invoke(*words, "--any-user", "--apply")
+    service.write("units/job.service", "[Service]\nUser=nobody\nExecStart=/bin/echo 3\n")
+    edited = service.invoke(*words, "--any-user", "--apply")
+    assert "web1:job: edited: 0 0 * * * " in edited.stderr
+    (service.folder / "units/job.timer").rename(service.folder / "units/other.timer")
+    (service.folder / "units/job.service").rename(service.folder / "units/other.service")
+    asked = service.invoke(*words, "--any-user", "--apply")
+    assert "web1:job: no longer in " in asked.stderr
+    service.invoke(*words, "--any-user", "--apply", "--prune")
+    with service.schedules() as schedules:
+        assert [each.key for each in schedules.list()] == ["web1:other"]
+
+
+def test_cronjobs_of_two_clusters_never_meet(service):
+    job = {"name": "c", "image": "x", "command": ["true"]}
+    spec = {"schedule": "@daily", "jobTemplate": {"spec": {"template": {"spec": {}}}}}
+    spec["jobTemplate"]["spec"]["template"]["spec"]["containers"] = [job]
+    manifest = {"kind": "CronJob", "metadata": {"name": "a"}, "spec": spec}
+    path = str(service.write("jobs.json", json.dumps({"kind": "List", "items": [manifest] * 2})))
+    assert service.invoke("import-cronjobs", path).exit_code == 2
+    for cluster in "b", "a":
+        told = service.invoke("import-cronjobs", path, "--source", cluster, "--apply")
+        assert told.exit_code == 1
+        assert f"{cluster}:default.a: image has no effect" in told.stderr
+        assert f"{cluster}:default.a: not imported: it is there twice" in told.stderr
+    with service.schedules() as schedules:
+        assert [each.key for each in schedules.list()] == ["a:default.a", "b:default.a"]
+    # A label that clusters share is pruned by none of them.
+    shared = ("import-cronjobs", path, "--label", "ops", "--apply", "--source")
+    service.invoke(*shared, "c")
+    refused = service.invoke(*shared, "d", "--prune")
+    assert "--prune would delete c:default.a, too: the label ops is not of " in refused.stderr
+    assert "cronjobs:a:jobs.json" in service.invoke(*shared, "a").stderr
+    with service.schedules() as schedules:
+        assert [each.key[0] for each in schedules.list()] == ["a", "b", "c"]
+    service.write("none.yml", "kind: Job\n")
+    none = service.invoke("import-cronjobs", str(service.folder / "none.yml"), "--source", "a")
+    assert (none.exit_code, none.stderr.endswith("none.yml: has no CronJob\n")) == (1, True)

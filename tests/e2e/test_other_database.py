@@ -26,6 +26,8 @@ WRITING = (
     ["delete", "s1"],
     ["apply", "schedules.yml"],
     ["import-crontab", "--user", "ann", "--any-user", "--apply", "crontab"],
+    ["import-timers", "job.timer", "--any-user", "--apply"],
+    ["import-cronjobs", "jobs.yml", "--source", "a", "--apply"],
     ["migrate", "schedules"],
 )
 ABOUT = {"url": "sqlite:////x.db", "table": "psched", "config": "/c.yml"}

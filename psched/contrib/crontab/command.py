@@ -5,8 +5,10 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -51,8 +53,181 @@ _SYSTEM = Path("/etc/crontab")
 _NAMES = {"debian": r"[A-Za-z0-9_-]+", "cronie": r"[^.#].*(?<!~)(?<!\.rpmnew)(?<!\.rpm....)"}
 """Patterns of the names of files in cron.d that a cron reads."""
 
-_TIME_LIMIT = "one day, after which psched stops the command; cron sets no limit"
+_TIME_LIMIT = "one day, after which psched stops the command; {} sets no limit"
 """The comment that the file has on the line of each ``kill_timeout``."""
+
+
+any_user_option = click.option(
+    "--any-user", is_flag=True, help="Also import what runs as another user up to now."
+)
+
+_DELIVERY_OPTIONS = (
+    click.option(
+        "--apply", "at_once", is_flag=True, help="Apply the schedules instead of writing a file."
+    ),
+    click.option(
+        "--service-user",
+        metavar="NAME",
+        help="User that runs psched's workers. Default: psched, the user of its unit, if this host"
+        " has it; else the user who types this.",
+    ),
+    click.option("--prune", is_flag=True, help="Delete the schedules of what is no longer there."),
+    click.option("--keep", is_flag=True, help="Keep the schedules of what is no longer there."),
+    click.option("--dry-run", is_flag=True, help="With --apply: only show the plan."),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the file for apply to this path. Default: standard output.",
+    ),
+    click.option("--force", is_flag=True, help="Replace an existing file."),
+    quiet_option,
+    options.database,
+)
+
+
+def delivery_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that all importers share; those of `Delivery` are passed as ``delivery``."""
+
+    @wraps(command)
+    def delivering(**given: Any) -> None:  # noqa: ANN401  # the values of options
+        own = {name: given.pop(name) for name in Delivery.__slots__}
+        command(delivery=Delivery(**own), **given)
+
+    for option in reversed(_DELIVERY_OPTIONS):
+        delivering = option(delivering)
+    return delivering
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What becomes of imported schedules: the values of options; see `delivery_options`.
+
+    Raises:
+        UsageError: the options contradict each other.
+    """
+
+    output: Path | None
+    at_once: bool
+    prune: bool
+    keep: bool
+    dry_run: bool
+    force: bool
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        at_once = self.at_once
+        excluded = ((at_once, self.output), (self.dry_run, not at_once), (self.prune, self.keep))
+        if any(map(all, excluded)):
+            raise click.UsageError("--apply or --output; --dry-run with --apply; --prune or --keep")
+
+    @property
+    def track(self) -> Progress:
+        """Shows the progress of reading and applying."""
+        return Progress(quiet=self.quiet)
+
+    def settings(self, location: ConfigLocation) -> Config:
+        """Read the settings."""
+        return settings_to_write(location) if self.at_once else read_config(*location)
+
+    def known(self, stored: Iterable[Known] | None, settings: Config) -> Iterable[Known]:
+        """What an earlier import has made: in the file to be replaced, else what is stored."""
+        if self.output is not None and self.output.exists() and self.force:
+            return _in_file(self.output, settings, self.track)
+        return stored or ()
+
+    def show(self, made: Imported, source: Path, remarks: Iterable[str], settings: Config) -> None:
+        """Show what was not imported or runs differently, and what has changed."""
+        for remark in remarks:
+            click.echo(one_line(remark), err=True)
+        if settings.allowed_programs is not True:
+            text = "Warning: exec_type refuses these schedules here: they need a shell"
+            click.echo(text, err=True)
+        _show_edited(made, source)
+
+    def prunes(self, made: Imported, source: Path) -> bool:
+        """Whether the schedules of what is no longer there are deleted; see `_ask`."""
+        return self.prune or (not self.keep and not self.dry_run and _ask(made, source))
+
+    def finish(
+        self,
+        document: Document,
+        settings: Config,
+        scheduler: str,
+        *,
+        prune: bool,
+        adopt: bool = False,
+    ) -> None:
+        """Apply or write the schedules.
+
+        Args:
+            document: the schedules.
+            settings: psched's settings.
+            scheduler: what has run them until now; it sets no time limit.
+            prune: whether to delete the other schedules with the document's label.
+            adopt: whether to take over schedules with other labels.
+        """
+        if self.at_once:
+            with open_to_change(settings) as schedules:
+                apply_documents(
+                    [document],
+                    schedules,
+                    settings,
+                    dry_run=self.dry_run,
+                    prune=prune,
+                    adopt=adopt,
+                    track=self.track,
+                )
+        else:
+            warn_of_all_steps([document])
+            _write(document, self.output, scheduler, force=self.force)
+
+    def finish_by_key(
+        self,
+        document: Document,
+        source: str,
+        path: Path,
+        settings: Config,
+        remarks: Sequence[str],
+        scheduler: str,
+    ) -> None:
+        """Finish the import of schedules whose keys do not depend on their commands.
+
+        Exit with 1 if there are remarks.
+
+        Args:
+            document: the schedules.
+            source: the host or cluster, with which their keys begin.
+            path: the file or folder that they were imported from.
+            settings: psched's settings.
+            remarks: what was not imported, or runs differently.
+            scheduler: what has run them until now.
+
+        Raises:
+            AlreadyExistsError: pruning would delete schedules of another host or cluster.
+        """
+        label = document.label
+
+        def with_label(schedules: ScheduleCollection) -> Iterable[Row]:
+            return read_all(schedules, label or "", track=self.track)
+
+        stored = _in_database(with_label, settings, needed=self.at_once) or ()
+        known = [each for each in self.known(stored, settings) if each.label == label]
+        former = {each.key: each.line for each in known if each.source == source}
+        lines = {each["key"]: line_of(each) for each in document.schedules}
+        edited = {k: (former[k], new) for k, new in lines.items() if former.get(k, new) != new}
+        added = {key: line for key, line in lines.items() if key not in former}
+        gone = {key: old for key, old in former.items() if key not in lines}
+        made = Imported(document.schedules, (), edited, added, gone)
+        self.show(made, path, remarks, settings)
+        prune = self.prunes(made, path)
+        if prune:
+            _refuse_to_prune(label, [each.key for each in stored if each.source != source])
+        self.finish(document, settings, scheduler, prune=prune)
+        if not self.at_once:
+            _show_options_of_apply(made, known, label, prune=prune)
+        if remarks:
+            sys.exit(1)
 
 
 @click.command("import-crontab")
@@ -89,38 +264,14 @@ _TIME_LIMIT = "one day, after which psched stops the command; cron sets no limit
     show_default=True,
     help="The cron that reads the crontab: with busybox, % and \\ have no meaning in commands.",
 )
-@click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
+@any_user_option
 @click.option(
     "--run-as",
     is_flag=True,
     help="Also import those lines, and run them as their users: by runuser, if the workers are"
     " root's.",
 )
-@click.option(
-    "--apply", "at_once", is_flag=True, help="Apply the schedules instead of writing a file."
-)
-@click.option(
-    "--service-user",
-    metavar="NAME",
-    help="User that runs psched's workers. Default: psched, the user of its unit, if this host has"
-    " it; else the user who types this.",
-)
-@click.option(
-    "--prune", is_flag=True, help="Delete the schedules of lines that have left the crontab."
-)
-@click.option(
-    "--keep", is_flag=True, help="Keep the schedules of lines that have left the crontab."
-)
-@click.option("--dry-run", is_flag=True, help="With --apply: only show the plan.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the file for apply to this path. Default: standard output.",
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@quiet_option
-@options.database
+@delivery_options
 @click.pass_obj
 @report_errors
 def import_crontab(
@@ -130,7 +281,6 @@ def import_crontab(
     timezone: str | None,
     source: str | None,
     label: str | None,
-    output: Path | None,
     service_user: str | None,
     dialect: str,
     *,
@@ -139,12 +289,7 @@ def import_crontab(
     run_as: bool,
     also: bool,
     adopt: bool,
-    at_once: bool,
-    prune: bool,
-    keep: bool,
-    dry_run: bool,
-    force: bool,
-    quiet: bool,
+    delivery: Delivery,
 ) -> None:
     """Convert a crontab to a file of schedules for apply.
 
@@ -164,82 +309,59 @@ def import_crontab(
     If a line cannot be imported exactly, or the service's user cannot run it, a message on standard
     error names the line, and the exit status is 1.
     """
-    excluded = (
-        (system, user),
-        (at_once, output),
-        (dry_run, not at_once),
-        (prune, keep),
-        (any_user, run_as),
-    )
-    if any(map(all, excluded)):
-        raise click.UsageError(
-            "--system or --user; --apply or --output; --dry-run with --apply; --prune or --keep;"
-            " --any-user or --run-as"
-        )
-    settings = settings_to_write(location) if at_once else read_config(*location)
-    track = Progress(quiet=quiet)
+    if (system and user) or (any_user and run_as):
+        raise click.UsageError("--system or --user; --any-user or --run-as")
+    settings = delivery.settings(location)
     is_system, owner = _form(file, system=system, user=user)
-    origin = Origin(source=_source(source), file=file.name, owner=owner, given_label=label)
-    stored = _in_database(partial(_with_labels, origin, track), settings, needed=at_once)
-    is_replaced = output is not None and output.exists() and force
-    known = _in_file(output, settings, track) if output and is_replaced else stored or ()
+    origin = Origin(source=source_of(source), file=file.name, owner=owner, given_label=label)
+    stored = _in_database(
+        partial(_with_labels, origin, delivery.track), settings, needed=delivery.at_once
+    )
+    known = delivery.known(stored, settings)
     context = CrontabContext(
         key_prefix=origin.key_prefix,
         timezone=timezone or host_zone(),
         user=_service_user(service_user, run_as=run_as),
         any_user=any_user,
         owner=owner,
-        home=_home,
+        home=home_of,
         run_as=_user if run_as else None,
         former=origin.own(known, adopt=adopt),
         session=session_variables(dialect),
     )
     find_zone(context.timezone)
-    content = _content(file)
+    content = content_of(file)
     crontab = parser.parse(content, system=is_system, dialect=dialect)
     made = convert(crontab, context, settings)
     document = Document(origin.label, list(made.declarations))
     remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
     remarks += _ignored(file, content, crontab.fatal, dialect)
-    for remark in remarks:
-        click.echo(one_line(remark), err=True)
-    if settings.allowed_programs is not True:
-        click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
-    _show_edited(made, file)
+    delivery.show(made, file, remarks, settings)
     _refuse_unknown_host(made, file, source)
     if not also:
         _refuse_nameless(origin, context, [*known, *(stored or ())], adopt=adopt)
     if made.added and stored is not None and not also:
-        others = _in_database(_commands, settings, needed=at_once) or ()
+        others = _in_database(_commands, settings, needed=delivery.at_once) or ()
         _refuse(origin, origin.twice(made.added.values(), others, adopt=adopt))
     orphans = [each.key for each in known if each.key in made.gone and each.label != origin.label]
-    prune = prune or (not keep and not dry_run and _ask(made))
+    prune = delivery.prunes(made, file)
     if prune:
-        _refuse_to_prune(origin, stored or (), orphans, adopt=adopt)
+        own = origin.own(stored or (), adopt=adopt)
+        labelled = [each.key for each in stored or () if each.label == origin.label]
+        _refuse_to_prune(origin.label, [key for key in labelled if key not in own])
+        _refuse_orphans(origin, orphans)
     elif orphans:
         text = f"{some(orphans)}: not taken over: the label is still {origin.former_label}"
         click.echo(one_line(text), err=True)
-    if at_once:
-        with open_to_change(settings) as schedules:
-            apply_documents(
-                [document],
-                schedules,
-                settings,
-                dry_run=dry_run,
-                prune=prune,
-                adopt=adopt,
-                track=track,
-            )
-    else:
-        warn_of_all_steps([document])
-        _write(document, output, force=force)
+    delivery.finish(document, settings, "cron", prune=prune, adopt=adopt)
+    if not delivery.at_once:
         _show_options_of_apply(made, known, origin.label, prune=prune)
     if remarks:
         sys.exit(1)
 
 
 def _show_options_of_apply(
-    made: Imported, known: Iterable[Known], label: str, *, prune: bool
+    made: Imported, known: Iterable[Known], label: str | None, *, prune: bool
 ) -> None:
     """Name the options that apply needs for the file that was written."""
     if prune and made.gone:
@@ -264,8 +386,8 @@ def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
     return found
 
 
-def _source(given: str | None) -> str:
-    """The name of the crontab's host, as keys contain it.
+def source_of(given: str | None) -> str:
+    """The name of a host or cluster, as keys contain it. Default: this host's.
 
     Raises:
         UsageError: the given name does not fit into a key.
@@ -390,22 +512,25 @@ def _refuse_unknown_host(made: Imported, file: Path, source: str | None) -> None
         )
 
 
-def _refuse_to_prune(
-    origin: Origin, stored: Iterable[Known], orphans: Sequence[str], *, adopt: bool
-) -> None:
-    """Refuse to prune if this deletes schedules of others, or not all that have left the crontab.
+def _refuse_to_prune(label: str | None, others: Sequence[str]) -> None:
+    """Refuse to prune if the label has schedules of others, which this would delete.
 
     Raises:
-        AlreadyExistsError: the label has schedules that are not this crontab's, or the crontab has
-            schedules, ``orphans``, that do not have the label yet.
+        AlreadyExistsError: there are others.
     """
-    stored = [each for each in stored if each.label == origin.label]
-    own = origin.own(stored, adopt=adopt)
-    if others := [each.key for each in stored if each.key not in own]:
+    if others:
         raise AlreadyExistsError(
-            f"--prune would delete {some(others)}, too: the label {origin.label} is not of this"
-            " crontab alone. Give this crontab a label of its own"
+            f"--prune would delete {some(others)}, too: the label {label} is not of this"
+            " import alone. Give this import a label of its own"
         )
+
+
+def _refuse_orphans(origin: Origin, orphans: Sequence[str]) -> None:
+    """Refuse to prune if this does not delete all that have left the crontab.
+
+    Raises:
+        AlreadyExistsError: some of them do not have the label yet.
+    """
     if orphans:
         raise AlreadyExistsError(
             f"--prune does not delete {some(orphans)}, because the label is still"
@@ -422,10 +547,10 @@ def _show_edited(made: Imported, file: Path) -> None:
         click.echo(one_line(text), err=True)
 
 
-def _ask(made: Imported) -> bool:
-    """Ask whether the schedules of lines that have left the crontab are deleted.
+def _ask(made: Imported, source: Path) -> bool:
+    """Ask whether the schedules of what has left the source are deleted.
 
-    Nothing is asked if no line is new, because no former line can then be replaced by a new one.
+    Nothing is asked if nothing is new, because then nothing former can be replaced.
 
     Raises:
         AlreadyExistsError: standard input is not a terminal, so nobody can be asked.
@@ -433,7 +558,7 @@ def _ask(made: Imported) -> bool:
     if not made.gone or not made.added:
         return False
     question = (
-        f"{some([*made.gone])}: no longer in the crontab, while {some([*made.added])} is new."
+        f"{some([*made.gone])}: no longer in {source}, while {some([*made.added])} is new."
         " If one replaces the other, both would run"
     )
     if not sys.stdin.isatty():
@@ -473,7 +598,12 @@ def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | No
     )
 
 
-def _content(file: Path) -> str:
+def content_of(file: Path) -> str:
+    """The text of a file; of standard input if its name is ``-``.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8 text.
+    """
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         return content.decode()
@@ -484,21 +614,24 @@ def _content(file: Path) -> str:
         raise ConfigError(f"{file}:{line}: not UTF-8 text") from None
 
 
-def _write(document: Document, output: Path | None, *, force: bool) -> None:
+def _write(document: Document, output: Path | None, scheduler: str, *, force: bool) -> None:
     by_key = {
         each["key"]: {name: value for name, value in each.items() if name != "key"}
         for each in document.schedules
     }
     # A line that is indented so is a field of a schedule; lines of its data are indented more.
     limit = re.compile(rf"^    kill_timeout: {KILL_TIMEOUT}$", re.MULTILINE)
-    content = limit.sub(rf"\g<0>  # {_TIME_LIMIT}", to_yaml({document.label: by_key}))
+    content = limit.sub(
+        rf"\g<0>  # {_TIME_LIMIT.format(scheduler)}", to_yaml({document.label: by_key})
+    )
     if output is None:
         click.echo(content, nl=False)
     else:
         write_file(output, content, force=force)
 
 
-def _home(user: str) -> str | None:
+def home_of(user: str) -> str | None:
+    """The home of a user; None if this host has no such user."""
     try:
         return pwd.getpwnam(user).pw_dir
     except KeyError:
@@ -506,4 +639,4 @@ def _home(user: str) -> str | None:
 
 
 def _user(name: str) -> ServiceUser | None:
-    return None if _home(name) is None else ServiceUser.find(name)
+    return None if home_of(name) is None else ServiceUser.find(name)

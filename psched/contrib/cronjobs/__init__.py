@@ -1,0 +1,1 @@
+"""``psched import-cronjobs``: converts Kubernetes CronJobs to schedules of type ``exec``."""
