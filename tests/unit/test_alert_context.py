@@ -84,7 +84,9 @@ def test_a_run_that_was_killed_at_its_limit_has_not_recovered(host, rule, outcom
     assert context.failed == failed
     notification = told("closed", context, rule)
     assert notification.title == (
-        f"psched: over, not recovered {rule}: k" if failed else f"psched: recovered from {rule}: k"
+        f"psched: {rule}, ended without success: k"
+        if failed
+        else f"psched: recovered from {rule}: k"
     )
     assert notification.text == (failed or "the run has ended")
 
