@@ -4,6 +4,7 @@ A recipe may say what its reader sees. Programs that change the host are replace
 """
 
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -32,13 +33,13 @@ NOT_RUN = {"Upgrade psched": "it installs files on this host"}
 SEEN = {
     "Run it now": (r"^backup!\w+: finished$", r"^the backup is done$"),
     "Pause it, and go on": (
-        r"^backup: paused until",
+        r"^backup: paused$",
         r"^backup: resumed$",
         r"^type mail: resumed$",
     ),
     "Stop a run that hangs": (r"backup",),
-    "Find out why it did not run": (r"2 02:30|backup", r"ticket 42"),
-    "Be told when it fails": (r"ops",),
+    "Find out why it did not run": (r"02:30", r"ticket 42"),
+    "Be told when it fails": (r"^ops: delivered",),
     "Move a crontab": (r"1 to add", r"nightly"),
     "Deploy without stopping": (r"^database: ",),
     "Scale out": (r"slots|runs",),
@@ -68,9 +69,13 @@ def reader(tmp_path_factory):
             service.write(f"bin/{name}", f"#!/bin/sh\n{text}\n").chmod(0o755)
         with service.schedules() as schedules, schedules.audited("ticket 42"):
             command = {
-                "command": ["sh", "-c", "echo the backup is done; ! test -e hangs || sleep 600"]
+                "command": [
+                    "sh",
+                    "-c",
+                    "echo the backup is done; while test -e hangs; do sleep 0.1; done",
+                ]
             }
-            schedules.add("backup", "exec", cron="30 2 * * *", data=command)
+            schedules.add("backup", "exec", cron="30 2 * * *", catchup="latest", data=command)
         service.env["MASTER"] = str(service.start().pid)
         service.env["PSCHED_CONFIG"] = str(service.config)
         places = service.folder / "bin", Path(sys.executable).parent, os.environ["PATH"]
@@ -116,15 +121,17 @@ def test_a_recipe_works_as_printed_and_shows_what_it_says(name, reader, request)
     if name == PENDING:
         request.applymarker(pytest.mark.xfail(reason="logs leaves out extra runs", strict=True))
     prepare(name, reader.service)
+    me = pwd.getpwuid(os.geteuid()).pw_name
     commands = "".join(each.text for each in RECIPES[name] if each.language == "sh")
+    commands = commands.replace("--user ann", f"--user {me}")  # only she can import her lines
     # The status of each command is shown, because a reader's shell goes on after each.
     line = re.compile(r"^(psched .*|.* \| psched .*)$", re.MULTILINE)
     script = line.sub(r'\1\necho "status $?"', commands)
     shown = reader(script)
-    wrong = [
-        each for each in re.findall(r"^status (\d+)$", shown, re.MULTILINE) if each not in "03"
-    ]
-    assert wrong == [], shown
+    # 1: psched why, about what did not run; 3: a plan has something to do.
+    allowed = {"0", "1" if "psched why" in commands else "0", "3"}
+    wrong = {*re.findall(r"^status (\d+)$", shown, re.MULTILINE)} - allowed
+    assert not wrong, shown
     for pattern in SEEN[name]:
         assert re.search(pattern, shown, re.MULTILINE), shown
     assert not re.search(r"^(Error|Traceback|Usage)\b", shown, re.MULTILINE), shown
