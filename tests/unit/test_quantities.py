@@ -218,7 +218,7 @@ def test_a_trigger_is_stored_in_seconds(text, stored):
 
 @pytest.mark.parametrize("text", ["@every 0.5s", "@every 5M", "@every 5mm", "@every 5m 3s"])
 def test_a_trigger_that_is_not_whole_seconds_is_refused(text):
-    with pytest.raises(InvalidError, match=rf"^cron: '@every' .* as in '@every 5m' \({FORMS}\)$"):
+    with pytest.raises(InvalidError, match=rf"^cron: '@every' .* as in '@every 5m' \({FORMS}\)"):
         row(cron=text)
 
 

@@ -25,5 +25,5 @@ def test_a_run_far_from_its_scheduled_time_names_it(offset, reason):
         outcome="finished",
         fate="finished",
     )
-    shown = table_row(Run(record), ["REASON"], View(NOON, True, Redaction(())))  # noqa: FBT003
+    shown = table_row(Run(record), ["REASON"], View(NOON, Redaction(())))
     assert shown.cells == [reason]
