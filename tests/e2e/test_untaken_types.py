@@ -7,7 +7,6 @@ import pytest
 
 from psched.application import Dispatch
 from psched.config import from_mapping
-from psched.core.history.records import WorkerRecord
 from psched.service.functions.app import App
 from psched.service.worker_boot import handled_types
 
@@ -20,20 +19,12 @@ def note(service):
     """A function that writes the record of a worker, which says what types it takes."""
 
     def noting(nonce, types):
-        worker = WorkerRecord(
-            nonce=nonce,
-            host="h",
-            pid=1,
-            number=0,
-            generation=1,
-            slots=1,
-            busy=0,
-            types=types,
-            started=0,
-            seen=0,
-        )
-        with service.schedules() as schedules:
-            schedules._store.beat(worker)
+        with service.sql() as database:
+            database.execute(
+                "INSERT INTO psched_workers (nonce, host, pid, number, generation, slots, busy,"
+                " types, started, seen) VALUES (?, 'h', 1, 0, 1, 1, 0, ?, 0, unixepoch())",
+                [nonce, types],
+            )
 
     return noting
 
