@@ -313,7 +313,9 @@ def importer(service, *words):
 
     def imported(content, *more, path="cron.d/copy"):
         tab = service.write(path, content)
-        return service.invoke("import-crontab", str(tab), "--service-user", "root", *words, *more)
+        # On a slow machine, the progress would be shown.
+        usual = ("import-crontab", str(tab), "--service-user", "root", "-q")
+        return service.invoke(*usual, *words, *more)
 
     return imported
 
