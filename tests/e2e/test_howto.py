@@ -54,6 +54,7 @@ PROGRAMS = {
 }
 """What stands in place of programs of the host."""
 
+
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
     """A function that runs commands as somebody who reads the page, with a service that runs."""
