@@ -3,6 +3,8 @@
 import pytest
 
 from psched.base.errors import AlreadyFinishedError, NotFoundError
+from psched.cli.schedules.listing import SHOWN_STATES
+from psched.cli.schedules.status import STOPPED_AS, shown_status
 from psched.client.author import this_process
 from psched.client.verifier import Verifier
 from psched.config import from_mapping
@@ -55,6 +57,9 @@ def test_a_stopped_run_is_not_tried_again_and_its_schedule_goes_on(host):
     with host.schedules.audited("it hangs"):
         assert host.schedules["k"].stop() is False
     assert host.row("k").status == "stopping"
+    assert host.row("k").status in STOPPED_AS
+    assert len({*SHOWN_STATES}) == len(SHOWN_STATES)
+    assert shown_status(host.row("k"), START) == "stopping"
     end(worker)
     row = host.row("k")
     assert (row.status, row.next_time, row.next_run_time) == (

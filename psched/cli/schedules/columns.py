@@ -11,13 +11,13 @@ from psched.base.errors import InvalidError
 from psched.base.texts import cut
 from psched.cli.history.run_text import last_in_short
 from psched.cli.output import one_line
-from psched.cli.schedules.status import DUE, FAILING, STOPPING, shown_reason, shown_status
+from psched.cli.schedules.status import DUE, FAILING, shown_reason, shown_status
 from psched.cli.text_table import Colours
 from psched.cli.time_format import format_span, format_time, short_time
 from psched.core.columns import annotation, decode
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import PAUSED, RUNNING, Row
+from psched.core.model import PAUSED, RUNNING, STOPPING, Row
 
 LAST = "LAST"
 

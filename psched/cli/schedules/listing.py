@@ -29,7 +29,7 @@ from psched.cli.schedules.columns import (
 )
 from psched.cli.schedules.legacy_table import print_legacy_table
 from psched.cli.schedules.row_object import row_object
-from psched.cli.schedules.status import DUE, FAILING, STOPPED_AS, STOPPING, shown_status
+from psched.cli.schedules.status import DUE, FAILING, STOPPED_AS, shown_status
 from psched.cli.text_table import TableRow, print_table, with_zone
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find, is_pattern
@@ -45,6 +45,7 @@ from psched.core.model import (
     QUARANTINED,
     RUNNING,
     STATUSES,
+    STOPPING,
     WAITING,
     Row,
 )
@@ -54,7 +55,7 @@ from psched.core.schedule import ListOrder
 SHOWN_STATES = (
     *(WAITING, DUE, FAILING, RUNNING, STOPPING),
     *sorted(ENDED),
-    *sorted(STATUSES - ENDED - {WAITING}),
+    *sorted(STATUSES - ENDED - {WAITING, STOPPING}),
 )
 """The statuses that people see; see `find_rows`."""
 

@@ -5,7 +5,16 @@ from collections.abc import Callable
 from psched.cli.time_format import format_overdue, format_time, short_time
 from psched.core.history.records import Fate
 from psched.core.history.run import Run
-from psched.core.model import CANCELLED, CANCELLING, DELETING, FINISHING, PAUSED, WAITING, Row
+from psched.core.model import (
+    CANCELLED,
+    CANCELLING,
+    DELETING,
+    FINISHING,
+    PAUSED,
+    STOPPING,
+    WAITING,
+    Row,
+)
 from psched.core.operations.pausing import read_reason
 from psched.core.preview import UpcomingTime
 
@@ -15,11 +24,8 @@ DUE = "due"
 FAILING = "failing"
 """The shown status of a schedule that waits for its next run, and whose last run was given up."""
 
-STOPPING = "stopping"
-"""The shown status of a row whose task is being stopped."""
-
-STOPPED_AS = (CANCELLING, DELETING, FINISHING)
-"""The statuses of a row whose task is being stopped."""
+STOPPED_AS = (STOPPING, CANCELLING, DELETING, FINISHING)
+"""The statuses of a row whose task is being stopped; `STOPPING` is shown for each."""
 
 
 def shown_status(row: Row, now: float, last: Run | None = None) -> str:
