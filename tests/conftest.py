@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import subprocess
+import time
 
 import hypothesis
 import pytest
@@ -43,6 +44,11 @@ def pytest_runtestloop():
 
 # SQLite waits for the disk at each commit. On a disk, tests with a manual clock take twice as long.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(storage()))
+
+# Texts that show times in the reader's zone are the same on every machine.
+ZONE = "UTC"
+os.environ["TZ"] = ZONE
+time.tzset()
 
 # pytest-xdist tells its processes the width of its terminal, which tables would take.
 os.environ.pop("COLUMNS", None)
@@ -87,19 +93,37 @@ def _or_skip():
         pytest.skip(str(missing))
 
 
+@pytest.fixture
+def set_zone():
+    """Sets the zone of this process until the test ends, also for the C library."""
+
+    def set_to(name):
+        os.environ["TZ"] = name
+        time.tzset()
+
+    yield set_to
+    set_to(ZONE)
+
+
 @pytest.fixture(scope="session")
-def servers():
+def home():
+    """A folder of this session, which other users can enter."""
+    with session_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def servers(home):
     """The folder in which this session's servers live."""
     # In a run without them a test that starts one lacks a mark.
     assert "PSCHED_TEST_NO_SERVERS" not in os.environ, "this test starts a server"
-    with session_folder() as home:
-        yield home
+    return home
 
 
 @pytest.fixture(scope="session")
-def certificates(servers):
+def certificates(home):
     """A private authority, and certificates of servers and clients."""
-    folder = servers / "certificates"
+    folder = home / "certificates"
     folder.mkdir(0o755)
     return Certificates(folder)
 

@@ -56,9 +56,9 @@ def test_a_file_can_have_durations_and_the_database_gets_seconds(service):
     )
 
 
-def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service, monkeypatch):
+def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service, set_zone):
     service = each_service
-    monkeypatch.setenv("TZ", "Europe/Berlin")
+    set_zone("Europe/Berlin")
     path = str(service.write("s.yml", FILE))
 
     dry = service.psched("apply", "s.yml", "--dry-run")

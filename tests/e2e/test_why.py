@@ -39,8 +39,8 @@ def test_times_in_utc(service):
     assert service.invoke("why", "s1", "--utc", "--zone", "UTC").exit_code == 2
 
 
-def test_the_times_of_history_are_accepted(service, monkeypatch):
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
+def test_the_times_of_history_are_accepted(service, set_zone):
+    set_zone("Asia/Tokyo")
     now = now_of(service)
     service.add("s1", cron="0 3 * * *", timezone="Europe/Berlin", next_time=4_000_000_000)
     extra = service.invoke("trigger", "s1").output.split()[-1]

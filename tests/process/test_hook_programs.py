@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import UTC
 from email import policy
 from pathlib import Path
 
@@ -249,7 +250,7 @@ def test_a_mail_goes_to_the_addresses_of_the_hook(sendmail):
     assert (mail["To"], mail["From"]) == ("ops@example.org, ann", "psched@example.org")
     assert mail["Subject"] == "psched: failed: nightly"
     assert mail["Auto-Submitted"] == "auto-generated"
-    assert abs(mail["Date"].datetime.timestamp() - CLOCK.wall()) < 300
+    assert abs(mail["Date"].datetime.replace(tzinfo=UTC).timestamp() - CLOCK.wall()) < 300
     assert mail.get_content().splitlines() == [
         "exited: ÄÖ 日本",
         "",

@@ -17,9 +17,9 @@ class SmtpServer:
 
     Attributes:
         port: its port.
-        refuses: the beginning of commands that it refuses, and its answers.
+        refuses: the beginning of commands that it refuses, in capitals, and its answers.
         mails: the mails, with the ends of lines as they came.
-        commands: the commands, of all connections.
+        commands: the commands of all connections, in capitals, because Pythons differ in that.
         logins: the names and passwords.
         encrypted: for each mail, whether its connection was encrypted.
     """
@@ -57,14 +57,13 @@ class _Session:
             self._use(context.wrap_socket(self._connection, server_side=True))
         self._say("220 here")
         while line := self._file.readline().decode().strip():
-            word, _, rest = line.partition(" ")
-            line = f"{word.upper()} {rest}".strip()
-            self._server.commands.append(line)
+            command = line.upper()
+            self._server.commands.append(command)
             refusals = self._server.refuses.items()
-            refused = [text for begin, text in refusals if line.startswith(begin)]
+            refused = [text for begin, text in refusals if command.startswith(begin)]
             if refused:
                 self._say(refused[0])
-            elif line == "STARTTLS":
+            elif command == "STARTTLS":
                 self._say("220 go")
                 self._use(context.wrap_socket(self._connection, server_side=True))
             else:

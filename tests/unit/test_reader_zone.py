@@ -27,22 +27,9 @@ NIGHT = int(datetime(2026, 11, 26, 17, 30, tzinfo=UTC).timestamp())  # Fri 27 02
 
 
 @pytest.fixture
-def tokyo(monkeypatch):
+def tokyo(set_zone):
     """The reader is in Tokyo."""
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Sets the zone of this process, also for the C library."""
-
-    def set_zone(name):
-        monkeypatch.setenv("TZ", name)
-        time.tzset()
-
-    yield set_zone
-    monkeypatch.undo()
-    time.tzset()
+    set_zone("Asia/Tokyo")
 
 
 def read(text, *, is_next=False):
@@ -99,8 +86,8 @@ def test_what_is_no_time_in_the_zone_is_refused(text):
         read(text)
 
 
-def test_a_repeated_hour_is_told_by_its_name(monkeypatch):
-    monkeypatch.setenv("TZ", "Europe/Berlin")
+def test_a_repeated_hour_is_told_by_its_name(set_zone):
+    set_zone("Europe/Berlin")
     first, second = (read(f"2026-10-25 02:30 {name}") for name in ("CEST", "CET"))
     assert second - first == 3600
     assert zone_label(NOW) == "CET/CEST"
@@ -115,14 +102,14 @@ def test_a_repeated_hour_is_told_by_its_name(monkeypatch):
         ("Asia/Kolkata", "2026-11-26 23:00:00 IST"),
     ],
 )
-def test_the_zone_is_that_of_the_environment(here, name, shown):
-    here(name)
+def test_the_zone_is_that_of_the_environment(set_zone, name, shown):
+    set_zone(name)
     assert format_time(NIGHT) == shown
     assert read(shown) == NIGHT
 
 
-def test_without_a_variable_it_is_that_of_the_system(here, monkeypatch):
-    here("UTC")
+def test_without_a_variable_it_is_that_of_the_system(set_zone, monkeypatch):
+    set_zone("UTC")
     monkeypatch.delenv("TZ")
     time.tzset()
     assert format_time(0) == datetime.fromtimestamp(0).astimezone().strftime("%F %T %Z")
@@ -135,8 +122,8 @@ def shows():
     click.echo(reader_zone().name)
 
 
-def test_an_option_selects_the_zone_until_the_command_ends(monkeypatch):
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
+def test_an_option_selects_the_zone_until_the_command_ends(set_zone):
+    set_zone("Asia/Tokyo")
     shown = [CliRunner().invoke(shows, words) for words in ([], ["--utc"], ["-t", "Asia/Kolkata"])]
     assert [each.stdout for each in shown] == ["Asia/Tokyo\n", "UTC\n", "Asia/Kolkata\n"]
     assert os.environ["TZ"] == "Asia/Tokyo"

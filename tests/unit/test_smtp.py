@@ -43,9 +43,9 @@ def test_a_mail_is_sent_to_the_server():
     assert (mail["Subject"], mail["To"]) == (
         "psched: failed: nightly", "ops@example.org, ann@example.org",
     )  # fmt: skip
-    assert "MAIL from:<psched@x.org>" in server.commands
+    assert "MAIL FROM:<PSCHED@X.ORG>" in server.commands
     assert [each for each in server.commands if each.startswith("RCPT")] == [
-        "RCPT to:<ops@example.org>", "RCPT to:<ann@example.org>",
+        "RCPT TO:<OPS@EXAMPLE.ORG>", "RCPT TO:<ANN@EXAMPLE.ORG>",
     ]  # fmt: skip
     assert raw.isascii()
     assert b"\n" not in raw.replace(b"\r\n", b"")
@@ -91,7 +91,7 @@ def test_what_the_server_refuses_is_tried_again_without_showing_the_password(
 
 def test_an_address_that_is_refused_alone_is_named_and_the_others_get_the_mail_once():
     with smtp_server() as server:
-        server.refuses["RCPT to:<ann"] = "550 unknown"
+        server.refuses["RCPT TO:<ANN"] = "550 unknown"
         with pytest.raises(DeliveryError, match=r"refused ann@example\.org") as error:
             send(server)
     assert not error.value.retry
