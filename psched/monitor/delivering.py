@@ -8,6 +8,7 @@ lease has ended, so a receiver can be told twice.
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace as changed
 from typing import NamedTuple, Protocol
@@ -17,7 +18,7 @@ from psched.base.errors import PschedError
 from psched.base.texts import brief
 from psched.core.alerts.alert import Alert, Delivery
 from psched.notify.delivery import DeliveryError, next_wait
-from psched.notify.notification import CLOSED, RAISED, Context
+from psched.notify.notification import CLOSED, RAISED, Context, Told
 
 _log = logging.getLogger("psched.monitor")
 
@@ -31,6 +32,10 @@ _MOST_TAKEN = 50
 _LONGEST_QUEUE = 5.0
 """About so many seconds of work wait for one hook. Further deliveries are put off, so that a slow
 receiver does not keep the alerts from the other hooks."""
+
+_MINUTE = 60.0
+MOST_TOLD = 10
+"""So many messages a minute people read one by one. What comes then is told in one message."""
 
 _FIRST_GUESS = 0.5
 """How long a delivery takes, in seconds, before one has ended."""
@@ -47,12 +52,16 @@ class Deliverer(Protocol):
         """The names of the hooks."""
         ...
 
-    def deliver(self, hook: str, event: str, alert: Alert, context: Context) -> None:
-        """Deliver an event, in the thread of its hook.
+    def deliver(self, hook: str, told: Sequence[Told]) -> None:
+        """Deliver an event, or several in one message, in the thread of their hook.
 
         Raises:
-            DeliveryError: it was not delivered.
+            DeliveryError: they were not delivered.
         """
+        ...
+
+    def is_read(self, hook: str) -> bool:
+        """Whether people read what is delivered, so that many events become one message."""
         ...
 
     def tries(self, hook: str) -> int:
@@ -76,11 +85,11 @@ class _Job(NamedTuple):
     alert: Alert
     name: str  # as in Alert.deliveries
     tries: int
-    context: Context
+    told: Told
 
 
 class _Done(NamedTuple):
-    job: _Job
+    jobs: Sequence[_Job]
     error: DeliveryError | None
     took: float
 
@@ -127,33 +136,48 @@ class _HookThread:
         self._done = done
         self._clock = clock
         self._wake = wake
-        self._jobs: queue.Queue[_Job | None] = queue.Queue()
-        self._waiting = 0  # deliveries whose results were not reaped yet
+        self._is_read = deliverer.is_read(hook)
+        self._added = list[_Job]()
+        self._begun = deque[float](maxlen=MOST_TOLD)  # when the last messages were
+        self._jobs: queue.Queue[Sequence[_Job] | None] = queue.Queue()
+        self._waiting = 0  # messages whose results were not reaped yet
         self._usual = _FIRST_GUESS
         self._free_at = 0.0
         threading.Thread(target=self._run, name=f"hook {hook}", daemon=True).start()
 
-    def add(self, job: _Job, now: float) -> float | None:
-        """Have something delivered.
+    def put_off(self, now: float) -> float | None:
+        """Until when one more delivery is put off, by the store's clock; None if it is not.
 
-        Args:
-            job: the delivery.
-            now: the time of the store's clock.
-
-        Returns:
-            None if it is delivered soon; else the time until which it is put off, in Unix seconds
-            of the store's clock. All that are put off get different times, so that each of them is
-            put off once.
+        What a slow hook puts off gets different times, so that each is put off once. What is too
+        much to read gets one time, so that it becomes one message.
         """
-        if self._waiting and self._waiting * self._usual > _LONGEST_QUEUE:
+        if self._is_read and not self._room(now):
+            return self._begun[0] + _MINUTE
+        ahead = self._waiting + (0 if self._is_read else len(self._added))
+        if ahead and ahead * self._usual > _LONGEST_QUEUE:
             self._free_at = max(self._free_at, now + _LONGEST_QUEUE) + self._usual
             return self._free_at
-        self._waiting += 1
-        self._jobs.put(job)
         return None
 
+    def add(self, job: _Job) -> None:
+        """Have something delivered by `begin`."""
+        self._added.append(job)
+
+    def _room(self, now: float) -> int:
+        """How many messages more this minute has."""
+        return MOST_TOLD - sum(now - _MINUTE < each <= now for each in self._begun)
+
+    def begin(self, now: float) -> None:
+        """Begin the deliveries that were added: in one message if they are too many to read."""
+        added, self._added = self._added, []
+        together = self._is_read and len(added) > self._room(now)
+        for jobs in [added] if together else [[job] for job in added]:
+            self._begun.append(now)
+            self._waiting += 1
+            self._jobs.put(jobs)
+
     def reaped(self, took: float) -> None:
-        """Note that a delivery has ended.
+        """Note that the delivery of a message has ended.
 
         Args:
             took: the seconds that it has taken.
@@ -166,18 +190,17 @@ class _HookThread:
         self._jobs.put(None)
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (jobs := self._jobs.get()) is not None:
             begun = self._clock.monotonic()
             error = None
             try:
-                event = job.name.partition("/")[0]
-                self._deliverer.deliver(self._hook, event, job.alert, job.context)
+                self._deliverer.deliver(self._hook, [job.told for job in jobs])
             except DeliveryError as failure:
                 error = failure
             except Exception as fault:  # noqa: BLE001  # a hook's fault must not end its thread
                 _log.exception("a fault in hook %s", self._hook)
                 error = DeliveryError(f"a fault: {brief(str(fault))}", retry=False)
-            self._done.put(_Done(job, error, self._clock.monotonic() - begun))
+            self._done.put(_Done(jobs, error, self._clock.monotonic() - begun))
             self._wake.set()
 
 
@@ -234,8 +257,8 @@ class Deliveries:
             now = tell_time()
             self._reap(now)
             for taken in self._taken.values() if takes else ():
-                self._begin(taken, now)
-            self._note()
+                self._add(taken, now)
+            self._begin(now)
         free = _MOST_TAKEN - len(self._taken)
         if not takes or free <= 0:
             return
@@ -247,15 +270,21 @@ class Deliveries:
                     known.alert = changed(alert, deliveries=known.alert.deliveries)
                 else:
                     taken = self._taken[_identity(alert)] = _Taken(alert)
-                    self._begin(taken, now)
-            self._note()
+                    self._add(taken, now)
+            self._begin(now)
 
     def close(self) -> None:
         """Let the threads end."""
         for thread in self._threads.values():
             thread.end()
 
-    def _begin(self, taken: _Taken, now: float) -> None:
+    def _begin(self, now: float) -> None:
+        """Have made what was added, and note what needs nothing more."""
+        for thread in self._threads.values():
+            thread.begin(now)
+        self._note()
+
+    def _add(self, taken: _Taken, now: float) -> None:
         """Have the deliveries of an alert made that are due and not going on."""
         for name in due_deliveries(taken.alert, now):
             if name in taken.going_on:
@@ -267,18 +296,19 @@ class Deliveries:
                 error = DeliveryError(f"hooks does not define {hook} on this host", retry=True)
                 taken.note(name, _result(seen.tries + 1, error, next_wait(seen.tries + 1), now))
                 continue
-            job = _Job(taken.alert, name, seen.tries, self._context(name, taken.alert))
-            put_off = self._thread(hook).add(job, now)
-            if put_off is None:
-                taken.going_on.add(name)
-            else:
+            thread = self._thread(hook)
+            if (put_off := thread.put_off(now)) is not None:
                 taken.note(name, changed(seen, next_try=_milliseconds(put_off)))
+                continue
+            taken.going_on.add(name)
+            told = self._told(name.partition("/")[0], taken.alert)
+            thread.add(_Job(taken.alert, name, seen.tries, told))
 
-    def _context(self, name: str, alert: Alert) -> Context:
+    def _told(self, event: str, alert: Alert) -> Told:
         try:
-            return self._context_of(name.partition("/")[0], alert)
+            return Told(event, alert, self._context_of(event, alert))
         except PschedError:  # what is wrong is told without it
-            return Context()
+            return Told(event, alert)
 
     def _thread(self, hook: str) -> _HookThread:
         if (thread := self._threads.get(hook)) is None:
@@ -289,17 +319,18 @@ class Deliveries:
 
     def _reap(self, now: float) -> None:
         while not self._done.empty():
-            job, error, took = self._done.get()
-            hook = job.name.partition("/")[2]
+            jobs, error, took = self._done.get()
+            hook = jobs[0].name.partition("/")[2]
             self._threads[hook].reaped(took)
-            taken = self._taken[_identity(job.alert)]
-            taken.going_on.remove(job.name)
-            tries, wait = job.tries + 1, None
-            if error is not None:
-                wait = next_wait(tries, self._deliverer.tries(hook)) if error.retry else None
-                again = "given up" if wait is None else f"tried again in {wait} s"
-                _log.error("hook %s: %s: %s", hook, error, again)
-            taken.note(job.name, _result(tries, error, wait, now))
+            for job in jobs:
+                taken = self._taken[_identity(job.alert)]
+                taken.going_on.remove(job.name)
+                tries, wait = job.tries + 1, None
+                if error is not None:
+                    wait = next_wait(tries, self._deliverer.tries(hook)) if error.retry else None
+                    again = "given up" if wait is None else f"tried again in {wait} s"
+                    _log.error("hook %s: %s: %s", hook, error, again)
+                taken.note(job.name, _result(tries, error, wait, now))
 
     def _note(self) -> None:
         """Store the deliveries of the alerts of which none is going on."""

@@ -1,10 +1,11 @@
 """Calls the hooks of the configuration about alerts."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace as changed
+from typing import Any
 
 from psched.config import Config
-from psched.config.monitoring.hooks import TaskHook
+from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, Webhook
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.hooks import hooks_of
 from psched.core.alerts.watching import light_rows
@@ -17,7 +18,7 @@ from psched.core.output.output import Output
 from psched.core.output.protocol import KeepsOutput, OutputSelection
 from psched.core.store_protocol import Store
 from psched.notify.hooks import Deliverers
-from psched.notify.notification import CLOSED, Context, Notification
+from psched.notify.notification import CLOSED, Context, Digest, Notification, Told
 from psched.triggers.zone import find_zone
 
 _OF_RUN = frozenset({Rule.LONGEST, Rule.UNUSUAL})
@@ -68,29 +69,35 @@ class HookCaller:
         """The largest number of tries of a delivery by a hook."""
         return self._deliverers[hook].tries
 
-    def deliver(self, hook: str, event: str, alert: Alert, context: Context) -> None:
-        """Deliver an event by a hook.
+    def is_read(self, hook: str) -> bool:
+        """Whether people read what a hook tells; see `Deliverer.is_read`."""
+        made = self._settings.hooks[hook]
+        return isinstance(made, MailHook) or (
+            isinstance(made, Webhook) and made.template in READ_TEMPLATES
+        )
 
-        Args:
-            hook: the name of the hook.
-            event: ``raised`` or ``closed``.
-            alert: the alert.
-            context: what else is known.
+    def deliver(self, hook: str, told: Sequence[Told]) -> None:
+        """Deliver an event by a hook, or several in one message.
 
         Raises:
-            DeliveryError: it was not delivered.
+            DeliveryError: they were not delivered.
         """
-        self._deliverers[hook].deliver(
-            Notification(
-                event=event,
-                alert=alert,
-                installation=self._settings.table,
-                host=self._host,
-                redaction=self._redaction,
-                context=context,
-                zone=self._zone,
-            )
+        common: dict[str, Any] = {
+            "installation": self._settings.table,
+            "host": self._host,
+            "redaction": self._redaction,
+            "zone": self._zone,
+        }
+        first, *others = (
+            Notification(event=event, alert=alert, context=context, **common)
+            for event, alert, context in told
         )
+        notification = first
+        if others:
+            notification = Digest(
+                event=first.event, alert=first.alert, members=[first, *others], **common
+            )
+        self._deliverers[hook].deliver(notification)
 
 
 def context_of(store: Store, event: str, alert: Alert) -> Context:

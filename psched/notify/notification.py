@@ -1,12 +1,13 @@
 """Notifications: what a hook tells."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.base.texts import brief, cut, storable, visible
 from psched.core.alerts.alert import Alert
@@ -43,6 +44,14 @@ class Context:
     next_run: int | None = None
     output: str = ""
     failed: str | None = None
+
+
+class Told(NamedTuple):
+    """An event that is told: ``raised`` or ``closed``, the alert, and what else is known."""
+
+    event: str
+    alert: Alert
+    context: Context = Context()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +109,16 @@ class Notification:
     @cached_property
     def title(self) -> str:
         """One line for people."""
+        test = "TEST: " if self.test else ""
+        return cut(f"psched: {test}{self.what}: {self.subject}", _LONGEST_TITLE)
+
+    @cached_property
+    def what(self) -> str:
+        """What has happened, in few words."""
         rule = _line(self.alert.rule).replace("_", " ")
-        if self.event == CLOSED:
-            what = f"recovered from {rule}"
-            if self.context.failed:
-                what = f"{rule}, ended without success"
-        else:
-            what = rule
-        return cut(f"psched: {'TEST: ' if self.test else ''}{what}: {self.subject}", _LONGEST_TITLE)
+        if self.event != CLOSED:
+            return rule
+        return f"{rule}, ended without success" if self.context.failed else f"recovered from {rule}"
 
     @cached_property
     def text(self) -> str:
@@ -187,6 +198,52 @@ class Notification:
         except (OverflowError, ValueError, OSError):
             return _time(instant, precision)
         return f"{local} ({self.zone.name})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest(Notification):
+    """Several events in one message for people. Its ``event`` and ``alert`` are those of the first.
+
+    Attributes:
+        members: a notification for each event.
+    """
+
+    members: Sequence[Notification]
+
+    @cached_property
+    def alert_id(self) -> str:
+        """The id of the message: another choice of events has another one."""
+        return sha256("\0".join(each.id for each in self.members).encode()).hexdigest()[:_ID_LENGTH]
+
+    @cached_property
+    def title(self) -> str:
+        """How much has happened: one line for people."""
+        numbers = Counter(each.what for each in self.members).most_common()
+        listed = ", ".join(f"{number} {what}" for what, number in numbers)
+        return cut(f"psched: {len(self.members)} events: {listed}", _LONGEST_TITLE)
+
+    @cached_property
+    def text(self) -> str:
+        """Why this is one message."""
+        return "There are too many to tell each in a message of its own."
+
+    @cached_property
+    def explain(self) -> str:
+        """The command that tells more."""
+        return "psched alerts --all"
+
+    @property
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Each event: what has happened, and why."""
+        for each in self.members:
+            yield f"{each.what}: {each.subject}", each.text
+        yield "installation", f"{self.installation} (told by {self.host})"
+        yield "to see more", self.explain
+
+    @cached_property
+    def output(self) -> str:
+        """Nothing: each output belongs to one event."""
+        return ""
 
 
 def _line(text: str, most: int = _LONGEST_TITLE) -> str:

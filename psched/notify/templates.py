@@ -91,7 +91,8 @@ def _teams(url: str, notification: Notification, _: str | None) -> Request:
             {
                 "type": "FactSet",
                 "facts": [
-                    {"title": name, "value": escaped(value)} for name, value in notification.facts
+                    {"title": escaped(name), "value": escaped(value)}
+                    for name, value in notification.facts
                 ],
             },
         ],

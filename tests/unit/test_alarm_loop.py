@@ -72,7 +72,11 @@ class Bench:
     def tries(self, _hook):
         return 12
 
-    def deliver(self, hook, event, alert, _context):
+    def is_read(self, _hook):
+        return False
+
+    def deliver(self, hook, told):
+        [(event, alert, _)] = told
         self.told.append((hook, event, alert.rule))
 
     def settle(self):

@@ -10,7 +10,7 @@ from psched.base.clock import SystemClock
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert, Delivery
 from psched.errors import StoreUnavailableError
-from psched.monitor.delivering import Deliveries, due_deliveries, next_try
+from psched.monitor.delivering import MOST_TOLD, Deliveries, due_deliveries, next_try
 from psched.monitor.outage import PATIENCE, Outage
 from psched.notify.delivery import DeliveryError
 from psched.testing import ManualClock
@@ -95,14 +95,22 @@ class Hooks:
         self.errors = {}
         self.gates = {}
         self.names = {"a", "b"}
+        self.read = set()
 
     def tries(self, _hook):
         return 12
 
-    def deliver(self, hook, event, alert, _context):
+    def is_read(self, hook):
+        return hook in self.read
+
+    def deliver(self, hook, told):
         if hook in self.gates:
             assert self.gates[hook].wait(HANG_TIMEOUT)
-        self.told.put((hook, event, alert.key))
+        if len(told) > 1:
+            self.told.put((hook, *((event, alert.key) for event, alert, _ in told)))
+        else:
+            [(event, alert, _)] = told
+            self.told.put((hook, event, alert.key))
         if hook in self.errors:
             raise self.errors[hook]
 
@@ -246,6 +254,64 @@ def test_many_alerts_are_put_off_once_each_until_a_slow_hook_is_free(hooks):
     hooks.gates.pop("a").set()
     run(deliveries, shelf, lambda: deliveries.is_idle)
     assert max(alert.fence for alert in shelf.alerts.values()) <= 2
+
+
+def shelf_of(*keys, **more):
+    return Shelf(*(changed(ALERT, key=key, on_raise=("a",), **more) for key in keys))
+
+
+def test_what_is_too_much_to_read_is_told_in_one_message(hooks):
+    hooks.read.add("a")
+    shelf = shelf_of(*(f"k{number}" for number in range(MOST_TOLD)))
+    deliveries = started(shelf, hooks)
+    run(deliveries, shelf, lambda: deliveries.is_idle and hooks.told.qsize() == MOST_TOLD)
+    assert {hooks.next() for _ in range(MOST_TOLD)} == {
+        ("a", "raised", f"k{number}") for number in range(MOST_TOLD)
+    }
+
+    # In the same minute, no message more is sent; after it, one.
+    later = shelf_of("late", "later", *(f"m{number}" for number in range(MOST_TOLD)))
+    shelf.alerts |= later.alerts
+    shelf.time += 59
+    deliveries.step(shelf.now)
+    assert deliveries.is_idle
+    assert {
+        each.next_try for each in shelf.alerts.values() if not each.deliveries["raised/a"].done
+    } == {160_000}
+    shelf.time += 1
+    run(deliveries, shelf, lambda: deliveries.is_idle and not hooks.told.empty())
+    hook, *events = hooks.next()
+    assert (hook, {*events}) == ("a", {("raised", key) for key in later.alerts})
+    assert hooks.told.empty()
+    assert all(each.deliveries["raised/a"].done for each in shelf.alerts.values())
+
+
+def test_a_message_that_fails_is_tried_again_as_one(hooks):
+    hooks.read.add("a")
+    hooks.errors["a"] = DeliveryError("status 500", retry=True)
+    shelf = shelf_of(*(f"k{number}" for number in range(MOST_TOLD + 1)))
+    deliveries = started(shelf, hooks)
+    run(deliveries, shelf, lambda: deliveries.is_idle and not hooks.told.empty())
+    assert len(hooks.next()) == 1 + len(shelf.alerts)
+    tried = Delivery(tries=1, next_try=160_000, problem="status 500")
+    assert all(each.deliveries["raised/a"] == tried for each in shelf.alerts.values())
+    hooks.errors.clear()
+    shelf.time += 60
+    run(deliveries, shelf, lambda: deliveries.is_idle and not hooks.told.empty())
+    assert len(hooks.next()) == 1 + len(shelf.alerts)
+    assert all(each.deliveries["raised/a"].done for each in shelf.alerts.values())
+
+
+def test_a_program_is_told_each_event(hooks):
+    shelf = shelf_of(*(f"k{number}" for number in range(2 * MOST_TOLD)))
+    deliveries = started(shelf, hooks)
+
+    def step():
+        deliveries.step(shelf.now)
+        shelf.time += 60
+        return hooks.told.qsize() == 2 * MOST_TOLD
+
+    wait_until(step, what="all events")
 
 
 def test_after_the_last_step_nothing_is_begun(hooks):

@@ -2,10 +2,11 @@ import json
 
 import pytest
 
+from psched.config.monitoring.hooks import READ_TEMPLATES
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.history.redaction import Redaction
 from psched.notify.delivery import next_wait
-from psched.notify.notification import Notification
+from psched.notify.notification import Digest, Notification
 from psched.notify.templates import render
 
 ALERT = Alert(
@@ -99,6 +100,28 @@ def test_the_id_differs_between_alerts_and_events_only():
         ids.add(other.id)
     assert len(ids) == 8
     assert closed().alert_id == told().alert_id
+
+
+def digest(*members, event="raised"):
+    return Digest(
+        event=event, alert=members[0].alert, installation="psched", host="web1", members=members
+    )
+
+
+def test_many_events_are_told_as_one_list():
+    mine = digest(told(), told(key="weekly<!channel>"), closed(key="hourly"))
+    assert mine.title == "psched: 3 events: 2 late, 1 recovered from late"
+    assert [*mine.facts][:3] == [
+        ("late: nightly", "has not started within 5 min"),
+        ("late: weekly<!channel>", "has not started within 5 min"),
+        ("recovered from late: hourly", "it runs"),
+    ]
+    assert mine.id == digest(*mine.members).id != digest(*mine.members[:2]).id
+    for template in READ_TEMPLATES:
+        body = json.dumps(render(template, "https://x.example/y", mine, None).body)
+        assert mine.title in body
+        # A text of Slack's message is plain, and has no markup.
+        assert template == "slack" or "<!channel>" not in body
 
 
 def test_a_test_says_so():

@@ -38,6 +38,9 @@ MOST_TRIES = 12
 TEMPLATES = ("json", "slack", "teams", "ntfy", "pagerduty")
 """The forms of a webhook's body."""
 
+READ_TEMPLATES = ("slack", "teams", "ntfy")
+"""The forms that people read."""
+
 ON_SETTINGS = ("on_failed", "on_late", "on_lost", "on_recovered")
 """The settings that name hooks."""
 
