@@ -14,6 +14,7 @@ from unicodedata import normalize
 
 from psched.base.errors import InvalidError
 from psched.base.stable_hash import stable_hash
+from psched.triggers.calendar_event import times_of
 
 _TRAP = (
     "as a day of the week, 5 is Friday here, Thursday in Quartz and AWS, Saturday in APScheduler"
@@ -31,18 +32,6 @@ _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "w": 604_800}  # in seconds
 _INTERVAL = re.compile(
     r"(\d{1,9}) ?([smhdw]|(?:sec(?:ond)?|min(?:ute)?|h(?:ou)?r|day|week)s?)(?![a-z])[ ,]*"
 )
-
-_CALENDAR_WORDS = {
-    "minutely": "* * * * *", "hourly": "0 * * * *", "daily": "0 0 * * *",
-    "weekly": "0 0 * * MON", "monthly": "0 0 1 * *", "quarterly": "0 0 1 1,4,7,10 *",
-    "semiannually": "0 0 1 1,7 *", "biannually": "0 0 1 1,7 *",
-    "yearly": "0 0 1 1 *", "annually": "0 0 1 1 *",
-}  # fmt: skip
-"""The names of times in systemd, and the lines that mean the same."""
-
-_WEEKDAYS = re.compile(r"[a-z]{3,9}(?:(?:\.\.|-|,)[a-z]{3,9})*,?", re.IGNORECASE)
-_DATE = re.compile(r"(?:\*-)?([\d*./,]+)([-~])([\d*./,]+)")
-_TIME = re.compile(r"([\d*./,]+):([\d*./,]+)(?::([\d*./,]+))?")
 
 _RANDOM = re.compile(r"(?<![A-Z])H(?:\((\d+)-(\d+)\))?(?:/([1-9]\d*))?(?![A-Z])|(\d*)~(\d*)")
 _RANGES = ((0, 59), (0, 23), (1, 28), (1, 12), (0, 6))
@@ -109,34 +98,14 @@ def _interval(text: str) -> Iterable[_Proposal]:
 
 
 def _calendar(text: str) -> Iterable[_Proposal]:
-    """A calendar expression of systemd, such as ``Mon..Fri *-*-* 08:00``."""
-    before = "is systemd's form of"
-    if line := _CALENDAR_WORDS.get(text.lower().replace("-", "").removeprefix("@")):
-        yield _Proposal(before, line)
+    """A calendar event of systemd, such as ``Mon..Fri *-*-* 08:00``."""
+    try:
+        cron, zone, delay = times_of(text.removeprefix("@"), "")
+    except InvalidError:
         return
-    words = text.split()
-    weekday, date, time = (
-        pattern.fullmatch(words.pop(0)) if words and pattern.fullmatch(words[0]) else None
-        for pattern in (_WEEKDAYS, _DATE, _TIME)
-    )
-    if len(words) > 1 or not (date or time or (weekday and not words)):
-        return
-    days = _LONG_NAME.sub(r"\1", weekday[0].strip(",").replace("..", "-")) if weekday else "*"
-    days = days.upper()
-    month, sign, day = date.groups() if date else ("*", "-", "*")
-    hour, minute, second = time.groups() if time else ("0", "0", None)
-    second, minute, hour, day, month = (
-        re.sub(r"\b0+(?=\d)", "", (each or "0").replace("..", "-"))
-        for each in (second, minute, hour, day, month)
-    )
-    if sign == "~" or "*" not in {day, days}:
-        # In systemd, both day fields must match. Only the following days can be written here.
-        weeks = {f"{n * 7 - 6}-{n * 7}": f"{days}#{n}" for n in (1, 2, 3, 4)}
-        last = {"1": ("L", "*")} if days == "*" else {"7/1": ("*", f"{days}L")}
-        day, days = last.get(day, ("", "")) if sign == "~" else ("*", weeks.get(day, ""))
-    line, after = _with_second(second, [minute, hour, day, month, days])
-    zone = f", with {words[0]} in the option or field timezone" if words else ""
-    yield _Proposal(before, line, after + zone)
+    after = f" with the delay {delay}s" if delay else ""
+    after += f", with {zone} in the option or field timezone" if zone else ""
+    yield _Proposal("is systemd's form of", cron, after)
 
 
 def _names(text: str) -> Iterable[_Proposal]:

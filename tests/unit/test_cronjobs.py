@@ -149,7 +149,7 @@ def test_several_documents_lists_and_json_are_read(form):
         ("0 0 */2 * 1", "0 0 1-31/2 * 1", "UTC"),
         ("0 0 1 * */2", "0 0 1 * 0-6/2", "UTC"),
         ("0 0 */2 * *", "0 0 */2 * *", "UTC"),
-        ("@every 1h30m", "@every 5400", "UTC"),
+        ("@every 1h30m", "@every 90m", "UTC"),
     ],
 )
 def test_a_schedule_is_read_as_kubernetes_reads_it(schedule, cron, zone):

@@ -12,9 +12,9 @@ from psched import config
 from psched.base.errors import ConfigError, InvalidError
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.contrib.timers.calendar import Times, merged, seconds_of, times_of
 from psched.contrib.timers.timers_to_schedules import convert
 from psched.contrib.timers.units import search_path, timers_in
+from psched.triggers.calendar_event import Times, merged, seconds_of, times_of
 from psched.triggers.trigger import parse
 
 CALENDAR = {

@@ -16,6 +16,7 @@ from psched.contrib.cronjobs.manifest import Fields
 from psched.contrib.crontab.crontab_to_schedules import KILL_TIMEOUT
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.core.declare import declare
+from psched.triggers.foreign import as_interval
 
 _KNOWN = {
     *("schedule", "timeZone", "startingDeadlineSeconds", "jobTemplate", "suspend=False"),
@@ -167,9 +168,8 @@ def _schedule(text: str) -> tuple[str | None, str]:
     zone = None
     if found := re.match(r"\s*(?:CRON_)?TZ=(\S*)\s+", text):
         zone, text = found[1], text[found.end() :]
-    if every := re.fullmatch(r"@every (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip()):
-        hours, minutes, seconds = (int(each or 0) for each in every.groups())
-        return zone, f"@every {hours * 3600 + minutes * 60 + seconds}"
+    if interval := as_interval(text.strip().removeprefix("@every ")):
+        return zone, f"@every {interval}"
     fields = text.replace("?", "*").split()
     if len(fields) == _FIELDS and not {"*", "*/1"} & {fields[2], fields[4]}:
         # If both are given, one of them is enough, also if it begins with * as in */2.

@@ -15,11 +15,11 @@ from typing import Any
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.contrib.crontab.crontab_to_schedules import KILL_TIMEOUT, CrontabContext
-from psched.contrib.timers.calendar import Times, merged, seconds_of, times_of
 from psched.contrib.timers.exec_line import Command, commands_of, data_of, split, unquoted
 from psched.contrib.timers.units import Unit, read_unit
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
+from psched.triggers.calendar_event import Times, merged, seconds_of, times_of
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
