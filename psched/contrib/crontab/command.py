@@ -145,28 +145,38 @@ class Delivery:
             click.echo(text, err=True)
         _show_edited(made, source)
 
-    def prunes(self, made: Imported, source: Path) -> bool:
-        """Whether the schedules of what is no longer there are deleted; see `_ask`."""
-        return self.prune or (not self.keep and not self.dry_run and _ask(made, source))
-
     def finish(
         self,
         document: Document,
+        made: Imported,
+        source: Path,
         settings: Config,
+        remarks: Sequence[str],
         scheduler: str,
         *,
-        prune: bool,
+        known: Iterable[Known],
+        objection: str,
         adopt: bool = False,
     ) -> None:
-        """Apply or write the schedules.
+        """Apply or write the schedules; exit with 1 if there are remarks.
 
         Args:
             document: the schedules.
+            made: how they differ from those of the last import.
+            source: the file or folder that they were imported from.
             settings: psched's settings.
+            remarks: what was not imported, or runs differently.
             scheduler: what has run them until now; it sets no time limit.
-            prune: whether to delete the other schedules with the document's label.
+            known: the schedules of the last import.
+            objection: why the schedules of what is no longer there cannot be deleted; may be empty.
             adopt: whether to take over schedules with other labels.
+
+        Raises:
+            AlreadyExistsError: they are to be deleted, but cannot be.
         """
+        prune = self.prune or (not self.keep and not self.dry_run and _ask(made, source))
+        if prune and objection:
+            raise AlreadyExistsError(objection)
         if self.at_once:
             with open_to_change(settings) as schedules:
                 apply_documents(
@@ -181,6 +191,13 @@ class Delivery:
         else:
             warn_of_all_steps([document])
             _write(document, self.output, scheduler, force=self.force)
+            if prune and made.gone:
+                click.echo("Apply the file with --prune, which deletes them", err=True)
+            kept = {each["key"] for each in made.declarations}
+            if any(each.label != document.label and each.key in kept for each in known):
+                click.echo("Apply the file with --adopt, which gives them the new label", err=True)
+        if remarks:
+            sys.exit(1)
 
     def finish_by_key(
         self,
@@ -191,20 +208,9 @@ class Delivery:
         remarks: Sequence[str],
         scheduler: str,
     ) -> None:
-        """Finish the import of schedules whose keys do not depend on their commands.
+        """Finish the import of schedules whose keys do not depend on their commands; see `finish`.
 
-        Exit with 1 if there are remarks.
-
-        Args:
-            document: the schedules.
-            source: the host or cluster, with which their keys begin.
-            path: the file or folder that they were imported from.
-            settings: psched's settings.
-            remarks: what was not imported, or runs differently.
-            scheduler: what has run them until now.
-
-        Raises:
-            AlreadyExistsError: pruning would delete schedules of another host or cluster.
+        The keys begin with ``source``, the name of the host or cluster.
         """
         label = document.label
 
@@ -220,14 +226,17 @@ class Delivery:
         gone = {key: old for key, old in former.items() if key not in lines}
         made = Imported(document.schedules, (), edited, added, gone)
         self.show(made, path, remarks, settings)
-        prune = self.prunes(made, path)
-        if prune:
-            _refuse_to_prune(label, [each.key for each in stored if each.source != source])
-        self.finish(document, settings, scheduler, prune=prune)
-        if not self.at_once:
-            _show_options_of_apply(made, known, label, prune=prune)
-        if remarks:
-            sys.exit(1)
+        others = [each.key for each in stored if each.source != source]
+        self.finish(
+            document,
+            made,
+            path,
+            settings,
+            remarks,
+            scheduler,
+            known=known,
+            objection=_foreign(label, others),
+        )
 
 
 @click.command("import-crontab")
@@ -344,39 +353,31 @@ def import_crontab(
         others = _in_database(_commands, settings, needed=delivery.at_once) or ()
         _refuse(origin, origin.twice(made.added.values(), others, adopt=adopt))
     orphans = [each.key for each in known if each.key in made.gone and each.label != origin.label]
-    prune = delivery.prunes(made, file)
-    if prune:
-        own = origin.own(stored or (), adopt=adopt)
-        labelled = [each.key for each in stored or () if each.label == origin.label]
-        _refuse_to_prune(origin.label, [key for key in labelled if key not in own])
-        _refuse_orphans(origin, orphans)
-    elif orphans:
+    own = origin.own(stored or (), adopt=adopt)
+    labelled = [each.key for each in stored or () if each.label == origin.label]
+    objection = _foreign(origin.label, [key for key in labelled if key not in own])
+    if orphans:
         text = f"{some(orphans)}: not taken over: the label is still {origin.former_label}"
         click.echo(one_line(text), err=True)
-    delivery.finish(document, settings, "cron", prune=prune, adopt=adopt)
-    if not delivery.at_once:
-        _show_options_of_apply(made, known, origin.label, prune=prune)
-    if remarks:
-        sys.exit(1)
-
-
-def _show_options_of_apply(
-    made: Imported, known: Iterable[Known], label: str | None, *, prune: bool
-) -> None:
-    """Name the options that apply needs for the file that was written."""
-    if prune and made.gone:
-        click.echo("Apply the file with --prune, which deletes them", err=True)
-    kept = {each["key"] for each in made.declarations}
-    if any(each.label != label and each.key in kept for each in known):
-        click.echo("Apply the file with --adopt, which gives them the new label", err=True)
+        objection = objection or (
+            f"--prune does not delete {some(orphans)}, because the label is still"
+            f" {origin.former_label}: delete them (psched delete), or keep them (--keep)"
+        )
+    delivery.finish(
+        document,
+        made,
+        file,
+        settings,
+        remarks,
+        "cron",
+        known=known,
+        objection=objection,
+        adopt=adopt,
+    )
 
 
 def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
-    """The user that runs psched's workers; see `ServiceUser.find`.
-
-    Raises:
-        ConfigError: this host has no such user, or it must be root.
-    """
+    """The user that runs psched's workers; must be root for --run-as."""
     found = ServiceUser.find(name)
     if run_as and found.number != 0:
         raise ConfigError(
@@ -414,11 +415,7 @@ def _ignored(file: Path, content: str, fatal: int | None, dialect: str) -> Itera
 
 
 def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
-    """The schedules in a file that an earlier import has written.
-
-    Raises:
-        ConfigError: there are mistakes in the file.
-    """
+    """The schedules in a file that an earlier import has written."""
     documents = Reader(settings, now=CLOCK.wall, track=track).read([path])
     return [
         Known(each["key"], document.label, line_of(each))
@@ -430,15 +427,9 @@ def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
 def _in_database(
     read: Callable[[ScheduleCollection], Iterable[Row]], settings: Config, *, needed: bool
 ) -> Sequence[Known] | None:
-    """Schedules in the database, sorted by key; None if the database cannot be read.
+    """The schedules that ``read`` finds in the database, without those that run once.
 
-    Args:
-        read: reads the rows of the schedules; those that run once are left out.
-        settings: psched's settings.
-        needed: whether it is an error if the database cannot be read. Otherwise a warning is shown.
-
-    Raises:
-        StoreError: the database is needed, but cannot be read.
+    None, after a warning, if the database cannot be read and is not ``needed``.
     """
     database = file_of(settings.url)
     if not needed and database is not None and not database.exists():
@@ -475,11 +466,7 @@ def _commands(schedules: ScheduleCollection) -> Iterator[Row]:
 
 
 def _refuse(origin: Origin, found: Iterable[Known]) -> None:
-    """Refuse to import beside schedules that may run the same lines.
-
-    Raises:
-        AlreadyExistsError: there are such schedules.
-    """
+    """Refuse to import beside schedules that may run the same lines."""
     if texts := [*origin.ways_out(found)]:
         raise AlreadyExistsError("\n".join(texts))
 
@@ -487,22 +474,14 @@ def _refuse(origin: Origin, found: Iterable[Known]) -> None:
 def _refuse_nameless(
     origin: Origin, context: CrontabContext, known: Iterable[Known], *, adopt: bool
 ) -> None:
-    """Refuse to import beside schedules of which nobody has said whether they are this crontab's.
-
-    Raises:
-        AlreadyExistsError: there are such schedules.
-    """
+    """Refuse to import beside schedules that may or may not be this crontab's."""
     if not adopt and not (context.former and origin.label == origin.usual_label):
         found = {each.key: each for each in known if origin.is_nameless(each)}
         _refuse(origin, found.values())
 
 
 def _refuse_unknown_host(made: Imported, file: Path, source: str | None) -> None:
-    """Refuse to edit schedules because of a copy of a folder cron.d, which any host may have.
-
-    Raises:
-        AlreadyExistsError: the file is such a copy, and lines differ from those of the last import.
-    """
+    """Refuse to edit schedules because of a copy of a folder cron.d, which any host may have."""
     folder = file.absolute().parent
     is_copy = folder.name == "cron.d" and folder != _SYSTEM.with_name("cron.d")
     if source is None and made.edited and is_copy:
@@ -512,30 +491,14 @@ def _refuse_unknown_host(made: Imported, file: Path, source: str | None) -> None
         )
 
 
-def _refuse_to_prune(label: str | None, others: Sequence[str]) -> None:
-    """Refuse to prune if the label has schedules of others, which this would delete.
-
-    Raises:
-        AlreadyExistsError: there are others.
-    """
-    if others:
-        raise AlreadyExistsError(
-            f"--prune would delete {some(others)}, too: the label {label} is not of this"
-            " import alone. Give this import a label of its own"
-        )
-
-
-def _refuse_orphans(origin: Origin, orphans: Sequence[str]) -> None:
-    """Refuse to prune if this does not delete all that have left the crontab.
-
-    Raises:
-        AlreadyExistsError: some of them do not have the label yet.
-    """
-    if orphans:
-        raise AlreadyExistsError(
-            f"--prune does not delete {some(orphans)}, because the label is still"
-            f" {origin.former_label}: delete them (psched delete), or keep them (--keep)"
-        )
+def _foreign(label: str | None, others: Sequence[str]) -> str:
+    """Why pruning would delete schedules of others; empty if the label has none of others."""
+    if not others:
+        return ""
+    return (
+        f"--prune would delete {some(others)}, too: the label {label} is not of this import alone."
+        " Give this import a label of its own"
+    )
 
 
 def _show_edited(made: Imported, file: Path) -> None:
@@ -550,10 +513,8 @@ def _show_edited(made: Imported, file: Path) -> None:
 def _ask(made: Imported, source: Path) -> bool:
     """Ask whether the schedules of what has left the source are deleted.
 
-    Nothing is asked if nothing is new, because then nothing former can be replaced.
-
-    Raises:
-        AlreadyExistsError: standard input is not a terminal, so nobody can be asked.
+    Nothing is asked if nothing is new, because then nothing former can be replaced. If standard
+    input is not a terminal, the import is refused, because nobody can be asked.
     """
     if not made.gone or not made.added:
         return False
@@ -581,11 +542,7 @@ def host_zone(link: Path = _LOCALTIME) -> str:
 
 
 def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | None]:
-    """Return whether the file is a system crontab; and its owner, None for a system crontab.
-
-    Raises:
-        UsageError: neither the options nor the path show whose crontab the file is.
-    """
+    """Return whether the file is a system crontab; and its owner, None for a system crontab."""
     if system or user:
         return system, user
     path = file.absolute()
