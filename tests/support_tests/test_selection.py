@@ -92,7 +92,9 @@ def collected(folder, *arguments):
     process = subprocess.run(
         [sys.executable, *options, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(support.__file__).parents[1])},
+        # Whoever runs this may want other options, such as -v.
+        env=os.environ
+        | {"PYTHONPATH": str(Path(support.__file__).parents[1]), "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -4,7 +4,8 @@
 local PAGE = 20
 
 -- The fates that count even if nothing ran.
-local DECISIONS = {finished = true, gave_up = true, cancelled = true, expired = true, quarantined = true}
+local DECISIONS = {finished = true, gave_up = true, cancelled = true, expired = true, quarantined = true,
+  stopped = true}
 
 -- A quote inside a JSON text is escaped, so only the field itself matches.
 local function is_end(element)
