@@ -75,7 +75,7 @@ def test_folders_give_their_tests_a_mark(tmp_path, mark, marked):
     (tmp_path / "pytest.ini").touch()  # names of files are relative to it
     for name in "stores", "contract", "e2e":
         folder = tmp_path / "tests" / name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"test_{name}.py").write_text(
             f"import pytest\n"
             f"REDIS = pytest.param('redis', marks=pytest.mark.redis)\n"
@@ -103,12 +103,14 @@ def collected(folder, *arguments):
     return set(re.findall(r"^\S+::\S+", process.stdout, re.MULTILINE))
 
 
-@pytest.mark.parametrize("changed", ["psched/stores/sql/store.py", "tests/stores/test_tls.py"])
+@pytest.mark.parametrize(
+    "changed", ["psched/core/model.py", "psched/stores/x.lua", "tests/stores/test_tls.py"]
+)
 def test_the_tests_of_the_stores_have_passed_until_something_of_the_stores_changes(
     tmp_path, monkeypatch, changed
 ):
-    for name in changed, "psched/core/model.py":
-        (tmp_path / name).parent.mkdir(parents=True)
+    for name in changed, "psched/core/policy.py":
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     record = tmp_path / "last-full-run"
     monkeypatch.setattr(selection, "ROOT", tmp_path)
@@ -118,7 +120,7 @@ def test_the_tests_of_the_stores_have_passed_until_something_of_the_stores_chang
 
     record.write_text(f"2026-01-01\nstores {selection.stores_checksum()}\n")
     assert have_passed()
-    (tmp_path / "psched/core/model.py").write_text("2")
+    (tmp_path / "psched/core/policy.py").write_text("2")
     assert have_passed()
     (tmp_path / changed).write_text("2")
     assert not have_passed()
