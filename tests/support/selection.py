@@ -40,7 +40,7 @@ TESTS_OF_STORES = ROOT / "tests/stores"
 _OF_FOLDERS = {"tests/stores": "stores", "tests/e2e": "twins", "tests/process": "twins"}
 
 RECORD = ROOT / ".ci/last-full-run"
-"""What `bin/test --all` has noted when it passed last; the last word is `stores_checksum`."""
+"""What of `bin/test --all` has passed; the last word is `stores_checksum` on the newest Python."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
