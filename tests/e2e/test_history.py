@@ -157,7 +157,7 @@ def test_times_attempts_exits_and_spans_are_readable(service, history, now):
         [f"{day} 14:00:00", "expired", "web1", "of 14:00"],
         [f"{day} 14:00:00", "skipped_catchup", "web1", "many skipped, from 00:00…"],
         [f"{day} 14:00:00", "coalesced", "web1", "12 skipped, 02:00 to 13:…"],
-        [f"{day} 13:00:00", "1", "finished", "finished", "1.0 h"],
+        [f"{day} 13:00:00", "1", "finished", "finished", "1.0 h", "of 14:00"],
         [
             *(f"{day} 13:59:58", "1", "finished", "finished", "1.5 s"),
             *("SIGKILL", "web2", "probably out of memory"),
@@ -329,7 +329,7 @@ def test_without_a_history_the_other_commands_work(service):
         database.execute("DELETE FROM psched_info WHERE name = 'history_version'")
     listed = service.psched("list")
     assert (listed.returncode, listed.stderr) == (0, "")
-    assert listed.stdout.split("\n")[0] == "KEY  STATUS   SCHEDULE  NEXT              REASON"
+    assert listed.stdout.split("\n")[0] == "KEY  STATUS   SCHEDULE  NEXT (UTC)        REASON"
     assert json.loads(service.psched("list", "--json").stdout)["last"] is None
     shown = service.psched("show", "k")
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -272,7 +272,7 @@ def test_when_nobody_asks_nothing_is_written(service, following):
     assert service.psched("logs", "s1").stdout == "first\na is open\nb is open\n"
 
 
-MARKS = "FROM psched WHERE status IN ('deleting'"
+MARKS = "FROM psched WHERE status IN ('"
 """In the question whether running tasks are to be stopped, which a worker asks at each poll."""
 
 

@@ -122,7 +122,7 @@ class TestRunningMaster:
         own = f"sqlite:///{service.folder}/.local/state/psched/psched.db"
         service.configure(url=own, create_table=True)
         service.start().wait_for_log("created table psched_info")
-        done = service.run(sys.executable, "-m", "psched", "add", "s1", "report", "@daily")
+        done = service.run(sys.executable, "-m", "psched", "add", "s1", "recorder", "@daily")
         assert (done.returncode, done.stderr) == (0, "")
 
 
