@@ -83,11 +83,13 @@ def test_no_fence_is_left_open():
 def parse(program, arguments):
     """Parse a command line with psched's real commands; raises click.UsageError."""
     if program == "psched-master":
-        master.make_context("psched-master", list(arguments))
+        master.make_context("psched-master", list(arguments)).close()
         return
     context = psched.make_context("psched", list(arguments))
     name, command, rest = psched.resolve_command(context, [*context._protected_args, *context.args])
-    command.make_context(name, rest, parent=context)
+    # An option such as --zone changes this process until its context is closed.
+    command.make_context(name, rest, parent=context).close()
+    context.close()
 
 
 def commands_in(block):
