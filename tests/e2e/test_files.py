@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import sys
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -242,13 +243,13 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
 
     text = (service.folder / "tab.yml").read_text()
     host = socket.gethostname()
-    assert text.startswith(f"label: crontab:{host}:~ann/tab\nschedules:\n  {host}:ann-tab.echo.")
+    assert text.startswith(f"label: crontab:{host}:~ann/tab\nschedules:\n  {host}:~ann-tab.echo.")
     applied = service.invoke("apply", made)
     assert (applied.exit_code, applied.stderr) == (0, "")
     directly = service.invoke("import-crontab", tab, *words, "--apply", "--dry-run")
     assert directly.stdout == f"label crontab:{host}:~ann/tab: 1 unchanged\n"
 
-    [key] = re.findall(rf"{host}:ann-tab\.echo\.\w+", text)
+    [key] = re.findall(rf"{host}:~ann-tab\.echo\.\w+", text)
     with service.schedules() as schedules:
         schedules[key].modify(next_time=1_767_243_600)  # 2026-01-01T05:00Z, which was missed
     master = service.start()
@@ -268,6 +269,8 @@ def test_two_versions_of_a_line_are_never_both_active_without_a_question(each_se
         "--user",
         "ann",
         "--any-user",
+        "--source",
+        "db1",
         "--apply",
     )
 
@@ -347,19 +350,49 @@ def test_hosts_do_not_change_each_others_schedules(service):
     assert commands(service) == first
 
 
-def test_copies_of_hosts_folders_do_not_change_each_others_schedules(service):
-    imported = importer(service, "--apply")
-    assert imported(A, path="hA/cron.d/copy").exit_code == 0
+@pytest.mark.parametrize(
+    ("path", "words", "user"),
+    [
+        ("cron.d/copy", (), "root "),
+        ("etc/crontab", ("--system",), "root "),
+        ("root", ("--user", "root"), ""),
+    ],
+)
+def test_copies_of_hosts_files_do_not_change_each_others_schedules(service, path, words, user):
+    imported = importer(service, "--apply", *words)
+    a, b = A.replace("root ", user), B.replace("root ", user)
+    assert imported(a, path=f"hA/{path}").exit_code == 0
     first = commands(service)
-    for other in (B, A.replace(" 3 ", " 5 "), "0 3 * * * root rsync --delete /usr c:/\n"):
-        refused = imported(other, path="hB/cron.d/copy")
+    other = f"0 3 * * * {user}rsync --delete /usr c:/\n"
+    for content in (b, a.replace(" 3 ", " 5 "), other, ""):
+        refused = imported(content, "--prune", path=f"hB/{path}")
         assert refused.exit_code == 1
-        assert "Error: " in refused.stderr
-    refused = imported(B, path="hB/cron.d/copy")
-    assert refused.stderr.endswith("may be of another host: name the host (--source)\n")
+        host = socket.gethostname()
+        told = f"another host: name its host, with --source {host} if it is this one\n"
+        assert refused.stderr.endswith(told)
     assert commands(service) == first
-    assert imported(B, "--source", "hB", path="hB/cron.d/copy").exit_code == 0
+    assert imported(b, "--source", "hB", path=f"hB/{path}").exit_code == 0
     assert first.items() < commands(service).items()
+    assert imported(a.replace(" 3 ", " 5 "), "--source", host, path=path).exit_code == 0
+
+
+def test_standard_input_is_of_any_host(service):
+    def imported(content):
+        psched = f"{sys.executable} -m psched -c {service.config} import-crontab - --user root"
+        words = f"{psched} --service-user root --apply"
+        return service.run("sh", "-c", f"echo '{content}' | {words}")
+
+    assert imported("0 3 * * * cp a b c").returncode == 0
+    refused = imported("0 3 * * * cp a b d")
+    assert "- may be a copy from any host" in refused.stderr
+    assert [*commands(service).values()] == ["cp a b c"]
+
+
+def test_a_user_and_a_system_file_of_one_name_share_a_label_and_nothing_else(service):
+    imported = importer(service, "--apply", "--source", "h1", "--label", "db")
+    imported("0 3 * * * root cp a b c\n", path="cron.d/root")
+    imported("0 4 * * * cp a b d\n", "--user", "root", path="root")
+    assert sorted(commands(service).values()) == ["cp a b c", "cp a b d"]
 
 
 def test_the_same_command_on_another_host_is_imported_only_if_the_user_says_so(service):
@@ -369,7 +402,9 @@ def test_the_same_command_on_another_host_is_imported_only_if_the_user_says_so(s
     refused = imported(B + A.replace("3", "5"), "--source", "hB")
     assert refused.exit_code == 1
     assert "(label crontab:hA:copy): the same command, imported from hA" in refused.stderr
-    assert "add --source hA; if this crontab runs beside them, add --also\n" in refused.stderr
+    assert (
+        "If hB had that name, add --source hA; if both are to run, add --also\n" in refused.stderr
+    )
     assert [*commands(service)] == [key, other]
 
     # The host has a new name.
@@ -421,61 +456,22 @@ def test_files_of_two_hosts_are_applied_and_pruned_on_their_own(service):
     assert "hB:copy.cp." in (service.folder / "b.yml").read_text()
 
 
-OLD = """\
-label: crontab:copy
-schedules:
-  copy.cp.6e4ded:
-    type: exec
-    cron: 0 3 * * *
-    data: {shell: true, command: cp -a /srv/a /b, env: {LOGNAME: root}}
-  copy.cp.51e6ce:
-    type: exec
-    cron: 0 4 * * *
-    data: {shell: true, command: cp -a /etc /b, env: {LOGNAME: root}}
-"""
-
-
-def test_schedules_of_an_import_that_named_no_host_are_taken_over_only_on_request(service):
-    service.write("old.yml", OLD)
-    service.invoke("apply", str(service.folder / "old.yml"))
-    keys = [*commands(service)]
+def test_a_schedule_that_names_no_host_and_runs_the_same_command_is_told(service):
+    with service.schedules() as schedules:
+        data = {"command": "cp -a /etc /b", "shell": True, "env": {"LOGNAME": "root"}}
+        schedules.add("backup", "exec", cron="@daily", data=data)
     imported = importer(service, "--apply")
-    edited = A.replace("/b", "/b/c")
-    for content in (A, B, edited):
-        for more in ((), ("--label", "crontab:copy"), ("--dry-run",)):
-            refused = imported(content, *more)
-            assert refused.exit_code == 1
-            assert "imported without the name of a host" in refused.stderr
-            assert "take them over with --adopt; if" in refused.stderr
-    assert [*commands(service)] == keys
-
-    # They are another host's.
-    assert "1 to add" in imported(B, "--source", "hB", "--also").stdout
-    assert "1 unchanged" in imported(B, "--source", "hB").stdout
-    removed = edited.splitlines(keepends=True)[0]
-    pruned = imported(removed, "--adopt", "--source", "hA", "--prune")
-    assert "--prune does not delete copy.cp.51e6ce, because the label is still" in pruned.stderr
-    # They are this host's: they keep their keys from now on.
-    assert "2 to change" in imported(edited, "--adopt", "--source", "hA").stdout
-    assert "2 unchanged" in imported(edited, "--source", "hA").stdout
-    assert {*keys} < {*commands(service)}
-    assert len(commands(service)) == 3
-
-
-def test_a_file_of_an_import_that_named_no_host_is_taken_over_only_on_request(service):
-    old = service.write("old.yml", OLD)
-    words = ("--source", "hA", "-o", str(old), "--force")
-    imported = importer(service, *words)
-    assert "take them over with --adopt" in imported(A).stderr
-    assert old.read_text() == OLD
-    assert "Apply the file with --adopt" in imported(A, "--adopt").stderr
-    assert "label: crontab:hA:copy\nschedules:\n  copy.cp.6e4ded:\n" in old.read_text()
-    assert imported(A).stderr == ""
+    refused = imported(A)
+    assert refused.exit_code == 1
+    told = "backup (no label): the same command. If one is enough, delete it (psched delete); if"
+    assert told in refused.stderr
+    assert "2 to add" in imported(A, "--also").stdout
 
 
 def test_a_file_that_is_written_again_keeps_the_keys_of_edited_lines(service):
     made = service.folder / "tab.yml"
     words = ("import-crontab", str(service.folder / "tab"), "--user", "ann", "--any-user")
+    words = (*words, "--source", "db1")
     service.write("tab", "@daily echo a\n")
     service.invoke(*words, "-o", str(made))
     text = made.read_text()
@@ -484,7 +480,7 @@ def test_a_file_that_is_written_again_keeps_the_keys_of_edited_lines(service):
 
     service.write("tab", "@daily echo b\n@weekly echo c\n")
     service.invoke(*words, "-o", str(made), "--force")
-    [key] = re.findall(r"\S+:ann-tab\.echo\.\w+", text)
+    [key] = re.findall(r"db1:~ann-tab\.echo\.\w+", text)
     again = made.read_text()
     assert re.search(rf"{key}:\n.*\n    cron: '@daily'(\n.*)+? echo b\n", again)
 
@@ -625,8 +621,18 @@ def test_a_timer_becomes_schedules_that_run_as_under_systemd(service):
     asked = service.invoke(*words, "--any-user", "--apply")
     assert "web1:job: no longer in " in asked.stderr
     service.invoke(*words, "--any-user", "--apply", "--prune")
-    with service.schedules() as schedules:
-        assert [each.key for each in schedules.list()] == ["web1:other"]
+    assert [*commands(service)] == ["web1:other"]
+    # The host has a new name, or both hosts run it.
+    renamed = ("import-timers", str(service.folder / "units"), "-t", "UTC", "--any-user", "--apply")
+    refused = service.invoke(*renamed, "--source", "web2")
+    assert (
+        "web1:other (label timers:web1:units): the same command, imported from web1. If web2"
+        in (refused.stderr)
+    )
+    assert [*commands(service)] == ["web1:other"]
+    service.invoke(*renamed, "--source", "web2", "--also")
+    assert [*commands(service)] == ["web1:other", "web2:other"]
+    assert "1 unchanged" in service.invoke(*renamed, "--source", "web2").stdout
 
 
 def test_cronjobs_of_two_clusters_never_meet(service):
@@ -637,14 +643,16 @@ def test_cronjobs_of_two_clusters_never_meet(service):
     path = str(service.write("jobs.json", json.dumps({"kind": "List", "items": [manifest] * 2})))
     assert service.invoke("import-cronjobs", path).exit_code == 2
     for cluster in "b", "a":
-        told = service.invoke("import-cronjobs", path, "--source", cluster, "--apply")
+        told = service.invoke("import-cronjobs", path, "--source", cluster, "--apply", "--also")
         assert told.exit_code == 1
         assert f"{cluster}:default.a: image has no effect" in told.stderr
         assert f"{cluster}:default.a: not imported: it is there twice" in told.stderr
     with service.schedules() as schedules:
         assert [each.key for each in schedules.list()] == ["a:default.a", "b:default.a"]
     # A label that clusters share is pruned by none of them.
-    shared = ("import-cronjobs", path, "--label", "ops", "--apply", "--source")
+    refused = service.invoke("import-cronjobs", path, "--source", "c", "--apply")
+    assert "a:default.a (label cronjobs:a:jobs.json): the same command, imported" in refused.stderr
+    shared = ("import-cronjobs", path, "--label", "ops", "--also", "--apply", "--source")
     service.invoke(*shared, "c")
     refused = service.invoke(*shared, "d", "--prune")
     assert "--prune would delete c:default.a, too: the label ops is not of " in refused.stderr

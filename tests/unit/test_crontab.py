@@ -805,9 +805,9 @@ class TestOrigin:
             ("php", None, "db1:php", "crontab:db1:php"),
             ("crontab", None, "db1:crontab", "crontab:db1:crontab"),
             ("-", None, "db1:crontab", "crontab:db1:crontab"),
-            ("ann", "ann", "db1:ann", "crontab:db1:~ann"),
-            ("-", "ann", "db1:ann", "crontab:db1:~ann"),
-            ("a b.tab", "ann", "db1:ann-a-b-tab", "crontab:db1:~ann/a b.tab"),
+            ("ann", "ann", "db1:~ann", "crontab:db1:~ann"),
+            ("-", "ann", "db1:~ann", "crontab:db1:~ann"),
+            ("a b.tab", "ann", "db1:~ann-a-b-tab", "crontab:db1:~ann/a b.tab"),
         ],
     )
     def test_host_user_and_file_are_part_of_label_and_key(self, file, owner, key_prefix, label):
@@ -821,38 +821,27 @@ class TestOrigin:
             for key in ("db1:php.a.1", "db1:php-x.a.1", "db2:php.a.1", "php.a.1")
         ]
         origin = Origin(source="db1", file="php", owner=None, given_label="ops")
-        assert [*origin.own(known, adopt=False)] == ["db1:php.a.1"]
-        assert [*origin.own(known, adopt=True)] == ["db1:php.a.1", "php.a.1"]
-        usual = Origin(source="db1", file="php", owner=None)
-        assert not usual.own(known, adopt=True)
-
-    def test_a_user_takes_over_no_schedules_of_another_user(self):
-        known = [
-            Known(name, "crontab:tab", Line("@daily", name, "a", "")) for name in ("ann", "bob")
-        ]
-        origin = Origin(source="db1", file="tab", owner="ann")
-        assert [*origin.own(known, adopt=True)] == ["ann"]
+        assert [each.key for each in known if origin.is_own(each)] == ["db1:php.a.1"]
 
     @pytest.mark.parametrize(
         ("key", "label", "way_out"),
         [
-            ("db2:php.a.1", "crontab:db2:php", "had that name, add --source db2; if"),
+            ("db2:php.a.1", "crontab:db2:php", "If db1 had that name, add --source db2; if"),
             ("db1:web.a.1", "crontab:db1:web", "(psched delete --label crontab:db1:web); if"),
             ("db1:php.a.1", "ops", "with another label: add --label ops"),
-            ("php.a.1", "crontab:php", "take them over with --adopt; if"),
-            ("tab.a.1", "crontab:tab", "take them over with --label crontab:tab --adopt; if"),
+            ("backup", "ops", "the same command. If one is enough, delete it (psched delete); if"),
         ],
     )
     def test_the_way_out_fits_the_schedule_that_runs_the_same_command(self, key, label, way_out):
         line = Line("@daily", "ann", "a", "")
         origin = Origin(source="db1", file="php", owner=None)
         later = line._replace(cron="@weekly")
-        [found] = origin.twice([later], [Known(key, label, line)], adopt=False)
+        [found] = origin.twice([later], [Known(key, label, line)])
         [text] = origin.ways_out([found] * 9)
         assert text.startswith(f"{key}, {key}, {key} and 6 more (label {label}): ")
         assert way_out in text
         for other in (line._replace(user="bob"), line._replace(stdin="x")):
-            assert not origin.twice([other], [Known(key, label, line)], adopt=False)
+            assert not origin.twice([other], [Known(key, label, line)])
 
 
 class TestCommands:

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from psched.contrib.crontab.crontab_to_schedules import (
     convert,
 )
 from psched.contrib.crontab.former_lines import line_of
-from psched.contrib.crontab.origin import Known, Origin, some
+from psched.contrib.crontab.origin import Known, Origin, Source, some
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.session import session_variables
 from psched.contrib.crontab.shell_command import slug
@@ -49,6 +49,8 @@ from psched.triggers.zone import find_zone, zone_names
 _LOCALTIME = Path("/etc/localtime")
 
 _SYSTEM = Path("/etc/crontab")
+_FOLDERS = (Path("/etc"), Path("/etc/cron.d"))
+_SPOOL = Path("/var/spool/cron")
 
 _NAMES = {"debian": r"[A-Za-z0-9_-]+", "cronie": r"[^.#].*(?<!~)(?<!\.rpmnew)(?<!\.rpm....)"}
 """Patterns of the names of files in cron.d that a cron reads."""
@@ -73,6 +75,7 @@ _DELIVERY_OPTIONS = (
     ),
     click.option("--prune", is_flag=True, help="Delete the schedules of what is no longer there."),
     click.option("--keep", is_flag=True, help="Keep the schedules of what is no longer there."),
+    click.option("--also", is_flag=True, help="Also import commands that others run already."),
     click.option("--dry-run", is_flag=True, help="With --apply: only show the plan."),
     click.option(
         "-o",
@@ -111,6 +114,7 @@ class Delivery:
     at_once: bool
     prune: bool
     keep: bool
+    also: bool
     dry_run: bool
     force: bool
     quiet: bool
@@ -130,11 +134,19 @@ class Delivery:
         """Read the settings."""
         return settings_to_write(location) if self.at_once else read_config(*location)
 
-    def known(self, stored: Iterable[Known] | None, settings: Config) -> Iterable[Known]:
-        """What an earlier import has made: in the file to be replaced, else what is stored."""
+    def known(self, label: str, settings: Config) -> tuple[Sequence[Known] | None, Sequence[Known]]:
+        """The stored schedules with a label, None if unknown; and what the last import has made.
+
+        The last import has made the schedules of the file to be replaced, else the stored ones.
+        """
+
+        def with_label(schedules: ScheduleCollection) -> Iterable[Row]:
+            return read_all(schedules, label, track=self.track)
+
+        stored = self._in_database(with_label, settings)
         if self.output is not None and self.output.exists() and self.force:
-            return _in_file(self.output, settings, self.track)
-        return stored or ()
+            return stored, _in_file(self.output, settings, self.track)
+        return stored, stored or ()
 
     def show(self, made: Imported, source: Path, remarks: Iterable[str], settings: Config) -> None:
         """Show what was not imported or runs differently, and what has changed."""
@@ -154,9 +166,8 @@ class Delivery:
         remarks: Sequence[str],
         scheduler: str,
         *,
-        known: Iterable[Known],
-        objection: str,
-        adopt: bool = False,
+        origin: Source,
+        stored: Sequence[Known] | None,
     ) -> None:
         """Apply or write the schedules; exit with 1 if there are remarks.
 
@@ -167,16 +178,23 @@ class Delivery:
             settings: psched's settings.
             remarks: what was not imported, or runs differently.
             scheduler: what has run them until now; it sets no time limit.
-            known: the schedules of the last import.
-            objection: why the schedules of what is no longer there cannot be deleted; may be empty.
-            adopt: whether to take over schedules with other labels.
+            origin: tells which schedules are of this import.
+            stored: the stored schedules with their label; None if they are not known.
 
         Raises:
-            AlreadyExistsError: they are to be deleted, but cannot be.
+            AlreadyExistsError: others run the same commands, or would be deleted.
         """
+        if made.added and stored is not None and not self.also:
+            others = self._in_database(_commands, settings) or ()
+            if texts := [*origin.ways_out(origin.twice(made.added.values(), others))]:
+                raise AlreadyExistsError("\n".join(texts))
         prune = self.prune or (not self.keep and not self.dry_run and _ask(made, source))
-        if prune and objection:
-            raise AlreadyExistsError(objection)
+        foreign = [each.key for each in stored or () if not origin.is_own(each)]
+        if prune and foreign:
+            raise AlreadyExistsError(
+                f"--prune would delete {some(foreign)}, too: the label {document.label} is not of"
+                " this import alone. Give this import a label of its own"
+            )
         if self.at_once:
             with open_to_change(settings) as schedules:
                 apply_documents(
@@ -185,7 +203,6 @@ class Delivery:
                     settings,
                     dry_run=self.dry_run,
                     prune=prune,
-                    adopt=adopt,
                     track=self.track,
                 )
         else:
@@ -193,9 +210,6 @@ class Delivery:
             _write(document, self.output, scheduler, force=self.force)
             if prune and made.gone:
                 click.echo("Apply the file with --prune, which deletes them", err=True)
-            kept = {each["key"] for each in made.declarations}
-            if any(each.label != document.label and each.key in kept for each in known):
-                click.echo("Apply the file with --adopt, which gives them the new label", err=True)
         if remarks:
             sys.exit(1)
 
@@ -212,31 +226,45 @@ class Delivery:
 
         The keys begin with ``source``, the name of the host or cluster.
         """
-        label = document.label
-
-        def with_label(schedules: ScheduleCollection) -> Iterable[Row]:
-            return read_all(schedules, label or "", track=self.track)
-
-        stored = _in_database(with_label, settings, needed=self.at_once) or ()
-        known = [each for each in self.known(stored, settings) if each.label == label]
-        former = {each.key: each.line for each in known if each.source == source}
+        origin = Source(source=source)
+        stored, known = self.known(document.label or "", settings)
+        own = [each for each in known if each.label == document.label and origin.is_own(each)]
+        former = {each.key: each.line for each in own}
         lines = {each["key"]: line_of(each) for each in document.schedules}
         edited = {k: (former[k], new) for k, new in lines.items() if former.get(k, new) != new}
         added = {key: line for key, line in lines.items() if key not in former}
         gone = {key: old for key, old in former.items() if key not in lines}
         made = Imported(document.schedules, (), edited, added, gone)
         self.show(made, path, remarks, settings)
-        others = [each.key for each in stored if each.source != source]
         self.finish(
-            document,
-            made,
-            path,
-            settings,
-            remarks,
-            scheduler,
-            known=known,
-            objection=_foreign(label, others),
+            document, made, path, settings, remarks, scheduler, origin=origin, stored=stored
         )
+
+    def _in_database(
+        self, read: Callable[[ScheduleCollection], Iterable[Row]], settings: Config
+    ) -> Sequence[Known] | None:
+        """The schedules that ``read`` finds in the database, without those that run once.
+
+        None, after a warning, if the database cannot be read and is not to be changed.
+        """
+        database = file_of(settings.url)
+        if not self.at_once and database is not None and not database.exists():
+            return ()
+        try:
+            with open_schedules(settings) as schedules:
+                rows = {row.key: row for row in read(schedules) if row.cron is not None}
+        except StoreError as error:
+            if self.at_once:
+                raise
+            if isinstance(error, MissingTableError):
+                return ()
+            text = "Warning: earlier imports are not known, because the database cannot be read"
+            click.echo(one_line(f"{text}: {error}"), err=True)
+            return None
+        return [
+            Known(key, annotation(row, "label"), line_of(fields_of(row, settings)))
+            for key, row in sorted(rows.items())
+        ]
 
 
 @click.command("import-crontab")
@@ -261,10 +289,6 @@ class Delivery:
     "--label",
     metavar="LABEL",
     help="Label of the schedules. Default: crontab:, the source, and the file or ~USER.",
-)
-@click.option("--also", is_flag=True, help="Also import commands that another crontab runs.")
-@click.option(
-    "--adopt", is_flag=True, help="Take over schedules whose import named no host (older psched)."
 )
 @click.option(
     "--dialect",
@@ -296,8 +320,6 @@ def import_crontab(
     system: bool,
     any_user: bool,
     run_as: bool,
-    also: bool,
-    adopt: bool,
     delivery: Delivery,
 ) -> None:
     """Convert a crontab to a file of schedules for apply.
@@ -323,10 +345,7 @@ def import_crontab(
     settings = delivery.settings(location)
     is_system, owner = _form(file, system=system, user=user)
     origin = Origin(source=source_of(source), file=file.name, owner=owner, given_label=label)
-    stored = _in_database(
-        partial(_with_labels, origin, delivery.track), settings, needed=delivery.at_once
-    )
-    known = delivery.known(stored, settings)
+    stored, known = delivery.known(origin.label, settings)
     context = CrontabContext(
         key_prefix=origin.key_prefix,
         timezone=timezone or host_zone(),
@@ -335,7 +354,7 @@ def import_crontab(
         owner=owner,
         home=home_of,
         run_as=_user if run_as else None,
-        former=origin.own(known, adopt=adopt),
+        former={each.key: each.line for each in known if origin.is_own(each)},
         session=session_variables(dialect),
     )
     find_zone(context.timezone)
@@ -347,33 +366,7 @@ def import_crontab(
     remarks += _ignored(file, content, crontab.fatal, dialect)
     delivery.show(made, file, remarks, settings)
     _refuse_unknown_host(made, file, source)
-    if not also:
-        _refuse_nameless(origin, context, [*known, *(stored or ())], adopt=adopt)
-    if made.added and stored is not None and not also:
-        others = _in_database(_commands, settings, needed=delivery.at_once) or ()
-        _refuse(origin, origin.twice(made.added.values(), others, adopt=adopt))
-    orphans = [each.key for each in known if each.key in made.gone and each.label != origin.label]
-    own = origin.own(stored or (), adopt=adopt)
-    labelled = [each.key for each in stored or () if each.label == origin.label]
-    objection = _foreign(origin.label, [key for key in labelled if key not in own])
-    if orphans:
-        text = f"{some(orphans)}: not taken over: the label is still {origin.former_label}"
-        click.echo(one_line(text), err=True)
-        objection = objection or (
-            f"--prune does not delete {some(orphans)}, because the label is still"
-            f" {origin.former_label}: delete them (psched delete), or keep them (--keep)"
-        )
-    delivery.finish(
-        document,
-        made,
-        file,
-        settings,
-        remarks,
-        "cron",
-        known=known,
-        objection=objection,
-        adopt=adopt,
-    )
+    delivery.finish(document, made, file, settings, remarks, "cron", origin=origin, stored=stored)
 
 
 def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
@@ -424,39 +417,6 @@ def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
     ]
 
 
-def _in_database(
-    read: Callable[[ScheduleCollection], Iterable[Row]], settings: Config, *, needed: bool
-) -> Sequence[Known] | None:
-    """The schedules that ``read`` finds in the database, without those that run once.
-
-    None, after a warning, if the database cannot be read and is not ``needed``.
-    """
-    database = file_of(settings.url)
-    if not needed and database is not None and not database.exists():
-        return ()
-    try:
-        with open_schedules(settings) as schedules:
-            rows = {row.key: row for row in read(schedules) if row.cron is not None}
-    except StoreError as error:
-        if needed:
-            raise
-        if isinstance(error, MissingTableError):
-            return ()
-        text = "Warning: earlier imports are not known, because the database cannot be read"
-        click.echo(one_line(f"{text}: {error}"), err=True)
-        return None
-    return [
-        Known(key, annotation(row, "label"), line_of(fields_of(row, settings)))
-        for key, row in sorted(rows.items())
-    ]
-
-
-def _with_labels(origin: Origin, track: Track, schedules: ScheduleCollection) -> Iterator[Row]:
-    """Read the schedules with the labels of a crontab, the present one and the former."""
-    for label in dict.fromkeys([origin.label, origin.former_label]):
-        yield from read_all(schedules, label, track=track)
-
-
 def _commands(schedules: ScheduleCollection) -> Iterator[Row]:
     """Read the schedules of type exec, twice because a listing can miss those that run."""
     for _ in range(2):
@@ -465,40 +425,16 @@ def _commands(schedules: ScheduleCollection) -> Iterator[Row]:
                 yield each.row
 
 
-def _refuse(origin: Origin, found: Iterable[Known]) -> None:
-    """Refuse to import beside schedules that may run the same lines."""
-    if texts := [*origin.ways_out(found)]:
-        raise AlreadyExistsError("\n".join(texts))
-
-
-def _refuse_nameless(
-    origin: Origin, context: CrontabContext, known: Iterable[Known], *, adopt: bool
-) -> None:
-    """Refuse to import beside schedules that may or may not be this crontab's."""
-    if not adopt and not (context.former and origin.label == origin.usual_label):
-        found = {each.key: each for each in known if origin.is_nameless(each)}
-        _refuse(origin, found.values())
-
-
 def _refuse_unknown_host(made: Imported, file: Path, source: str | None) -> None:
-    """Refuse to edit schedules because of a copy of a folder cron.d, which any host may have."""
+    """Refuse to change schedules because of a file that may be a copy of another host's."""
     folder = file.absolute().parent
-    is_copy = folder.name == "cron.d" and folder != _SYSTEM.with_name("cron.d")
-    if source is None and made.edited and is_copy:
+    is_in_place = folder in _FOLDERS or folder.is_relative_to(_SPOOL)
+    changed = [*made.edited, *made.gone]
+    if source is None and changed and (str(file) == "-" or not is_in_place):
         raise AlreadyExistsError(
-            f"{file} is not in /etc, so its host is not known, and {some([*made.edited])} may be"
-            " of another host: name the host (--source)"
+            f"{file} may be a copy from any host, and {some(changed)} may be of another host: name"
+            f" its host, with --source {source_of(None)} if it is this one"
         )
-
-
-def _foreign(label: str | None, others: Sequence[str]) -> str:
-    """Why pruning would delete schedules of others; empty if the label has none of others."""
-    if not others:
-        return ""
-    return (
-        f"--prune would delete {some(others)}, too: the label {label} is not of this import alone."
-        " Give this import a label of its own"
-    )
 
 
 def _show_edited(made: Imported, file: Path) -> None:
@@ -548,7 +484,7 @@ def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | No
     path = file.absolute()
     if path == _SYSTEM or path.parent.name == "cron.d":
         return True, None
-    if path.is_relative_to("/var/spool/cron"):
+    if path.is_relative_to(_SPOOL):
         return False, path.name
     raise click.UsageError(
         f"does a user precede each command of {file}? Use --system if so, else --user NAME"

@@ -1,14 +1,11 @@
-"""Tells which schedules of earlier imports belong to a crontab, and which to another one.
+"""Tells which imported schedules belong to a crontab, a host or a cluster, and which to others.
 
 A crontab belongs to a host, and a user's crontab to its user. So the label of the schedules and
 their keys begin with the host, as in ``crontab:db1:php`` and ``db1:php.sessionclean.14a992``.
-
-Earlier versions of psched named no host. Nothing tells whose those schedules are, so the user must
-say it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,14 +15,16 @@ from psched.contrib.crontab.shell_command import slug
 _SHOWN = 3
 """The number of keys that a message names."""
 
+_ALSO = "if both are to run, add --also"
+
 
 class Known(NamedTuple):
-    """A schedule that was made of a line of a crontab.
+    """A schedule that an importer may have made.
 
     Attributes:
         key: the schedule's key.
         label: the schedule's label; None if it has none.
-        line: the line.
+        line: the line of a crontab that it was made of, or could be.
     """
 
     key: str
@@ -34,13 +33,54 @@ class Known(NamedTuple):
 
     @property
     def source(self) -> str | None:
-        """The host of the crontab; None if an earlier version has imported the line."""
+        """The host or cluster that it was imported from; None if its key names none."""
         source, colon, _ = self.key.partition(":")
         return source if colon else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A host or a cluster. The keys of the schedules that are imported from it begin with its name.
+
+    Attributes:
+        source: the name.
+    """
+
+    source: str
+
+    def is_own(self, known: Known) -> bool:
+        """Whether a schedule was imported from here."""
+        return known.source == self.source
+
+    def twice(self, lines: Iterable[Line], stored: Iterable[Known]) -> Sequence[Known]:
+        """The schedules of others that run the same command as one of the lines."""
+        wanted = {_command_of(line) for line in lines}
+        return [
+            each for each in stored if _command_of(each.line) in wanted and not self.is_own(each)
+        ]
+
+    def ways_out(self, found: Iterable[Known]) -> Iterator[str]:
+        """Yield a text for each label of schedules that run the same commands.
+
+        The text says what the user can do about them.
+        """
+        by_label = defaultdict[tuple[str | None, str | None], list[Known]](list)
+        for each in found:
+            by_label[each.label, each.source].append(each)
+        for (label, source), listed in by_label.items():
+            whose = f"label {label}" if label is not None else "no label"
+            what = "the same command" + (f", imported from {source}" if source else "")
+            keys = some([each.key for each in listed])
+            yield f"{keys} ({whose}): {what}{self._way_out(listed[0])}"
+
+    def _way_out(self, known: Known) -> str:
+        if known.source is None:
+            return f". If one is enough, delete it (psched delete); {_ALSO}"
+        return f". If {self.source} had that name, add --source {known.source}; {_ALSO}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin(Source):
     """Where a crontab comes from.
 
     Attributes:
@@ -50,7 +90,6 @@ class Origin:
         given_label: the label that the user wants; None for the usual one.
     """
 
-    source: str
     file: str
     owner: str | None
     given_label: str | None = None
@@ -58,13 +97,14 @@ class Origin:
     @property
     def key_prefix(self) -> str:
         """The beginning of the keys; no other crontab has keys that begin so, and then a dot."""
-        return f"{self.source}:{slug('-'.join(self._names)).replace('.', '-')}"
+        home, names = self._names
+        return f"{self.source}:{home}{slug('-'.join(names)).replace('.', '-')}"
 
     @property
     def usual_label(self) -> str:
         """The label unless the user wants another one."""
-        home = "~" if self.owner is not None else ""
-        return f"crontab:{self.source}:{home}{'/'.join(self._names)}"
+        home, names = self._names
+        return f"crontab:{self.source}:{home}{'/'.join(names)}"
 
     @property
     def label(self) -> str:
@@ -72,80 +112,27 @@ class Origin:
         return self.given_label or self.usual_label
 
     @property
-    def former_label(self) -> str:
-        """The label that earlier versions of psched gave to the schedules."""
-        return self.given_label or f"crontab:{'crontab' if self.file == '-' else self.file}"
-
-    @property
-    def _names(self) -> Sequence[str]:
+    def _names(self) -> tuple[str, Sequence[str]]:
         if self.owner is None:
-            return ["crontab" if self.file == "-" else self.file]
-        return [self.owner] if self.file in {"-", self.owner} else [self.owner, self.file]
+            return "", ["crontab" if self.file == "-" else self.file]
+        return "~", [self.owner] if self.file in {"-", self.owner} else [self.owner, self.file]
 
-    def own(self, known: Iterable[Known], *, adopt: bool) -> Mapping[str, Line]:
-        """The lines of this crontab's schedules, by key.
+    def is_own(self, known: Known) -> bool:
+        """Whether a schedule was made of a line of this crontab."""
+        is_usual = self.label == self.usual_label
+        return known.label == self.label and (is_usual or self._has_its_key(known))
 
-        Args:
-            known: schedules.
-            adopt: whether the schedules of an earlier version, which name no host, are its own.
-        """
-        return {
-            each.key: each.line
-            for each in known
-            if (each.label == self.label and self._is_own(each))
-            or (adopt and self.is_nameless(each))
-        }
+    def _has_its_key(self, known: Known) -> bool:
+        return known.key.startswith(f"{self.key_prefix}.")
 
-    def _is_own(self, known: Known) -> bool:
-        return self.label == self.usual_label or known.key.startswith(f"{self.key_prefix}.")
-
-    def is_nameless(self, known: Known) -> bool:
-        """Whether an earlier version may have made a schedule of this crontab, or of another."""
+    def _way_out(self, known: Known) -> str:
+        if known.source != self.source:
+            return super()._way_out(known)
+        if self._has_its_key(known):
+            return f" with another label: add --label {known.label}"
         return (
-            known.source is None
-            and known.label == self.former_label
-            and known.line.user is not None
-            and self.owner in {None, known.line.user}
-        )
-
-    def twice(
-        self, lines: Iterable[Line], stored: Iterable[Known], *, adopt: bool
-    ) -> Sequence[Known]:
-        """The schedules of other crontabs that run the same command as one of the lines."""
-        wanted = {_command_of(line) for line in lines}
-        found = [each for each in stored if _command_of(each.line) in wanted]
-        own = self.own(found, adopt=adopt)
-        return [each for each in found if each.key not in own]
-
-    def ways_out(self, found: Iterable[Known]) -> Iterator[str]:
-        """Yield a text for each label of schedules that may be of this crontab.
-
-        The text says what the user can do about them.
-        """
-        by_label = defaultdict[tuple[str | None, str | None], list[Known]](list)
-        for each in found:
-            by_label[each.label, each.source].append(each)
-        for (label, source), listed in by_label.items():
-            whose = f"label {label}" if label is not None else "no label"
-            keys = some([each.key for each in listed])
-            yield f"{keys} ({whose}): {self._way_out(label, source, listed[0])}"
-
-    def _way_out(self, label: str | None, source: str | None, first: Known) -> str:
-        also = "if this crontab runs beside them, add --also"
-        named = "" if label in {None, self.former_label} else f" --label {label}"
-        if source is None:
-            return (
-                "imported without the name of a host. If they are of this crontab, take them over"
-                f" with{named} --adopt; {also}"
-            )
-        what = f"the same command, imported from {source}"
-        if source != self.source:
-            return f"{what}. If this host had that name, add --source {source}; {also}"
-        if first.key.startswith(f"{self.key_prefix}."):
-            return f"{what} with another label: add --label {label}"
-        return (
-            f"{what}. If its file had another name, delete them (psched delete --label {label});"
-            f" {also}"
+            f". If its file had another name, delete them (psched delete --label {known.label});"
+            f" {_ALSO}"
         )
 
 
