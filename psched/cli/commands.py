@@ -176,6 +176,7 @@ _SUBCOMMANDS = {
 
 _CHANGE = "psched edit KEY changes a schedule"
 _AFTER = "stands after the command, as in psched run"
+_CONFIG = "psched run has it; other commands read -c"
 _FORMER = {
     "--run": "psched run --script FILE.py runs a script",
     "--exec": "psched run --exec COMMAND runs a program",
@@ -192,7 +193,8 @@ _FORMER = {
     "--modify-delay": _CHANGE,
     "--modify-data": _CHANGE,
     "--simpledb": "psched has no store for SimpleDB; name a database with --url",
-    **dict.fromkeys(("-f", "--file", "--database", "--table", "--daemon", "--log"), _AFTER),
+    **dict.fromkeys(("--database", "--table"), _AFTER),
+    **dict.fromkeys(("-f", "--file", "--daemon", "--log"), _CONFIG),
 }
 """Options and commands of PerfectSched and PerfectQueue that psched has in another form."""
 

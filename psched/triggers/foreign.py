@@ -37,7 +37,11 @@ _RANDOM = re.compile(r"(?<![A-Z])H(?:\((\d+)-(\d+)\))?(?:/([1-9]\d*))?(?![A-Z])|
 _RANGES = ((0, 59), (0, 23), (1, 28), (1, 12), (0, 6))
 """The numbers for which ``H`` stands in the five fields in Jenkins."""
 
-_TIME_FIELD = re.compile(rf"(?:[\d*,/?#LW~-]|{'|'.join(_DAYS)})+", re.IGNORECASE)
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+TIME_FIELD = re.compile(
+    rf"(?=.*[\w*?~])(?:[\d*,/?#LW~-]|{'|'.join((*_DAYS, *_MONTHS))})+", re.IGNORECASE
+)
+"""Matches a word that looks like a field of a time."""
 
 
 class _Proposal(NamedTuple):
@@ -134,7 +138,7 @@ def _more_fields(text: str) -> Iterable[_Proposal]:
     """Seconds in front, a year or seconds at the end, or a command."""
     fields = text.split()
     is_name = text.startswith("@")
-    times = fields[:1] if is_name else [*takewhile(_TIME_FIELD.fullmatch, fields)]
+    times = fields[:1] if is_name else [*takewhile(TIME_FIELD.fullmatch, fields)]
     if len(times) < len(fields) and (is_name or len(times) == _FIELDS):
         yield _Proposal("the command is no part of the line; write", " ".join(times))
     elif times == fields and len(fields) in {6, 7}:

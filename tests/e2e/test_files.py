@@ -9,6 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from psched.contrib.crontab import command as crontab_command
+
+HOST = socket.gethostname()
+
 FILE = """\
 label: reports
 schedules:
@@ -242,14 +246,13 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     assert "tab:4: cron runs it as ann" in told.stderr
 
     text = (service.folder / "tab.yml").read_text()
-    host = socket.gethostname()
-    assert text.startswith(f"label: crontab:{host}:~ann/tab\nschedules:\n  {host}:~ann-tab.echo.")
+    assert text.startswith(f"label: crontab:{HOST}:~ann/tab\nschedules:\n  {HOST}:~ann-tab.echo.")
     applied = service.invoke("apply", made)
     assert (applied.exit_code, applied.stderr) == (0, "")
     directly = service.invoke("import-crontab", tab, *words, "--apply", "--dry-run")
-    assert directly.stdout == f"label crontab:{host}:~ann/tab: 1 unchanged\n"
+    assert directly.stdout == f"label crontab:{HOST}:~ann/tab: 1 unchanged\n"
 
-    [key] = re.findall(rf"{host}:~ann-tab\.echo\.\w+", text)
+    [key] = re.findall(rf"{HOST}:~ann-tab\.echo\.\w+", text)
     with service.schedules() as schedules:
         schedules[key].modify(next_time=1_767_243_600)  # 2026-01-01T05:00Z, which was missed
     master = service.start()
@@ -367,13 +370,12 @@ def test_copies_of_hosts_files_do_not_change_each_others_schedules(service, path
     for content in (b, a.replace(" 3 ", " 5 "), other, ""):
         refused = imported(content, "--prune", path=f"hB/{path}")
         assert refused.exit_code == 1
-        host = socket.gethostname()
-        told = f"another host: name its host, with --source {host} if it is this one\n"
+        told = f"another host: name its host, with --source {HOST} if it is this one\n"
         assert refused.stderr.endswith(told)
     assert commands(service) == first
     assert imported(b, "--source", "hB", path=f"hB/{path}").exit_code == 0
     assert first.items() < commands(service).items()
-    assert imported(a.replace(" 3 ", " 5 "), "--source", host, path=path).exit_code == 0
+    assert imported(a.replace(" 3 ", " 5 "), "--source", HOST, path=path).exit_code == 0
 
 
 def test_standard_input_is_of_any_host(service):
@@ -534,6 +536,8 @@ def test_lines_that_the_services_user_cannot_run_are_named_before_anything_is_wr
         ("tab", "@daily root true\n60 * * * * root true\n", (), "because of line 2"),
         ("tab", "MAILTO=\n@daily root true\n", (), "because of line 1"),
         ("tab", "@daily root true", (), "because of its last line"),
+        ("../tab", "@daily root true", ("--system",), "because of its last line"),
+        ("tab", "@daily root true\n@daily nobody-here true\n", ("--any-user",), "of line 2"),
     ],
 )
 def test_a_file_that_cron_ignores_is_imported_with_a_remark(service, name, content, words, why):
@@ -548,6 +552,18 @@ def test_a_file_that_cron_ignores_is_imported_with_a_remark(service, name, conte
     if "--dialect" not in words:
         told = service.invoke(*words, "--dialect", "busybox")
         assert "ignores the whole file" not in told.stderr
+
+
+def test_of_another_host_this_hosts_users_and_environment_are_not_assumed(service, monkeypatch):
+    monkeypatch.setattr(crontab_command, "session_variables", lambda _: {"LANG": "de_DE"})
+    tab = service.write("cron.d/tab", "@daily root true\n@daily nobody-here true\n")
+    words = ("import-crontab", str(tab), "--service-user", "root")
+    here, again = (service.invoke(*words, *more) for more in ((), ("--source", HOST)))
+    there = service.invoke(*words, "--source", "other")
+    assert here.stdout == again.stdout
+    for told, is_here in ((here, True), (there, False)):
+        assert ("ignores the whole file because of line 2" in told.stderr) == is_here
+        assert ("LANG: de_DE" in told.stdout) == is_here
 
 
 def test_the_dialect_decides_what_a_percent_sign_is(service):

@@ -707,6 +707,8 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
             ["--database", "sqlite:///x.db", "--push", "k", "1"],
             "--database: stands after the command",
         ),
+        (["list", "-f", "x.yml"], "-f: psched run has it; other commands read -c"),
+        (["list", "--daemon", "x"], "--daemon: psched run has it"),
         (["submit", "k", "t", "{}"], "psched push KEY TYPE DATA"),
         (["run", "--simpledb", "domain"], "psched has no store for SimpleDB"),
         (["run", "-e", "400"], "PerfectQueue's -e is --expire 400"),

@@ -54,7 +54,8 @@ def read(content, *, system=False, dialect="debian"):
 
 
 def imported(content, *, system=False, dialect="debian", settings=SETTINGS, **known):
-    return convert(read(content, system=system, dialect=dialect), context(**known), settings)
+    tab = read(content, system=system, dialect=dialect)
+    return convert(tab, context(dialect=dialect, **known), settings)
 
 
 def converted(content, **known):
@@ -165,6 +166,21 @@ class TestParsing:
         [remark] = read(line, dialect="cronie").remarks
         assert "runs backwards" in remark.text
 
+    @pytest.mark.parametrize("days", ["7", "5-7", "1,7"])
+    def test_busyboxs_cron_knows_no_day_7(self, days):
+        [remark] = read(f"0 3 * * {days} a", dialect="busybox").remarks
+        assert remark.text.endswith("7 is no day of the week in BusyBox's cron; write 0 for Sunday")
+        assert not read(f"0 7 7 7 {days} a").remarks
+
+    def test_cronies_option_in_front_of_a_command_is_left_out(self):
+        for line, system in (("@daily -n /bin/x -n", False), ("@daily ann -n /bin/x -n", True)):
+            tab = read(line, system=system, dialect="cronie")
+            assert [each.command for each in tab.entries] == ["/bin/x -n"]
+            assert [each.text.partition(" is left")[0] for each in tab.remarks] == [
+                "cronie's option -n"
+            ]
+            assert read(line, system=system).entries[0].command == "-n /bin/x -n"
+
     def test_busyboxs_cron_has_three_settings(self):
         tab = read("PATH=/bin\nHOME=/srv\n@daily a", dialect="busybox")
         assert [each.variables for each in tab.entries] == [{"PATH": "/bin"}]
@@ -209,9 +225,16 @@ class TestParsing:
             "curl -w '%{http_code}' x",
             "printf %s a",
             "git log --format=%H",
+            "gzip ${f%.gz}",
+            "stat -c %Y f",
+            "curl http://x/a%20b",
+            "dump > db-%d.sql",
+            "x --date-format %Y-%m-%d",
+            "mail ann%Ann,%%Bye",
+            "cat%",
         ],
     )
-    def test_a_percent_sign_that_nobody_meant_so_is_told(self, command):
+    def test_a_percent_sign_that_cron_does_not_leave_alone_is_told(self, command):
         for dialect in ("debian", "cronie"):
             [remark] = read(f"@daily {command}", dialect=dialect).remarks
             assert r"write \%, or give --dialect busybox" in remark.text
@@ -219,13 +242,6 @@ class TestParsing:
         assert not tab.remarks
         assert tab.entries[0].command == command
         assert not read("@daily " + command.replace("%", r"\%")).remarks
-
-    @pytest.mark.parametrize(
-        "command",
-        ["mail ann%Ann,%%Bye", "cat%", r"cat 'a\%b' \"c\"%x", "a 'b' # it's%c", "(a; b)%c"],
-    )
-    def test_a_percent_sign_that_separates_input_is_not_told(self, command):
-        assert not read(f"@daily {command}").remarks
 
     @pytest.mark.parametrize(
         ("command", "kept"),
@@ -284,21 +300,25 @@ class TestParsing:
         ("line", "setting", "rest"),
         [
             ("CRON_TZ=Europe/Berlin 0 3 * * * a", "CRON_TZ=Europe/Berlin", "0 3 * * * a"),
-            ("TZ = UTC */5 * 1-5 JAN MON a b", "", ""),
+            ("TZ = UTC */5 * 1-5 JAN MON a b", "TZ=UTC", "*/5 * 1-5 JAN MON a b"),
             ("MAILTO=ann  0 3 * * * a", "MAILTO=ann", "0 3 * * * a"),
+            ("TZ=UTC @daily a", "TZ=UTC", "@daily a"),
+            ("TZ=UTC @reboot a", "TZ=UTC", "@reboot a"),
+            ("TZ=UTC 0 3 * jan-mar mon-fri a", "TZ=UTC", "0 3 * jan-mar mon-fri a"),
+            ("TZ=UTC 0~30 3 L * FRI#2 a", "TZ=UTC", "0~30 3 L * FRI#2 a"),
         ],
     )
     def test_a_setting_and_a_line_in_one_are_told_and_the_next_lines_do_without(
         self, line, setting, rest
     ):
         tab = read(f"{line}\n0 4 * * * b")
-        if setting:
-            assert tab.remarks[0].line == 1
-            assert f"write {setting} on a line, and below it {rest!r}" in tab.remarks[0].text
-            assert [(each.command, each.variables) for each in tab.entries] == [("b", {})]
+        assert tab.remarks[0].line == 1
+        assert f"write {setting} on a line, and below it {rest!r}" in tab.remarks[0].text
+        assert [(each.command, each.variables) for each in tab.entries] == [("b", {})]
 
     @pytest.mark.parametrize(
-        "value", ["1 2 3", "'UTC 0 3 * * * a'", "a 1 2 3 4 5", "a b c d e f g"]
+        "value",
+        ["1 2 3", "'UTC 0 3 * * * a'", "a 1 2 3 4 5", "a b c d e f g", "a # 1 2 3 4 b", "a @b"],
     )
     def test_another_setting_is_one(self, value):
         tab = read(f"A={value}\n0 4 * * * b")
@@ -317,6 +337,7 @@ class TestParsing:
                 "0 mon * * * a",
                 "*/0 * * * * a",
             ),
+            *("@daily * a", "* * 5L * * a", "* * * * 1,monday a", "? * * * * a"),
         ],
     )
     def test_a_line_because_of_which_debians_cron_ignores_the_file_is_known(self, line):
@@ -334,6 +355,8 @@ class TestParsing:
                 "A=b c",
             ),
             *("0 0 31 2 * a", "0 0 12 * * ? a", "TZ=UTC 0 3 * * * a", "\t# x", "0 3 * * * a\r"),
+            *("0 3 * * FRI#2 a", "*/5/2 * * * * a", "1-5-7 * * * * a", "0 3 ** * * a"),
+            *(r"*\* * * * * a", "0 3 * * 1,FRI#2 a"),
         ],
     )
     def test_what_debians_cron_accepts_makes_it_ignore_nothing(self, line):
@@ -350,8 +373,11 @@ class TestParsing:
             ("H 3 * * * a", "H is a number that Jenkins chooses; choose one, as in '"),
             ("0~30 5 * * * a", "~ is a number that cronie chooses; choose one, as in '"),
             ("@Daily a", "; write '@daily'"),
-            ("@every 5m a", "; outside a crontab, psched has '@every 5m'"),
-            ("@every 1h30m a", "write '@every 90m'"),
+            ("@every 5m a", "; outside a crontab, psched has '@every 300'"),
+            ("@every 5 minutes /bin/x", "; outside a crontab, psched has '@every 300'"),
+            ("@EVERY 1h30m a", "; outside a crontab, psched has '@every 5400'"),
+            ("@every 7 a", "; outside a crontab, psched has '@every 7'"),
+            ("@every day a", "; '@every' takes whole seconds"),
         ],
     )
     def test_what_cron_does_not_know_is_refused_with_what_psched_has(self, line, told):
@@ -389,6 +415,8 @@ class TestParsing:
             ("* * 15W * * a", "'15W' is not a field"),
             ("* * * * 5#3 a", "'5#3' is not a field"),
             ("* * ? * * a", "'?' is not a field"),
+            ("@hourly * * * * * a", "a command cannot begin with *"),
+            ("0 5 * * * *.sh", "a command cannot begin with *"),
             ("A='b\"", "the quotes around the value of A do not match"),
             ('A="b" c', "the quotes around the value of A do not match"),
             ("hello there", "it is neither"),
@@ -401,6 +429,13 @@ class TestParsing:
         [remark] = tab.remarks
         assert remark.line == 2
         assert remark.text.startswith(f"not imported: {problem}")
+
+    def test_a_time_behind_the_user_is_noticed(self):
+        tab = read("@daily root * * * a", system=True)
+        assert [each.text for each in tab.remarks] == [
+            "not imported: a command cannot begin with *; is it a part of the time?"
+        ]
+        assert tab.fatal is None  # cron lets the shell replace the stars by names of files
 
     def test_the_wrong_form_is_noticed(self):
         [remark] = read("@daily /bin/x y", system=True).remarks
@@ -415,7 +450,7 @@ class TestConversion:
                 return None if program == "sync" else f"{program} is in none of the folders"
 
         homes = {**HOMES, "sync": "/bin"}
-        tab = "@daily root a\n@daily www-data b\n@daily eve c\n@daily sync /x\n@daily ann\n"
+        tab = "@daily root\ta\n@daily www-data b\n@daily eve c\n@daily sync /x\n@daily ann\n"
         for user in ("nobody", "ann"):
             told = converted(tab, user=Nobody(user, 7, frozenset()), home=homes.get)[1]
             assert [each.line for each in told if "is this a system crontab" in each.text] == [1, 2]
@@ -428,6 +463,19 @@ class TestConversion:
             "HOME": "/home/ann", "LOGNAME": "ann",
         }  # fmt: skip
 
+    @pytest.mark.parametrize(
+        ("dialect", "known"),
+        [
+            ("debian", {"PATH": "/usr/bin:/bin", "USER": "x"}),
+            ("cronie", {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "USER": "ann"}),
+            ("busybox", {"USER": "ann"}),
+        ],
+    )
+    def test_each_cron_sets_its_own_path_and_the_users_name(self, dialect, known):
+        [declared], _ = converted("USER=x\nLOGNAME=x\n@daily a", dialect=dialect)
+        always = {"SHELL": "/bin/sh", "HOME": "/home/ann", "LOGNAME": "ann"}
+        assert declared["data"]["env"] == {**always, **known}
+
     def test_a_command_runs_as_under_cron(self):
         [declared], remarks = converted("""\
             MAILTO=""
@@ -435,6 +483,7 @@ class TestConversion:
             # why
             5 0 * * * report --all%input
             """)
+        assert [each.text[:37] for each in remarks] == ["cron ends the command at the first %,"]
         assert declared == {
             "key": "tab.report.14a992",
             "type": "exec",
@@ -459,7 +508,6 @@ class TestConversion:
             "kill_timeout": 86400,
             "note": "why",
         }
-        assert not remarks
 
     def test_settings_of_the_crontab_win_but_for_the_users_name(self):
         [declared], _ = converted(

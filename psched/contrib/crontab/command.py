@@ -345,6 +345,7 @@ def import_crontab(
     settings = delivery.settings(location)
     is_system, owner = _form(file, system=system, user=user)
     origin = Origin(source=source_of(source), file=file.name, owner=owner, given_label=label)
+    is_here = origin.source == source_of(None)
     stored, known = delivery.known(origin.label, settings)
     context = CrontabContext(
         key_prefix=origin.key_prefix,
@@ -355,7 +356,8 @@ def import_crontab(
         home=home_of,
         run_as=_user if run_as else None,
         former={each.key: each.line for each in known if origin.is_own(each)},
-        session=session_variables(dialect),
+        session=session_variables(dialect) if is_here else {},
+        dialect=dialect,
     )
     find_zone(context.timezone)
     content = content_of(file)
@@ -363,7 +365,7 @@ def import_crontab(
     made = convert(crontab, context, settings)
     document = Document(origin.label, list(made.declarations))
     remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
-    remarks += _ignored(file, content, crontab.fatal, dialect)
+    remarks += _ignored(file, content, crontab, dialect, is_here=is_here)
     delivery.show(made, file, remarks, settings)
     _refuse_unknown_host(made, file, source)
     delivery.finish(document, made, file, settings, remarks, "cron", origin=origin, stored=stored)
@@ -393,16 +395,22 @@ def source_of(given: str | None) -> str:
     return given
 
 
-def _ignored(file: Path, content: str, fatal: int | None, dialect: str) -> Iterator[str]:
+def _ignored(
+    file: Path, content: str, crontab: parser.Crontab, dialect: str, *, is_here: bool
+) -> Iterator[str]:
     """Yield a text if it is known why the host's cron runs nothing of the file."""
     whose, why = "cronie" if dialect == "cronie" else "Debian's cron", None
-    is_in_folder = file.absolute().parent.name == "cron.d"
-    if is_in_folder and not re.fullmatch(_NAMES.get(dialect, ".*"), file.name):
+    fatal = [] if crontab.fatal is None else [crontab.fatal]
+    if is_here:  # the users of another host are not known
+        users = ((each.line, each.user) for each in crontab.entries)
+        fatal += [line for line, user in users if user is not None and home_of(user) is None]
+    in_folder = file.absolute().parent.name == "cron.d"
+    if in_folder and not re.fullmatch(_NAMES.get(dialect, ".*"), file.name):
         why = "the characters in its name"
-    elif dialect == "debian" and is_in_folder and content[-1:] not in {"", "\n"}:
+    elif dialect == "debian" and content[-1:] not in {"", "\n"}:
         why = "its last line, which does not end"
     elif dialect == "debian" and fatal:
-        why = f"line {fatal}"
+        why = f"line {min(fatal)}"
     if why is not None:
         yield f"{file}: {whose} ignores the whole file because of {why}: it ran none of this"
 

@@ -5,6 +5,7 @@ time limit; here the limit is a day, because a command that hangs would occupy a
 drops missed runs; psched runs the latest of them (``catchup: latest``).
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -16,15 +17,15 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.mail import mailing_of
-from psched.contrib.crontab.parser import NOT_IMPORTED, Crontab, Entry, Remark
+from psched.contrib.crontab.parser import DIALECTS, NOT_IMPORTED, Crontab, Entry, Remark
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
 
 _SHELL = "/bin/sh"
-_PATH = "/usr/bin:/bin"
-"""The value of ``PATH`` that cron sets by default."""
+_PATHS = {"debian": "/usr/bin:/bin", "cronie": "/usr/bin:/bin:/usr/sbin:/sbin"}
+"""The value of ``PATH`` that each cron sets by default; BusyBox's sets none."""
 
 _RUNUSER = "/sbin/runuser"
 """The program with which root runs commands as other users; this path exists on all systems that
@@ -38,7 +39,7 @@ _POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": KILL_TIMEOUT}
 _GUARDED = [0, 1]
 """The exit statuses that count as success for a command such as ``[ -x FILE ] && FILE``."""
 
-_NO_VARIABLES = {"CRON_TZ", "LOGNAME", *NOT_IMPORTED}
+_NO_VARIABLES = {"CRON_TZ", *NOT_IMPORTED}
 """The settings of a crontab that do not become variables of a command."""
 
 _HASH = 6
@@ -61,6 +62,7 @@ class CrontabContext:
             ``user`` runs all commands.
         former: the former lines of this crontab, by the keys of their schedules.
         session: the variables that cron's session has on this host; cron's own values win.
+        dialect: the cron that runs the commands; one of `psched.contrib.crontab.parser.DIALECTS`.
     """
 
     key_prefix: str
@@ -72,6 +74,12 @@ class CrontabContext:
     run_as: Callable[[str], ServiceUser | None] | None = None
     former: Mapping[str, Line] = field(default_factory=dict)
     session: Mapping[str, str] = field(default_factory=dict)
+    dialect: str = DIALECTS[0]
+
+    @property
+    def path(self) -> str:
+        """Where a command's program is searched, unless the crontab says it."""
+        return _PATHS.get(self.dialect, os.defpath)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +145,10 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
 
 def _user_in(entry: Entry, context: CrontabContext) -> str | None:
     """The first word of a command, if a user of this host and no program has this name."""
-    name, _, rest = entry.command.partition(" ")
+    name, *rest = entry.command.split(None, 1)
     if not rest or not re.fullmatch(r"[\w.@$-]+", name) or context.home(name) is None:
         return None
-    path = entry.variables.get("PATH", _PATH)
+    path = entry.variables.get("PATH", context.path)
     return name if context.user.why_not_run(name, path=path, cwd="/") else None
 
 
@@ -173,10 +181,11 @@ def _fields(
     """The fields of a command's schedule, and texts that say how psched runs it unlike cron."""
     odd = list[str]()
     home = context.home(user) if user is not None else None
-    own = {"HOME": home, "LOGNAME": user}
-    env = {n: v for n, v in context.session.items() if n not in _NO_VARIABLES}
-    env |= {"SHELL": _SHELL, "PATH": _PATH, **{n: v for n, v in own.items() if v is not None}}
-    env |= {n: v for n, v in entry.variables.items() if n not in _NO_VARIABLES}
+    names = ["LOGNAME"] if context.dialect == "debian" else ["LOGNAME", "USER"]
+    cron = {"SHELL": _SHELL, "PATH": _PATHS.get(context.dialect), "HOME": home}
+    env = {**context.session, **{name: value for name, value in cron.items() if value is not None}}
+    env |= {n: v for n, v in entry.variables.items() if n not in {*_NO_VARIABLES, *names}}
+    env |= dict.fromkeys(names, user) if user is not None else {}
     wrapper, runner = list[str](), context.user
     if user is not None and user != runner.name and context.run_as is not None:
         # runuser would set HOME as the system knows it, not as the crontab sets it.
@@ -196,7 +205,7 @@ def _fields(
         folder = None
     program = first_program(entry.command)
     if program is not None:
-        why = runner.why_not_run(program, path=env.get("PATH", _PATH), cwd=folder or "/")
+        why = runner.why_not_run(program, path=env.get("PATH", context.path), cwd=folder or "/")
         odd += [] if why is None else [why]
     guarded = is_guarded(entry.command)
     if guarded and wrapper:

@@ -15,12 +15,15 @@ the command because of it.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from psched.base.errors import InvalidError
-from psched.contrib.crontab.shell_syntax import in_foreground, unquoted
+from psched.contrib.crontab.shell_syntax import in_foreground
 from psched.triggers import trigger
+from psched.triggers.calendar_event import seconds_of
 from psched.triggers.cron import ALIASES
+from psched.triggers.foreign import TIME_FIELD
 
 DIALECTS = ("debian", "cronie", "busybox")
 
@@ -42,12 +45,6 @@ _NAMES = {
 _FIELDS = 5
 _LAST = (59, 23, 31, 12, 7)
 """The largest number of each field."""
-
-_TIME = re.compile(r"[*?\d][\d*?,/#LW~-]*|(?:(?:SUN|MON|TUE|WED|THU|FRI|SAT)[-,L]?)+(?:#\d)?")
-"""Matches a word that is a field of a time, and no command."""
-
-_FORMAT = re.compile(r"\bdate\s[^|;&]*\+[^|;&]*$|\bprintf\s+$|[=+]$")
-"""Matches the text before a ``%`` that is meant as a part of the command."""
 
 NOT_IMPORTED = frozenset({"RANDOM_DELAY", "START_HOURS_RANGE"})
 """The settings that have an effect in cron, but none in psched."""
@@ -155,7 +152,8 @@ def _read_setting(setting: re.Match[str], dialect: str) -> tuple[str, str]:
     value = setting["value"].strip(" \t")
     first, rest = _first_word(value)
     words = rest.split() if value[:1] not in {"'", '"'} else []
-    if len(words) > _FIELDS and all(map(_TIME.fullmatch, words[:_FIELDS])):
+    times = [] if rest.startswith("@") else words[:_FIELDS]
+    if len(words) > max(len(times), 1) and all(map(TIME_FIELD.fullmatch, times)):
         text = f"cron takes all of it as the value of {name}; write {name}={first} on a line"
         raise _BadLineError(f"{text}, and below it {rest!r}", is_fatal=False)
     if dialect == "busybox" and name not in {"SHELL", "PATH", "MAILTO"}:
@@ -193,14 +191,20 @@ def _entry(
             raise _BadLineError(
                 f"{user!r} is not a user's name; is this a user's crontab (--user)?"
             )
+    if rest.startswith("*"):
+        text = "a command cannot begin with *; is it a part of the time?"
+        raise _BadLineError(text, is_fatal=not system)
+    if dialect == "cronie" and (option := re.match(r"-n[ \t]+", rest)):
+        rest = rest[option.end() :]
+        odd.append("cronie's option -n is left out: psched mails failures only")
     written, stdin, is_cut = _split_input(rest, dialect)
     command, is_left = in_foreground(written)
     if not command.strip():
         raise _BadLineError("there is no command")
-    if is_cut and (unquoted(written)[1] or _FORMAT.search(written)):
+    if is_cut:
         odd.append(
-            r"cron ends the command at the first %; if it belongs to the command, write \%, or give"
-            " --dialect busybox if the cron that ran it leaves % alone"
+            "cron ends the command at the first %, and the rest is its input; if it belongs to the"
+            r" command, write \%, or give --dialect busybox if the cron that ran it leaves % alone"
         )
     if command != written:
         odd.append("the '&' at its end is left out, so that psched waits for the command")
@@ -225,12 +229,12 @@ def _split_time(line: str, system: bool, dialect: str) -> tuple[str, str]:  # no
         )
     if word.startswith("@"):
         if word not in ALIASES:
-            time = f"{word} {_first_word(rest)[0]}" if word.lower() == "@every" else word
+            time = _every(rest) if word.lower() == "@every" else word
             known = ", ".join(ALIASES)
             raise _BadLineError(f"{word} is unknown; cron has {known}; {_instead(time)}")
         return word, rest
     words = [word]
-    while len(words) < _FIELDS or _TIME.fullmatch(_first_word(rest)[0]):
+    while len(words) < _FIELDS or _is_time(_first_word(rest)[0]):
         word, rest = _first_word(rest)
         words.append(word)
     if not all(words):
@@ -251,19 +255,21 @@ def _split_time(line: str, system: bool, dialect: str) -> tuple[str, str]:  # no
 
 def _check_field(words: Sequence[str], place: int, dialect: str) -> None:
     """Refuse a field if crontab(5) does not describe it, or if psched interprets it unlike cron."""
-    text = words[place]
+    text, is_weekday = words[place], place == _FIELDS - 1
     for item in text.split(","):
-        match = _ITEM.fullmatch(item)
-        numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []
+        match = _ITEM.match(item)
+        numbers = [_number(w) for w in match.group("begin", "end") if w] if match else [None]
         reason = f"{text!r} is not a field as crontab(5) describes it"
         if match and match["step"] and len(numbers) == 1:
             raise _BadLineError(f"{reason}; write {numbers[0]}-{_LAST[place]}{match['step']}")
-        if match is None or None in numbers:
-            # Debian's cron ignores what follows a number or a star in an item.
-            is_fatal = re.match(r"\d+[#~]|\*\w", text) is None
-            raise _BadLineError(f"{reason}; {_instead(' '.join(words))}", is_fatal=is_fatal)
+        if match is None or match[0] != item or None in numbers:
+            # Debian's cron ignores what follows the part of the item that it understands.
+            text = f"{reason}; {_instead(' '.join(words))}"
+            raise _BadLineError(text, is_fatal=None in numbers)
+        if dialect == "busybox" and is_weekday and _LAST[place] in numbers:
+            raise _BadLineError("7 is no day of the week in BusyBox's cron; write 0 for Sunday")
         is_forward = numbers == sorted(numbers, key=lambda number: number or 0)
-        to_sunday = place == 4 and re.search(r"-(0|sun)$", item, re.IGNORECASE)  # noqa: PLR2004
+        to_sunday = is_weekday and re.search(r"-(0|sun)$", item, re.IGNORECASE)
         if not (is_forward or dialect == "busybox" or (to_sunday and dialect == "cronie")):
             raise _BadLineError(
                 f"the range {item} runs backwards, and so never matches in cron;"
@@ -274,6 +280,20 @@ def _check_field(words: Sequence[str], place: int, dialect: str) -> None:
         trigger.parse(" ".join(["*"] * place + [text] + ["*"] * (_FIELDS - 1 - place)), "UTC")
     except InvalidError as error:
         raise _BadLineError(str(error)) from None
+
+
+def _is_time(word: str) -> bool:
+    """Whether a word is a further field, and no program's name, which could be ``w`` or ``mon``."""
+    return word == word.upper() and TIME_FIELD.fullmatch(word) is not None
+
+
+def _every(text: str) -> str:
+    """The trigger for the interval at the beginning of a text, such as ``5 minutes``."""
+    words = text.lower().split()
+    for length in (2, 1):
+        with suppress(InvalidError):
+            return f"@every {seconds_of(' '.join(words[:length])) or 0:.12g}"
+    return f"@every {text}"
 
 
 def _instead(time: str) -> str:

@@ -3,6 +3,7 @@
 import os
 import pwd
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -41,15 +42,14 @@ class ServiceUser:
         Raises:
             ConfigError: this host has no such user.
         """
-        wanted = name or (UNIT_USER if _exists(UNIT_USER) else user_name())
-        try:
-            found = pwd.getpwnam(wanted)
-        except KeyError:
-            if name is None:  # the calling user has no name
-                return cls(wanted, os.geteuid(), frozenset([os.getegid(), *os.getgroups()]))
-            raise ConfigError(f"--service-user: this host has no user {name!r}") from None
-        groups = os.getgrouplist(found.pw_name, found.pw_gid)
-        return cls(found.pw_name, found.pw_uid, frozenset(groups))
+        for wanted in [UNIT_USER, user_name()] if name is None else [name]:
+            with suppress(KeyError):
+                found = pwd.getpwnam(wanted)
+                groups = os.getgrouplist(found.pw_name, found.pw_gid)
+                return cls(found.pw_name, found.pw_uid, frozenset(groups))
+        if name is None:  # the calling user has no name
+            return cls(user_name(), os.geteuid(), frozenset([os.getegid(), *os.getgroups()]))
+        raise ConfigError(f"--service-user: this host has no user {name!r}")
 
     def can_enter(self, folder: str) -> bool:
         """Whether this is a folder, and the user can make it the working folder of a program."""
@@ -111,11 +111,3 @@ def _mode(path: Path) -> int:
         raise
     except OSError:
         return 0
-
-
-def _exists(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True

@@ -10,8 +10,8 @@ _BACKGROUND = re.compile(r"(?<![&<>|])&(?![&>])(?!.*\bwait\b)", re.DOTALL)
 _IN_SHELL = re.compile(r"""\s-\w*c\s+(["'])(?:(?!\1).)*[^&<>|]&\s*\1""")
 
 
-def unquoted(command: str) -> tuple[str, bool]:
-    """Replace what is quoted by blanks; say whether a quote or a parenthesis is open at the end."""
+def _unquoted(command: str) -> str:
+    """Replace what is quoted by blanks."""
     bare, opened, is_escaped = "", list[str](), False
     for before, sign in pairwise(f" {command}"):
         end = opened[-1] if opened else ""
@@ -27,12 +27,12 @@ def unquoted(command: str) -> tuple[str, bool]:
         elif sign in _PAIRS and (end not in {"'", '"'} or (end == '"' and before + sign == "$(")):
             opened.append(_PAIRS[sign])
         bare += sign if _QUOTES.isdisjoint(opened) else " "
-    return bare, bool(opened)
+    return bare
 
 
 def in_foreground(command: str) -> tuple[str, bool]:
     """Remove a final ``&``; say whether a part still runs in the background at the end."""
-    bare, _ = unquoted(command)
+    bare = _unquoted(command)
     if last := re.search(r"(?<![&<>|])&\s*$", bare):
         command, bare = command[: last.start()].rstrip(), bare[: last.start()]
     return command, bool(_BACKGROUND.search(bare) or _IN_SHELL.search(command))
