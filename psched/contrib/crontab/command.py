@@ -148,15 +148,6 @@ class Delivery:
             return stored, _in_file(self.output, settings, self.track)
         return stored, stored or ()
 
-    def show(self, made: Imported, source: Path, remarks: Iterable[str], settings: Config) -> None:
-        """Show what was not imported or runs differently, and what has changed."""
-        for remark in remarks:
-            click.echo(one_line(remark), err=True)
-        if settings.allowed_programs is not True:
-            text = "Warning: exec_type refuses these schedules here: they need a shell"
-            click.echo(text, err=True)
-        _show_edited(made, source)
-
     def finish(
         self,
         document: Document,
@@ -168,8 +159,9 @@ class Delivery:
         *,
         origin: Source,
         stored: Sequence[Known] | None,
+        is_copy: bool = False,
     ) -> None:
-        """Apply or write the schedules; exit with 1 if there are remarks.
+        """Show what differs, then apply or write the schedules; exit with 1 if there are remarks.
 
         Args:
             document: the schedules.
@@ -180,14 +172,22 @@ class Delivery:
             scheduler: what has run them until now; it sets no time limit.
             origin: tells which schedules are of this import.
             stored: the stored schedules with their label; None if they are not known.
+            is_copy: whether the source can be of another host than the one that is assumed.
 
         Raises:
-            AlreadyExistsError: others run the same commands, or would be deleted.
+            AlreadyExistsError: others run the same commands, or would be changed or deleted.
         """
+        _show(made, source, remarks, settings)
+        changed = [*made.edited, *made.gone]
+        if is_copy and changed:
+            raise AlreadyExistsError(
+                f"{source} may be a copy from any host, and {some(changed)} may be of another host:"
+                f" name its host, with --source {origin.source} if it is this one"
+            )
         if made.added and stored is not None and not self.also:
             others = self._in_database(_commands, settings) or ()
-            if texts := [*origin.ways_out(origin.twice(made.added.values(), others))]:
-                raise AlreadyExistsError("\n".join(texts))
+            if twice := [*origin.ways_out(origin.twice(made.added.values(), others))]:
+                raise AlreadyExistsError("\n".join(twice))
         prune = self.prune or (not self.keep and not self.dry_run and _ask(made, source))
         foreign = [each.key for each in stored or () if not origin.is_own(each)]
         if prune and foreign:
@@ -235,7 +235,6 @@ class Delivery:
         added = {key: line for key, line in lines.items() if key not in former}
         gone = {key: old for key, old in former.items() if key not in lines}
         made = Imported(document.schedules, (), edited, added, gone)
-        self.show(made, path, remarks, settings)
         self.finish(
             document, made, path, settings, remarks, scheduler, origin=origin, stored=stored
         )
@@ -328,9 +327,10 @@ def import_crontab(
     folder cron.d are system crontabs; a file below /var/spool/cron is the crontab of the user that
     it is named after. FILE can be - for standard input.
 
-    A crontab belongs to its host: its schedules are never those of another host. If another host
-    runs one of the commands already, the command is refused. If that host is this one under an
-    earlier name, give that name as --source; if both run it, give --also.
+    A crontab belongs to its host: its schedules are never those of another host. Give --source if
+    FILE can be a copy. If another host runs one of the commands already, the command is refused. If
+    that host is this one under an earlier name, give that name as --source; if both are to run it,
+    give --also.
 
     If the crontab was imported before, the schedule of an edited line keeps its key, so that only
     the new version of the line runs. The former lines are those of the file that -o replaces, else
@@ -366,9 +366,17 @@ def import_crontab(
     document = Document(origin.label, list(made.declarations))
     remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
     remarks += _ignored(file, content, crontab, dialect, is_here=is_here)
-    delivery.show(made, file, remarks, settings)
-    _refuse_unknown_host(made, file, source)
-    delivery.finish(document, made, file, settings, remarks, "cron", origin=origin, stored=stored)
+    delivery.finish(
+        document,
+        made,
+        file,
+        settings,
+        remarks,
+        "cron",
+        origin=origin,
+        stored=stored,
+        is_copy=source is None and not _is_in_place(file),
+    )
 
 
 def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
@@ -433,24 +441,22 @@ def _commands(schedules: ScheduleCollection) -> Iterator[Row]:
                 yield each.row
 
 
-def _refuse_unknown_host(made: Imported, file: Path, source: str | None) -> None:
-    """Refuse to change schedules because of a file that may be a copy of another host's."""
+def _is_in_place(file: Path) -> bool:
+    """Whether a file is where this host's cron reads it, so that it is no copy from another."""
     folder = file.absolute().parent
-    is_in_place = folder in _FOLDERS or folder.is_relative_to(_SPOOL)
-    changed = [*made.edited, *made.gone]
-    if source is None and changed and (str(file) == "-" or not is_in_place):
-        raise AlreadyExistsError(
-            f"{file} may be a copy from any host, and {some(changed)} may be of another host: name"
-            f" its host, with --source {source_of(None)} if it is this one"
-        )
+    return str(file) != "-" and (folder in _FOLDERS or folder.is_relative_to(_SPOOL))
 
 
-def _show_edited(made: Imported, file: Path) -> None:
-    """Name the edited lines, and those that have left the crontab, on standard error."""
+def _show(made: Imported, source: Path, remarks: Iterable[str], settings: Config) -> None:
+    """Show on standard error what was not imported or runs differently, and what has changed."""
+    texts = [*remarks]
+    if settings.allowed_programs is not True:
+        texts.append("Warning: exec_type refuses these schedules here: they need a shell")
     for key, (old, new) in made.edited.items():
-        click.echo(one_line(f"{key}: edited: {old.shown} -> {new.shown}"), err=True)
+        texts.append(f"{key}: edited: {old.shown} -> {new.shown}")
     for key, old in made.gone.items():
-        text = f"{key}: not imported from {file} any more: {old.shown}"
+        texts.append(f"{key}: not imported from {source} any more: {old.shown}")
+    for text in texts:
         click.echo(one_line(text), err=True)
 
 

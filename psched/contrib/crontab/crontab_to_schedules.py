@@ -76,11 +76,6 @@ class CrontabContext:
     session: Mapping[str, str] = field(default_factory=dict)
     dialect: str = DIALECTS[0]
 
-    @property
-    def path(self) -> str:
-        """Where a command's program is searched, unless the crontab says it."""
-        return _PATHS.get(self.dialect, os.defpath)
-
 
 @dataclass(frozen=True, slots=True)
 class Imported:
@@ -148,7 +143,7 @@ def _user_in(entry: Entry, context: CrontabContext) -> str | None:
     name, *rest = entry.command.split(None, 1)
     if not rest or not re.fullmatch(r"[\w.@$-]+", name) or context.home(name) is None:
         return None
-    path = entry.variables.get("PATH", context.path)
+    path = entry.variables.get("PATH", _PATHS.get(context.dialect, os.defpath))
     return name if context.user.why_not_run(name, path=path, cwd="/") else None
 
 
@@ -205,7 +200,7 @@ def _fields(
         folder = None
     program = first_program(entry.command)
     if program is not None:
-        why = runner.why_not_run(program, path=env.get("PATH", context.path), cwd=folder or "/")
+        why = runner.why_not_run(program, path=env.get("PATH", os.defpath), cwd=folder or "/")
         odd += [] if why is None else [why]
     guarded = is_guarded(entry.command)
     if guarded and wrapper:

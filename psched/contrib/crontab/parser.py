@@ -14,7 +14,7 @@ the command because of it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -135,7 +135,8 @@ def parse(content: str, *, system: bool, dialect: str = "debian") -> Crontab:
                 is_fatal = not setting["value"].strip(" \t")
                 name, value = _read_setting(setting, dialect)
                 variables[name] = value
-                odd = _setting_remarks(name)
+                if name in NOT_IMPORTED:
+                    odd = [f"{name}: not imported: psched runs no command at a random time"]
             elif line:
                 entry, odd = _entry(number, line, variables, comment, system, dialect)
                 entries.append(entry)
@@ -163,12 +164,6 @@ def _read_setting(setting: re.Match[str], dialect: str) -> tuple[str, str]:
     if not _QUOTED.fullmatch(value):
         raise _BadLineError(f"the quotes around the value of {name} do not match")
     return name, value[1:-1]
-
-
-def _setting_remarks(name: str) -> Iterator[str]:
-    """Yield a remark if a setting has an effect in cron, but none in psched."""
-    if name in NOT_IMPORTED:
-        yield f"{name}: not imported: psched runs no command at a random time"
 
 
 def _entry(
