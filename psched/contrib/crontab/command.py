@@ -55,7 +55,7 @@ _SPOOL = Path("/var/spool/cron")
 _NAMES = {"debian": r"[A-Za-z0-9_-]+", "cronie": r"[^.#].*(?<!~)(?<!\.rpmnew)(?<!\.rpm....)"}
 """Patterns of the names of files in cron.d that a cron reads."""
 
-_TIME_LIMIT = "one day, after which psched stops the command; {} sets no limit"
+_TIME_LIMIT = "one day; 0 sets no limit"
 """The comment that the file has on the line of each ``kill_timeout``."""
 
 
@@ -155,7 +155,6 @@ class Delivery:
         source: Path,
         settings: Config,
         remarks: Sequence[str],
-        scheduler: str,
         *,
         origin: Source,
         stored: Sequence[Known] | None,
@@ -169,7 +168,6 @@ class Delivery:
             source: the file or folder that they were imported from.
             settings: psched's settings.
             remarks: what was not imported, or runs differently.
-            scheduler: what has run them until now; it sets no time limit.
             origin: tells which schedules are of this import.
             stored: the stored schedules with their label; None if they are not known.
             is_copy: whether the source can be of another host than the one that is assumed.
@@ -207,7 +205,7 @@ class Delivery:
                 )
         else:
             warn_of_all_steps([document])
-            _write(document, self.output, scheduler, force=self.force)
+            _write(document, self.output, force=self.force)
             if prune and made.gone:
                 click.echo("Apply the file with --prune, which deletes them", err=True)
         if remarks:
@@ -220,7 +218,7 @@ class Delivery:
         path: Path,
         settings: Config,
         remarks: Sequence[str],
-        scheduler: str,
+        _scheduler: str,
     ) -> None:
         """Finish the import of schedules whose keys do not depend on their commands; see `finish`.
 
@@ -235,9 +233,7 @@ class Delivery:
         added = {key: line for key, line in lines.items() if key not in former}
         gone = {key: old for key, old in former.items() if key not in lines}
         made = Imported(document.schedules, (), edited, added, gone)
-        self.finish(
-            document, made, path, settings, remarks, scheduler, origin=origin, stored=stored
-        )
+        self.finish(document, made, path, settings, remarks, origin=origin, stored=stored)
 
     def _in_database(
         self, read: Callable[[ScheduleCollection], Iterable[Row]], settings: Config
@@ -372,7 +368,6 @@ def import_crontab(
         file,
         settings,
         remarks,
-        "cron",
         origin=origin,
         stored=stored,
         is_copy=source is None and not _is_in_place(file),
@@ -521,16 +516,14 @@ def content_of(file: Path) -> str:
         raise ConfigError(f"{file}:{line}: not UTF-8 text") from None
 
 
-def _write(document: Document, output: Path | None, scheduler: str, *, force: bool) -> None:
+def _write(document: Document, output: Path | None, *, force: bool) -> None:
     by_key = {
         each["key"]: {name: value for name, value in each.items() if name != "key"}
         for each in document.schedules
     }
     # A line that is indented so is a field of a schedule; lines of its data are indented more.
     limit = re.compile(rf"^    kill_timeout: {KILL_TIMEOUT}$", re.MULTILINE)
-    content = limit.sub(
-        rf"\g<0>  # {_TIME_LIMIT.format(scheduler)}", to_yaml({document.label: by_key})
-    )
+    content = limit.sub(rf"\g<0>  # {_TIME_LIMIT}", to_yaml({document.label: by_key}))
     if output is None:
         click.echo(content, nl=False)
     else:
