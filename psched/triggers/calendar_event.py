@@ -29,17 +29,24 @@ _ENDINGS = ["DAY", "SDAY", "NESDAY", "RSDAY", "DAY", "URDAY", "DAY"]
 _WEEK = 7
 
 _DATE = re.compile(r"(?:(?P<year>[^-~]+)-)?(?P<month>[^-~]+)(?P<from>[-~])(?P<day>[^-~]+)")
-_ITEM = re.compile(r"(?P<begin>\d+)(?:\.\.(?P<end>\d+))?(?P<step>/\d+)?", re.ASCII)
+_ITEM = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?(?:/(0*[1-9]\d{0,8}))?", re.ASCII)
 
-_UNITS = {
+UNITS = {
+    **dict.fromkeys(["us", "usec"], 0.000_001),
     **dict.fromkeys(["ms", "msec"], 0.001),
     **dict.fromkeys(["", "s", "sec", "second"], 1),
     **dict.fromkeys(["m", "min", "minute"], 60),
     **dict.fromkeys(["h", "hr", "hour"], 3600),
     **dict.fromkeys(["d", "day"], 86_400),
     **dict.fromkeys(["w", "week"], 604_800),
+    **dict.fromkeys(["M", "month"], 2_629_800),
+    **dict.fromkeys(["y", "year"], 31_557_600),
 }
 """The length of each unit of a duration in seconds."""
+
+
+class NoLineError(InvalidError):
+    """A calendar event is valid, but no trigger of psched has exactly its times."""
 
 
 class Times(NamedTuple):
@@ -58,8 +65,9 @@ def times_of(text: str, timezone: str) -> Times:
         timezone: the zone of an event that names none.
 
     Raises:
-        InvalidError: it is not valid, or no trigger of psched has exactly these times. The error's
-            text says why, and what to write instead.
+        InvalidError: it is not valid.
+        NoLineError: no trigger of psched has exactly these times. The error's text says why, and
+            what to write instead.
     """
     words = text.split()
     if len(words) > 1 and (words[-1].upper() == "UTC" or words[-1] in zone_names()):
@@ -72,11 +80,12 @@ def times_of(text: str, timezone: str) -> Times:
     time = [*(words.pop(0) if words else "00:00").split(":"), "00"]
     match = _DATE.fullmatch(date)
     if text.startswith("@") or (match and (match["year"] or "*") != "*"):
-        raise _refusal(
-            "a year: cron lines have none; write * for the year, or for one run psched push --at"
+        raise NoLineError(
+            "",
+            "a year: cron lines have none; write * for the year, or for one run psched push --at",
         )
     if not text or words or match is None or len(time) not in (3, 4):
-        raise _refusal("it is no calendar event; systemd-analyze calendar explains them")
+        raise InvalidError("", "it is no calendar event; systemd-analyze calendar explains them")
     hours, minutes, seconds = map(_numbers, time, (0, 0, 0), (23, 59, 59))
     months = _field(_numbers(match["month"], 1, 12), 1, 12)
     if seconds is None or len(seconds) > 1:
@@ -116,27 +125,23 @@ def seconds_of(text: str) -> float | None:
     """
     if text == "infinity":
         return None
-    parts = re.findall(r"([\d.]+)\s*([a-z]*)\s*", text)
-    lengths = [_UNITS.get(unit) or _UNITS.get(unit.removesuffix("s")) for _, unit in parts]
-    if not re.fullmatch(r"(\d+(\.\d+)?\s*[a-z]*\s*)+", text, re.ASCII) or None in lengths:
-        raise _refusal(f"{text!r} is no duration; write one such as 1h 30min")
+    parts = re.findall(r"([\d.]+)\s*([a-zM]*)\s*", text)
+    lengths = [UNITS.get(unit) or UNITS.get(unit.removesuffix("s")) for _, unit in parts]
+    if not re.fullmatch(r"(\d+(\.\d+)?\s*[a-zM]*\s*)+", text, re.ASCII) or None in lengths:
+        raise InvalidError("", f"{text!r} is no duration; write one such as 1h 30min")
     return sum(
         float(number) * (each or 0) for (number, _), each in zip(parts, lengths, strict=True)
     )
 
 
-def _refusal(text: str) -> InvalidError:
-    return InvalidError("", text)
-
-
 def _weekdays(text: str) -> Sequence[int] | None:
     """The numbers of weekdays from 0, Monday; None if all are meant."""
     found = set[int]()
-    for item in filter(None, text.split(",")):
+    for item in text.removesuffix(",").split(","):
         begin, _, end = item.replace("..", "-").partition("-")
         first, last = _weekday(begin), _weekday(end or begin)
         if last < first:
-            raise _refusal(f"the weekdays {item} run backwards; write two ranges")
+            raise InvalidError("", f"the weekdays {item} run backwards; write two ranges")
         found.update(range(first, last + 1))
     return sorted(found) if len(found) < _WEEK else None
 
@@ -145,7 +150,7 @@ def _weekday(name: str) -> int:
     for number, short in enumerate(_WEEKDAYS):
         if name.upper() in (short, short + _ENDINGS[number]):
             return number
-    raise _refusal(f"{name!r} is no weekday, and no name such as daily")
+    raise InvalidError("", f"{name!r} is no weekday, and no name such as daily")
 
 
 def _numbers(text: str, low: int, high: int) -> Sequence[int] | None:
@@ -155,20 +160,26 @@ def _numbers(text: str, low: int, high: int) -> Sequence[int] | None:
     found = set[int]()
     for item in text.split(","):
         parts = _ITEM.fullmatch(item)
-        begin, step = (int(parts["begin"]), int((parts["step"] or "/1")[1:])) if parts else (0, 0)
-        last = int(parts["end"] or (high if parts["step"] else begin)) if parts else 0
-        if not step or not low <= begin <= last <= high:
-            raise _refusal(f"{item!r} is not in {low}..{high}, or no whole number, range or step")
-        found.update(range(begin, last + 1, step))
+        begin, end, step = parts.groups() if parts else ("-1", None, None)
+        is_open = step is not None and end is None
+        last = high if is_open else end or begin
+        values = range(int(begin), int(last) + 1, int(step or 1))
+        # systemd refuses a step that leads to no second value, as in 30/45.
+        if values.start < low or values.stop > high + 1 or len(values) < 1 + is_open:
+            raise InvalidError(
+                "", f"{item!r} is not in {low}..{high}, or no whole number, range or step"
+            )
+        found.update(values)
     return sorted(found)
 
 
 def _every(seconds: Sequence[int], *, is_any_time: bool) -> str:
     first, step = seconds[0], seconds[1] - seconds[0]
     if not is_any_time or 60 % step or [*seconds] != [*range(first % step, 60, step)]:
-        raise _refusal(
+        raise NoLineError(
+            "",
             "several seconds of a minute: cron lines have none; write one second, or a step of all"
-            " minutes, such as *:*:0/10"
+            " minutes, such as *:*:0/10",
         )
     return f"@every {step} +{first}" if first else f"@every {step}"
 
@@ -181,18 +192,20 @@ def _days(text: str, weekdays: Sequence[int] | None, *, is_from_end: bool) -> tu
             return "L", "*"
         if weekdays is not None and re.fullmatch(r"0?7/1", text):
             return "*", ",".join(f"{(day + 1) % _WEEK}L" for day in weekdays)
-        raise _refusal(
+        raise NoLineError(
+            "",
             "days from the end of a month: cron lines know the last day (~01), and the last of a"
-            " weekday (Fri *-*~07/1); write one of these, or days from the beginning"
+            " weekday (Fri *-*~07/1); write one of these, or days from the beginning",
         )
     day = _field(days, 1, 31)
     if days is None or weekdays is None or day.startswith("*"):
         return day, _field(weekdays, 0, 6, _WEEKDAYS)
     if days[0] % _WEEK == 1 and days == [*range(days[0], min(days[0] + _WEEK, 32))]:
         return "*", ",".join(f"{_WEEKDAYS[each]}#{days[0] // _WEEK + 1}" for each in weekdays)
-    raise _refusal(
+    raise NoLineError(
+        "",
         "a weekday and a day of the month: in a cron line one of them is enough; write weeks from"
-        " the 1st, 8th, 15th, 22nd or 29th (Mon *-*-01..07), or let the command test one of them"
+        " the 1st, 8th, 15th, 22nd or 29th (Mon *-*-01..07), or let the command test one of them",
     )
 
 
@@ -203,7 +216,8 @@ def _field(
     if numbers is None or len(numbers) == high - low + 1:
         return "*"
     first, last, step = numbers[0], numbers[-1], numbers[len(numbers) > 1] - numbers[0]
-    if step > 1 and [*numbers] == [*range(low, high + 1, step)]:
+    # A step of weekdays counts from Sunday.
+    if step > 1 and names is not _WEEKDAYS and [*numbers] == [*range(low, high + 1, step)]:
         return f"*/{step}"
     if step == 1 and last - first == len(numbers) - 1 > 1:
         return f"{names[first]}-{names[last]}"

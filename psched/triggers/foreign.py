@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from psched.base.errors import InvalidError
 from psched.base.stable_hash import stable_hash
-from psched.triggers.calendar_event import times_of
+from psched.triggers.calendar_event import UNITS, NoLineError, times_of
 
 _TRAP = (
     "as a day of the week, 5 is Friday here, Thursday in Quartz and AWS, Saturday in APScheduler"
@@ -28,7 +28,6 @@ _LONG_NAME = re.compile(r"\b([a-z]{3})[a-z]*", re.IGNORECASE)
 _DAY_NUMBER = re.compile(r"(?<![#/\d])\d+")
 
 _LONGEST = 366 * 86_400
-_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "w": 604_800}  # in seconds
 _INTERVAL = re.compile(
     r"(\d{1,9}) ?([smhdw]|(?:sec(?:ond)?|min(?:ute)?|h(?:ou)?r|day|week)s?)(?![a-z])[ ,]*"
 )
@@ -71,7 +70,11 @@ def explained(
         rest = f"write {line!r}" if inner is None else explained(inner, line, refusal).problem
         return InvalidError("cron", f"{told}; for the rest: {rest}")
     for form in (*_WHOLE, *_PARTS):
-        if proposals := [each for each in form(plain) if refusal(each.line) is None]:
+        try:
+            proposals = [each for each in form(plain) if refusal(each.line) is None]
+        except NoLineError as why:
+            return InvalidError("cron", f"as a calendar event of systemd, it has {why.problem}")
+        if proposals:
             texts = [] if form in _WHOLE else [error.problem]
             texts += [f"{before} {line!r}{after}" for before, line, after, _ in proposals]
             texts += [_TRAP] if any(each.is_numbered for each in proposals) else []
@@ -81,11 +84,11 @@ def explained(
 
 def as_interval(text: str) -> str | None:
     """Write an interval such as ``1h30m`` with one unit; None if it is none, or is not allowed."""
-    total = sum(int(number) * _UNITS[unit[0]] for number, unit in _INTERVAL.findall(text))
+    total = sum(int(number) * UNITS[unit[0]] for number, unit in _INTERVAL.findall(text))
     if _INTERVAL.sub("", text) or not 0 < total <= _LONGEST:
         return None
-    unit = next(unit for unit in ("d", "h", "m", "s") if total % _UNITS[unit] == 0)
-    return f"{total // _UNITS[unit]}{unit}"
+    unit = next(unit for unit in ("d", "h", "m", "s") if total % UNITS[unit] == 0)
+    return f"{total // UNITS[unit]}{unit}"
 
 
 def _aws(text: str) -> Iterable[_Proposal]:
@@ -102,9 +105,15 @@ def _interval(text: str) -> Iterable[_Proposal]:
 
 
 def _calendar(text: str) -> Iterable[_Proposal]:
-    """A calendar event of systemd, such as ``Mon..Fri *-*-* 08:00``."""
+    """A calendar event of systemd, such as ``Mon..Fri *-*-* 08:00``, also with its setting.
+
+    Raises:
+        NoLineError: no line has its times.
+    """
     try:
-        cron, zone, delay = times_of(text.removeprefix("@"), "")
+        cron, zone, delay = times_of(re.sub(r"^(OnCalendar ?= ?|@)", "", text), "")
+    except NoLineError:
+        raise
     except InvalidError:
         return
     after = f" with the delay {delay}s" if delay else ""

@@ -93,6 +93,8 @@ def times(line, count=3):
         ("Sat *-*-1..7 18:00", "0 18 * * SAT#1"),
         ("Mon *-*~07/1 10:00", "0 10 * * 1L"),
         ("*-*-* *:*:00/10", "@every 10"),
+        ("OnCalendar=daily", "0 0 * * *"),
+        ("OnCalendar = Mon *-*-* 03:00", "0 3 * * MON"),
         # names, blanks and quotation marks
         ("0 0 * * monday", "0 0 * * MON"),
         ("every 5 minutes", "@every 5m"),
@@ -206,6 +208,19 @@ def test_a_number_that_another_program_chooses_is_chosen(text, pattern):
 )
 def test_where_no_line_is_equal_none_is_named(text):
     assert not proposed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Fri *-*-13", "a weekday and a day of the month: in a cron line one of them is enough"),
+        ("2026-01-01 00:00", "a year: cron lines have none; write * for the year, or for one run"),
+        ("OnCalendar=*-*~03", "days from the end of a month: cron lines know the last day"),
+        ("TZ=UTC *:00:0/10", "several seconds of a minute: cron lines have none"),
+    ],
+)
+def test_why_a_calendar_event_has_no_line_is_told(text, told):
+    assert f"as a calendar event of systemd, it has {told}" in refusal(text)
 
 
 def test_fields_are_counted_in_plain_english():

@@ -52,6 +52,10 @@ CALENDAR = {
     "0/6:0": "0 */6 * * *",
     "*-*-01..31 00..23:00..59": "* * * * *",
     "10..12,11:00": "0 10-12 * * *",
+    "Mon,Sun": "0 0 * * MON,SUN",
+    "Mon,Wed,Fri,Sun,": "0 0 * * MON,WED,FRI,SUN",
+    "*:5..5/7": "5 * * * *",
+    "*:30/29": "30,59 * * * *",
 }
 """Calendar events, and the cron lines with the same times."""
 
@@ -76,6 +80,10 @@ REFUSED = {
     "*-13-1": "'13' is not in 1..12",
     "*-*-0": "'0' is not in 1..31",
     "*-*-31/0": "'31/0' is not in 1..31",
+    "*:0/60": "'0/60' is not in 0..59",
+    "*:59/5": "'59/5' is not in 0..59",
+    "*:30/30": "'30/30' is not in 0..59",
+    "Mon,,Tue 3:00": "'' is no weekday",
     "foo": "'foo' is no weekday, and no name such as daily",
     "*-*-* 03:00 Mars/Base": "it is no calendar event",
     "*-*-* 3": "it is no calendar event",
@@ -165,13 +173,16 @@ class TestCalendar:
             ("2 days", 172_800),
             ("1.5h", 5400),
             ("500ms", 0.5),
+            ("500000us", 0.5),
+            ("1month", 2_629_800),
+            ("1M 2years", 65_745_000),
             ("infinity", None),
         ],
     )
     def test_a_duration_is_read_in_seconds(self, text, seconds):
         assert seconds_of(text) == seconds
 
-    @pytest.mark.parametrize("text", ["", "soon", "1x", "1M", "-1", "1h x", "h"])
+    @pytest.mark.parametrize("text", ["", "soon", "1x", "1Y", "-1", "1h x", "h"])
     def test_what_is_no_duration_is_refused(self, text):
         with pytest.raises(InvalidError):
             seconds_of(text)
