@@ -158,7 +158,7 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
     owner = annotation(row, "label")
     if owner == label or adopt:
         return None
-    fix = "to take it over, adopt it (--adopt); else give one of the two another key"
+    fix = "to take it over, adopt it (psched apply --adopt); else give one of the two another key"
     return f"belongs to {_named(owner)}, and is declared for {_named(label)}; {fix}"
 
 

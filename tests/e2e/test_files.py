@@ -125,7 +125,8 @@ def test_two_labels_stay_apart(service):
     assert refused.stderr.splitlines() == [
         (
             "Error: nightly belongs to the label 'reports', and is declared for the label 'others';"
-            " to take it over, adopt it (--adopt); else give one of the two another key"
+            " to take it over, adopt it (psched apply --adopt); else give one of the two another"
+            " key"
         ),
         refused.stderr.splitlines()[0].removeprefix("Error: ").replace("nightly", "weekly"),
     ]
@@ -648,6 +649,37 @@ def test_a_timer_becomes_schedules_that_run_as_under_systemd(service):
     service.invoke(*renamed, "--source", "web2", "--also")
     assert [*commands(service)] == ["web1:other", "web2:other"]
     assert "1 unchanged" in service.invoke(*renamed, "--source", "web2").stdout
+
+
+def test_timers_of_two_users_and_of_two_folders_never_meet(service):
+    def kept(folder, *more):
+        service.write(f"{folder}/job.timer", "[Timer]\nOnCalendar=daily\n")
+        service.write(f"{folder}/job.service", "[Service]\nExecStart=/bin/echo 1\n")
+        words = ("--source", "h1", "--any-user", "--apply", *more)
+        told = service.invoke("import-timers", str(service.folder / folder), *words)
+        assert not re.search("edited|no longer|any more", told.stderr), told.stderr
+        with service.schedules() as schedules:
+            return [(each.key, each.label) for each in schedules.list()]
+
+    bob = ("h1:~bob/job", "timers:h1:~bob/user")
+    ann = ("h1:~ann/job", "timers:h1:~ann/.config/systemd/user")
+    system = ("h1:job", "timers:h1:etc/systemd/system")
+    assert kept("bob/systemd/user", "--user", "bob") == [bob]
+    assert kept("ann/.config/systemd/user", "--user", "ann") == [ann, bob]
+    assert kept("etc/systemd/system") == [system, ann, bob]
+    assert kept("usr/lib/systemd/system") == [system, ann, bob]
+
+
+def test_timers_that_run_the_same_are_told(service):
+    service.write("units/a.timer", "[Timer]\nOnCalendar=6:00\nOnCalendar=7:30\n")
+    service.write("units/b.timer", "[Timer]\nOnCalendar=6:00\nUnit=a.service\n")
+    service.write("units/a.service", "[Service]\nExecStart=/bin/echo 1\n")
+    units = str(service.folder / "units")
+    told = service.invoke("import-timers", units, "--source", "h1", "--service-user", "root")
+    assert told.stderr.splitlines() == [
+        f"{units}/{name}.timer:1: {key} runs the same as h1:a: a time that both have runs twice"
+        for name, key in [("a", "h1:a/2"), ("b", "h1:b")]
+    ]
 
 
 def test_cronjobs_of_two_clusters_never_meet(service):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 from datetime import datetime
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -13,7 +14,7 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.timers.timers_to_schedules import convert
-from psched.contrib.timers.units import search_path, timers_in
+from psched.contrib.timers.units import place_of, search_path, timers_in
 from psched.triggers.calendar_event import Times, merged, seconds_of, times_of
 from psched.triggers.trigger import parse
 
@@ -220,7 +221,7 @@ def units(tmp_path):
 
         def convert(self, name, folder=tmp_path, settings=SETTINGS, **known):
             usual = {
-                "key_prefix": "web1",
+                "key_prefix": "web1:",
                 "timezone": "Europe/Berlin",
                 "user": ROOT,
                 "any_user": False,
@@ -263,6 +264,7 @@ class TestUnits:
             "delay": 30,
             "catchup": "latest",
             "jitter": 5400,
+            "dst_policy": "debian",
             "data": {
                 "command": ["/usr/bin/backup", "--all", "a b", "A", "%", "*.gz"],
                 "env": {"PATH": PATH, "A": "b", "C": "d e", "F": "backup.service"},
@@ -286,12 +288,11 @@ class TestUnits:
         [declared], remarks = units.job("ExecStart=/bin/x", timer=lines)
         assert (declared["cron"], remarks) == ("0 6,18 * * *", [])
 
-        made, [remark] = units.job("ExecStart=/bin/x", timer=["OnCalendar=6:00", "OnCalendar=7:30"])
+        made, _ = units.job("ExecStart=/bin/x", timer=["OnCalendar=6:00", "OnCalendar=7:30"])
         assert [(each["key"], each["cron"]) for each in made] == [
             ("web1:job", "0 6 * * *"),
             ("web1:job/2", "30 7 * * *"),
         ]
-        assert remark == "job.timer:1: it becomes 2 schedules, whose runs can overlap"
 
     def test_an_interval_is_counted_from_1970(self, units):
         [declared], remarks = units.job(
@@ -299,11 +300,11 @@ class TestUnits:
         )
         assert (declared["cron"], declared["catchup"]) == ("@every 5400", "latest")
         assert remarks == [
-            "job.timer:2: OnBootSec=5min: has no effect in psched",
             (
                 "job.timer:3: OnUnitActiveSec=1h 30min: runs at whole multiples of 1h 30min since"
                 " 1970, and not that long after its last start"
             ),
+            "job.timer:2: OnBootSec=5min: has no effect in psched",
         ]
 
     def test_an_instance_of_a_template_needs_no_file_of_its_own(self, units):
@@ -336,17 +337,41 @@ class TestUnits:
         for name in ("on.timer", "off.timer", "t@.timer"):
             units.write(folder / name, "[Timer]", "OnCalendar=daily")
         assert [*timers_in(folder, search_path(folder))] == [
-            ("off.timer", True), ("on.timer", True), ("t@.timer", True)
+            ("off.timer", ""), ("on.timer", ""), ("t@.timer", "")
         ]  # fmt: skip
         for name in ("on.timer", "t@a.timer", "elsewhere.timer"):
             units.write(folder / "timers.target.wants" / name)
         assert [*timers_in(folder, search_path(folder))] == [
-            ("off.timer", False), ("on.timer", True), ("t@a.timer", True)
+            ("off.timer", "it is not enabled"), ("on.timer", ""), ("t@a.timer", "")
         ]  # fmt: skip
+
+    def test_a_timer_that_a_more_important_folder_has_too_is_imported_from_there(self, units):
+        folders = [units.folder / f"{each}/systemd/system" for each in ("etc", "usr/lib")]
+        for folder in folders:
+            units.write(folder / "a.timer", "[Timer]", "OnCalendar=daily")
+        [etc, usr] = [[*timers_in(folder, search_path(folder))] for folder in folders]
+        assert etc == [("a.timer", "")]
+        assert usr == [("a.timer", f"{folders[0] / 'a.timer'} takes its place")]
+
+    @pytest.mark.parametrize(
+        ("folder", "place"),
+        [
+            ("/etc/systemd/system", "etc/systemd/system"),
+            ("/mnt/a/usr/local/lib/systemd/user", "usr/local/lib/systemd/user"),
+            ("/home/ann/.config/systemd/user", ".config/systemd/user"),
+            ("/home/ann/.local/share/systemd/user", ".local/share/systemd/user"),
+            ("/srv/units", "units"),
+        ],
+    )
+    def test_each_of_systemds_folders_has_a_name_of_its_own(self, folder, place):
+        assert place_of(Path(folder)) == place
 
     def test_a_masked_timer_and_one_without_a_service_are_told(self, units):
         (units.folder / "a.timer").symlink_to("/dev/null")
         units.write("b.timer", "[Timer]", "OnCalendar=daily")
+        units.write("d.timer")
+        units.write("d.timer.d/a.conf", "[Timer]", "OnCalendar=daily")
+        assert units.convert("d.timer") == ([], ["d.timer:1: not imported: it is masked"])
         assert units.convert("a.timer") == ([], ["a.timer:1: not imported: it is masked"])
         _, [remark] = units.convert("b.timer")
         assert remark.startswith("b.timer:1: not imported: b.service is no service, is masked, or")
@@ -358,13 +383,13 @@ class TestUnits:
         [remark] = remarks
         assert made == []
         assert remark == (
-            "job.service:1: not imported: systemd runs it as ann, and psched as root; --any-user"
+            "job.service:3: not imported: systemd runs it as ann, and psched as root; --any-user"
             " imports such units, too"
         )
         assert "as a dynamic user," in units.job("ExecStart=/bin/x", "DynamicUser=yes")[1][0]
 
         [declared], [remark] = units.job("ExecStart=/bin/x", "User=ann", any_user=True)
-        assert remark == "job.service:1: systemd runs it as ann, and psched as root"
+        assert remark == "job.service:3: systemd runs it as ann, and psched as root"
         assert declared["note"] == "systemd ran it as ann"
         assert declared["data"]["env"]["HOME"] == "/home/ann"
         assert declared["data"]["cwd"] == "/"
@@ -373,11 +398,6 @@ class TestUnits:
         [declared], _ = units.job("ExecStart=%h/bin/x", owner="ann", any_user=True)
         assert declared["data"]["command"] == ["/home/ann/bin/x"]
         assert declared["data"]["cwd"] == "/home/ann"
-
-    def test_systemds_rule_for_clock_changes_is_debians_where_psched_is_set_to_another(self, units):
-        settings = SETTINGS.with_settings(dst_policy="wallclock")
-        [declared], _ = units.job("ExecStart=/bin/x", settings=settings)
-        assert declared["dst_policy"] == "debian"
 
     @pytest.mark.parametrize(
         ("lines", "out"),
@@ -421,8 +441,8 @@ class TestUnits:
             (["[Unit]", "Wants=a.target", "After=a.target b.target"], None),
             (["[Unit]", "After=db.service"], "job.service:4: After=db.service: has no effect"),
             (["[Unit]", "ConditionPathExists=/a"], "job.service:4: ConditionPathExists=/a: has no"),
-            (["EnvironmentFile=/a"], "job.service:3: /a is read by a shell, where quotes, $ and"),
-            (["WorkingDirectory=/secret"], "job.service:1: root cannot enter /secret"),
+            (["EnvironmentFile=/a"], "job.service:3: /a is read by a shell, where blanks,"),
+            (["WorkingDirectory=/secret"], "job.service:3: root cannot enter /secret"),
             (["ExecStartPre=/sbin/secret"], "job.service:3: root must not execute /sbin/secret"),
             (["ExecStartPre=@/bin/a b"], "job.service:3: the prefix @ has no effect"),
         ],
@@ -436,33 +456,45 @@ class TestUnits:
         ("service", "timer", "problem"),
         [
             ("Type=simple", "", "job.service:1: not imported: it has no ExecStart="),
-            ("Type=forking", "", "job.service:1: not imported: Type=forking: psched ends what"),
+            ("Type=forking", "", "job.service:2: not imported: Type=forking: psched ends what"),
             ("ExecStart=/bin/x 'a", "", "job.service:2: not imported: a quote or a backslash"),
             ("ExecStart=|/bin/x", "", "job.service:2: not imported: '|/bin/x' is no program"),
             ("ExecStart=/bin/x %H", "", "job.service:2: not imported: %H is not known here"),
             ("ExecStart=/bin/x\nEnvironment=A=%H", "", "job.service:3: not imported: %H is not"),
             ("ExecStart=/bin/x $A\nEnvironment=A='x'\\'y", "", "job.service:2: not imported: the"),
             ("ExecStart=/bin/x\nRuntimeMaxSec=x", "", "job.service:3: not imported: 'x' is no dur"),
-            ("", "OnCalendar=Fri *-*-13", "job.timer:2: not imported: a weekday and a day of"),
             (
-                "",
-                "OnBootSec=5min",
-                "job.timer:2: not imported: OnBootSec: psched runs nothing after",
+                "ExecStart=/bin/x",
+                "OnCalendar=Fri *-*-13",
+                "job.timer:2: not imported: a weekday and a day of",
             ),
-            ("", "OnUnitInactiveSec=5min", "job.timer:2: not imported: OnUnitInactiveSec: psched"),
-            ("", "Persistent=true", "job.timer:1: not imported: the timer has no time"),
+            ("User=%H", "", "job.service:2: not imported: %H is not known here"),
+            ("WorkingDirectory=%H", "", "job.service:2: not imported: %H is not known here"),
+            ("EnvironmentFile=%H", "", "job.service:2: not imported: %H is not known here"),
+            ("EnvironmentFile=-/etc/foo/*.env", "", "job.service:2: not imported: -/etc/foo/*.env"),
             (
+                "ExecStart=/bin/x\n[Unit]\nDescription=%H",
                 "",
-                "OnCalendar=*-2-30",
-                "job.timer:1: not imported: cron: day of month '30' does not",
+                "job.service:4: not imported: %H is not known here",
             ),
-            ("ExecStart=/bin/x", "OnUnitActiveSec=0.5", "job.timer:1: not imported: cron: "),
+            ("ExecStart=/bin/x", "Unit=%H.service", "job.timer:2: not imported: %H is not known"),
+            ("ExecStart=/bin/x", "Unit=b.service", "job.timer:2: not imported: b.service is no"),
+            ("ExecStart=/bin/x", "OnBootSec=5min", "job.timer:2: not imported: it has no time"),
+            ("ExecStart=/bin/x", "OnUnitInactiveSec=1", "job.timer:2: not imported: it has no"),
+            ("ExecStart=/bin/x", "Persistent=true", "job.timer:1: not imported: it has no time"),
+            ("ExecStart=/bin/x", "", "job.timer:1: not imported: it has no time"),
+            ("ExecStart=/bin/x", "OnCalendar=*-2-30", "job.timer:2: not imported: cron: day of"),
+            ("ExecStart=/bin/x", "OnUnitActiveSec=500ms", "job.timer:2: not imported: cron: "),
+            (
+                "ExecStart=/bin/x",
+                "RandomizedDelaySec=2d\nOnCalendar=daily",
+                "job.timer:2: not imported: jitter: ",
+            ),
         ],
     )
     def test_what_cannot_be_imported_is_told_with_its_line(self, units, service, timer, problem):
-        made, told = units.job(
-            *(service or ("" if "service" in problem else "ExecStart=/bin/x")).split("\n"),
-            timer=[timer or "OnCalendar=daily"],
-        )
+        lines = timer if timer or "job.timer" in problem else "OnCalendar=daily"
+        made, told = units.job(*service.split("\n"), timer=lines.split("\n"))
         assert made == []
+        assert len(told) == 1
         assert told[-1].startswith(problem)

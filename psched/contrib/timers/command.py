@@ -19,7 +19,7 @@ from psched.contrib.crontab.command import (
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.timers.timers_to_schedules import convert
-from psched.contrib.timers.units import search_path, timers_in
+from psched.contrib.timers.units import place_of, search_path, timers_in
 from psched.files.document import Document
 from psched.triggers.zone import find_zone
 
@@ -36,7 +36,7 @@ from psched.triggers.zone import find_zone
 @click.option(
     "--label",
     metavar="LABEL",
-    help="Label of the schedules. Default: timers:, the source, and the name of TIMER or FOLDER.",
+    help="Label of the schedules. Default: timers:, the source, ~USER, and TIMER or FOLDER.",
 )
 @any_user_option
 @delivery_options
@@ -68,8 +68,9 @@ def import_timers(
     folder = (path if path.is_dir() else path.parent).absolute()
     if user is None and folder.match("systemd/user"):
         raise click.UsageError(f"whose units are those of {folder}? Use --user NAME")
+    host = source_of(source)
     context = CrontabContext(
-        key_prefix=source_of(source),
+        key_prefix=f"{host}:~{user}/" if user else f"{host}:",
         timezone=timezone or host_zone(),
         user=ServiceUser.find(service_user),
         any_user=any_user,
@@ -78,17 +79,21 @@ def import_timers(
     )
     folders = search_path(folder)
     find_zone(context.timezone)
-    timers = [*timers_in(folder, folders)] if path.is_dir() else [(path.name, True)]
+    timers = [*timers_in(folder, folders)] if path.is_dir() else [(path.name, "")]
     if not timers or not timers[0][0].endswith(".timer"):
         raise ConfigError(f"{path}: is no timer, and no folder with files *.timer")
     declarations, remarks = list[dict[str, Any]](), list[str]()
-    for name, is_enabled in timers:
-        if not is_enabled:
-            remarks.append(f"{folder / name}:1: not imported: it is not enabled")
+    for name, why in timers:
+        if why:
+            remarks.append(f"{folder / name}:1: not imported: {why}")
             continue
         made, told = convert(name, folders, context, settings)
-        declarations += made
         remarks += told
-    source = context.key_prefix
-    document = Document(label or f"timers:{source}:{path.absolute().name}", declarations)
-    delivery.finish_by_key(document, source, path, settings, remarks, "systemd")
+        for each in made:
+            if twice := next((o["key"] for o in declarations if o["data"] == each["data"]), None):
+                text = f"runs the same as {twice}: a time that both have runs twice"
+                remarks.append(f"{folder / name}:1: {each['key']} {text}")
+            declarations.append(each)
+    place = place_of(folder) if path.is_dir() else path.name
+    document = Document(label or f"timers:{context.key_prefix}{place}", declarations)
+    delivery.finish_by_key(document, host, path, settings, remarks, "systemd")

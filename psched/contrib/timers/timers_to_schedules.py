@@ -16,19 +16,23 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.contrib.crontab.crontab_to_schedules import KILL_TIMEOUT, CrontabContext
 from psched.contrib.timers.exec_line import Command, commands_of, data_of, split, unquoted
-from psched.contrib.timers.units import Unit, read_unit
+from psched.contrib.timers.units import Setting, Unit, read_unit
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
 from psched.triggers.calendar_event import Times, merged, seconds_of, times_of
+from psched.triggers.trigger import parse
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_STARTS = ("Calendar", "UnitActiveSec", "UnitInactiveSec", "BootSec", "StartupSec", "ActiveSec")
+_JITTER = "Timer.RandomizedDelaySec"
+
+_TIMES = ("Timer.OnCalendar", "Timer.OnUnitActiveSec")
+
+_OTHER_TIMES = tuple(f"Timer.On{name}Sec" for name in ["UnitInactive", "Boot", "Startup", "Active"])
 
 _KNOWN = {
-    *("Unit.Description", "Unit.Documentation", "Unit.DefaultDependencies"),
-    *(f"Timer.On{name}" for name in _STARTS),
-    *("Timer.Unit", "Timer.Persistent", "Timer.RandomizedDelaySec", "Timer.AccuracySec"),
+    *("Unit.Description", "Unit.Documentation", "Unit.DefaultDependencies", *_TIMES, _JITTER),
+    *("Timer.Unit", "Timer.Persistent", "Timer.AccuracySec"),
     *("Timer.RemainAfterElapse", "Service.User", "Service.WorkingDirectory", "Service.Environment"),
     *("Service.EnvironmentFile", "Service.ExecStart", "Service.ExecStartPre", "Service.Type"),
     *("Service.TimeoutStartSec", "Service.TimeoutSec", "Service.RuntimeMaxSec"),
@@ -49,8 +53,7 @@ def convert(
     Args:
         name: the name of the timer.
         folders: where units are searched.
-        context: facts about the host; its ``key_prefix`` is the host's name, its ``owner`` None for
-            the units of the system.
+        context: facts about the host; its ``owner`` is None for the units of the system.
         settings: psched's settings; a timer is not imported if they forbid its schedule.
 
     Returns:
@@ -62,43 +65,41 @@ def convert(
     timer = read_unit(name, folders)
     if timer is None:
         raise ConfigError(f"{folders[0] / name}: there is no such unit")
-    remarks, made, whole = list[str](), list[dict[str, Any]](), f"{timer.path}:1"
+    remarks, made = list[str](), list[dict[str, Any]]()
     try:
-        with _refusing(whole):
-            service = _service_of(timer, folders, context)
+        service = _service_of(timer, folders, context)
         times = merged(_times(timer, context, remarks))
-        fields = {**_start(timer, settings), **_run(service, context, remarks)}
+        fields = {**_start(timer), **_run(service, context, remarks)}
+        sources = {"jitter": timer.last(_JITTER).place, "kill_timeout": _limit(service).place}
         for number, (cron, timezone, delay) in enumerate(times, start=1):
-            key = f"{context.key_prefix}:{name.removesuffix('.timer')}" + f"/{number}" * (
-                number > 1
-            )
+            key = f"{context.key_prefix}{name.removesuffix('.timer')}"
+            key += f"/{number}" * (number > 1)
             when = {"cron": cron, "timezone": timezone, **({"delay": delay} if delay else {})}
-            with _refusing(whole):
-                declare(key, {"type": "exec", **when, **fields}, settings, lambda: 0)
-            made.append({"key": key, "type": "exec", **when, **fields})
+            schedule = {"type": "exec", **when, **fields}
+            try:
+                declare(key, schedule, settings, lambda: 0)
+            except InvalidError as error:
+                place = sources.get(error.field, f"{timer.path}:1")
+                raise _PlacedError(place, str(error)) from None
+            made.append({"key": key, **schedule})
     except InvalidError as error:
         return (), [*remarks, f"{error.field}: not imported: {error.problem}"]
-    if len(made) > 1:
-        remarks.append(f"{whole}: it becomes {len(made)} schedules, whose runs can overlap")
     return made, [*remarks, *_without_effect(timer), *_without_effect(service)]
 
 
 def _service_of(timer: Unit, folders: Sequence[Path], context: CrontabContext) -> Unit:
-    if not timer.settings:
-        raise _refusal("it is masked")
+    if timer.is_masked:
+        raise _PlacedError(f"{timer.path}:1", "it is masked")
     if "@." in timer.name:
         example = timer.name.replace("@.", "@NAME.")
-        raise _refusal(f"it is a template; import an instance, such as {example}")
-    name = timer.text("Timer.Unit", f"{timer.name.removesuffix('.timer')}.service")
-    name = _expanded(name, timer, context)
+        text = f"it is a template; import an instance, such as {example}"
+        raise _PlacedError(f"{timer.path}:1", text)
+    name = _value(timer, "Timer.Unit", context) or f"{timer.name.removesuffix('.timer')}.service"
     service = read_unit(name, folders) if name.endswith(".service") else None
-    if service is None or not service.settings:
-        raise _refusal(f"{name} is no service, is masked, or is not found beside the timer")
+    if service is None or service.is_masked:
+        text = f"{name} is no service, is masked, or is not found beside the timer"
+        raise _PlacedError(timer.last("Timer.Unit").place, text)
     return service
-
-
-def _refusal(text: str) -> InvalidError:
-    return InvalidError("", text)
 
 
 @contextmanager
@@ -118,13 +119,12 @@ class _PlacedError(InvalidError):
 
 
 def _without_effect(unit: Unit) -> Iterator[str]:
-    is_oneshot = unit.text("Service.Type") == "oneshot"
     for name, value, place in unit.settings:
         is_order = re.fullmatch(r"Unit\.(After|Before|Wants|Requires)", name) is not None
         if (
             {name, f"{name}={value}"}.isdisjoint(_KNOWN)
             and value
-            and not (is_oneshot and name == "Service.ExecStartPost")
+            and not (unit.is_oneshot and name == "Service.ExecStartPost")
             and not name.startswith(("Install.", "X-"))
             and not (is_order and all(each.endswith(".target") for each in value.split()))
         ):
@@ -147,8 +147,16 @@ def _expanded(text: str, unit: Unit, context: CrontabContext) -> str:
         known |= {"t": "/run", "S": "/var/lib", "C": "/var/cache", "L": "/var/log", "E": "/etc"}
     for each in re.findall(r"%(.?)", text):
         if each not in known:
-            raise _refusal(f"%{each} is not known here; write its value (%% is a percent sign)")
+            text = f"%{each} is not known here; write its value (%% is a percent sign)"
+            raise InvalidError("", text)
     return re.sub(r"%(.)", lambda found: known[found[1]], text)
+
+
+def _value(unit: Unit, name: str, context: CrontabContext) -> str:
+    """The value of the last setting with this name; its specifiers are replaced."""
+    setting = unit.last(name)
+    with _refusing(setting.place):
+        return _expanded(setting.value, unit, context)
 
 
 def _unescaped(name: str) -> str:
@@ -159,52 +167,53 @@ def _unescaped(name: str) -> str:
 
 def _times(timer: Unit, context: CrontabContext, remarks: list[str]) -> Iterator[Times]:
     """Yield the times of a timer."""
-    settings = timer.all(*(f"Timer.On{name}" for name in _STARTS))
-    usable = [
-        each for each in settings if each.name in ("Timer.OnCalendar", "Timer.OnUnitActiveSec")
-    ]
-    for setting in settings:
-        name, given = setting.name.partition(".")[2], setting.value
-        with _refusing(setting.place):
+    usable = [each for each in timer.all(*_TIMES, *_OTHER_TIMES) if each.name in _TIMES]
+    if not usable:
+        raise _PlacedError(
+            timer.last(*_OTHER_TIMES).place,
+            "it has no time that psched knows, as psched runs nothing after the start of a host or"
+            " the end of a run; write OnCalendar= or OnUnitActiveSec=, or leave it to systemd",
+        )
+    for name, given, place in usable:
+        is_interval = name == "Timer.OnUnitActiveSec"
+        with _refusing(place):
             value = _expanded(given, timer, context)
-            if name == "OnCalendar":
-                yield times_of(value, context.timezone)
-            elif name == "OnUnitActiveSec":
-                yield Times(f"@every {seconds_of(value) or 0:g}", context.timezone)
-                remarks.append(
-                    f"{setting.place}: {name}={given}: runs at whole multiples of {given} since"
-                    " 1970, and not that long after its last start"
-                )
-            elif usable:
-                remarks.append(f"{setting.place}: {name}={given}: has no effect in psched")
-            else:
-                raise _refusal(
-                    f"{name}: psched runs nothing after the start of a host or the end of a run;"
-                    " write OnCalendar= or OnUnitActiveSec=, or leave it to systemd"
-                )
-    if not settings:
-        raise _PlacedError(f"{timer.path}:1", "the timer has no time; write OnCalendar=")
+            times = (
+                Times(f"@every {seconds_of(value) or 0:g}", context.timezone)
+                if is_interval
+                else times_of(value, context.timezone)
+            )
+            parse(times.cron, times.timezone)
+        yield times
+        if is_interval:
+            remarks.append(
+                f"{place}: OnUnitActiveSec={given}: runs at whole multiples of {given} since 1970,"
+                " and not that long after its last start"
+            )
 
 
-def _start(timer: Unit, settings: Config) -> dict[str, Any]:
+def _start(timer: Unit) -> dict[str, Any]:
     """The fields that say how a schedule starts."""
-    persistent = _IS_TRUE.fullmatch(timer.text("Timer.Persistent"))
-    is_calendar = bool(timer.all("Timer.OnCalendar"))
-    policy = settings.types.get("exec", {}).get("dst_policy", settings.dst_policy)
-    jitter = _seconds(timer, ["Timer.RandomizedDelaySec"], 0)
+    persistent = _IS_TRUE.fullmatch(timer.last("Timer.Persistent").value)
+    jitter = _seconds(timer.last(_JITTER), 0)
     return {
-        "catchup": "latest" if persistent or not is_calendar else "skip",
+        "catchup": "latest" if persistent or not timer.all("Timer.OnCalendar") else "skip",
         **({"jitter": jitter} if jitter else {}),
-        **({} if policy == "debian" else {"dst_policy": "debian"}),
+        "dst_policy": "debian",
     }
 
 
-def _seconds(unit: Unit, names: Sequence[str], default: int) -> int:
+def _limit(service: Unit) -> Setting:
+    """The setting that limits how long a service runs."""
+    if service.is_oneshot:
+        return service.last("Service.TimeoutStartSec", "Service.TimeoutSec")
+    return service.last("Service.RuntimeMaxSec")
+
+
+def _seconds(setting: Setting, default: int) -> int:
     """A duration in seconds; 0 for ``infinity``."""
-    for setting in reversed(unit.all(*names)):
-        with _refusing(setting.place):
-            return ceil(seconds_of(setting.value) or 0)
-    return default
+    with _refusing(setting.place):
+        return ceil(seconds_of(setting.value) or 0) if setting.value else default
 
 
 def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str, Any]:
@@ -213,23 +222,25 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
     def expanded(text: str) -> str:
         return _expanded(text, service, context)
 
-    whole, kind = f"{service.path}:1", service.text("Service.Type", "simple")
-    with _refusing(whole):
-        user, env = _user_and_env(service, context, expanded)
-        if user != context.user.name:
-            remarks.append(f"{whole}: {_runs_as(user, context)}")
-        if kind == "forking":
-            raise _refusal("Type=forking: psched ends what a command leaves; run it in foreground")
-    files = service.all("Service.EnvironmentFile")
-    shell = "is read by a shell, where quotes, $ and \\ in a value can mean something else"
-    remarks += [f"{place}: {value} {shell}" for _, value, place in files]
-    folder = expanded(service.text("Service.WorkingDirectory")).removeprefix("-")
+    user, env = _user_and_env(service, context, expanded, remarks)
+    if service.last("Service.Type").value == "forking":
+        text = "Type=forking: psched ends what a command leaves; run it in foreground"
+        raise _PlacedError(service.last("Service.Type").place, text)
+    files = list[str]()
+    for _, file, place in service.all("Service.EnvironmentFile"):
+        with _refusing(place):
+            files.append(expanded(file))
+            if {*"*?["} & {*files[-1]}:
+                raise InvalidError("", f"{file} is a pattern; write a line for each file")
+        shell = "is read by a shell, where blanks, quotes, $, \\, ; and # mean something else"
+        remarks.append(f"{place}: {file} {shell}")
+    folder = _value(service, "Service.WorkingDirectory", context).removeprefix("-")
     folder = env.get("HOME", "/") if folder == "~" or (context.owner and not folder) else folder
     if folder and not context.user.can_enter(folder):
         text = f"{context.user.name} cannot enter {folder}: the command runs in /"
-        remarks.append(f"{whole}: {text}")
+        remarks.append(f"{service.last('Service.WorkingDirectory').place}: {text}")
         folder = ""
-    commands = [*_commands(service, kind, expanded)]
+    commands = [*_commands(service, expanded)]
     for place, prefix, words in commands:
         if "@" in prefix or ({*"+!"} & {*prefix} and user != "root"):
             remarks.append(f"{place}: the prefix {prefix} has no effect in psched")
@@ -238,35 +249,34 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
                 raise _PlacedError(place, f"the value of {word} has quotes; write it here")
         why = context.user.why_not_run(words[0], path=env["PATH"], cwd=folder or "/")
         remarks += [] if why is None else [f"{place}: {why}"]
-    limit = ["TimeoutStartSec", "TimeoutSec"] if kind == "oneshot" else ["RuntimeMaxSec"]
-    lines = expanded(service.text("Unit.Description")), f"systemd ran it as {user}"
+    lines = _value(service, "Unit.Description", context), f"systemd ran it as {user}"
     note = "\n".join(filter(None, lines[: 1 + (user != context.user.name)]))
-    data = data_of(commands, [expanded(each.value) for each in files])
+    data = data_of(commands, files)
     return {
         "data": {**data, "env": env, "cwd": folder or "/", "stdin": ""},
         "max_attempts": 1,
-        "kill_timeout": _seconds(service, [f"Service.{each}" for each in limit], KILL_TIMEOUT),
+        "kill_timeout": _seconds(_limit(service), KILL_TIMEOUT),
         **({"note": note[:TEXT_LENGTH]} if note else {}),
     }
 
 
-def _runs_as(user: str, context: CrontabContext) -> str:
-    return f"systemd runs it as {user}, and psched as {context.user.name}"
-
-
 def _user_and_env(
-    service: Unit, context: CrontabContext, expanded: Callable[[str], str]
+    service: Unit, context: CrontabContext, expanded: Callable[[str], str], remarks: list[str]
 ) -> tuple[str, dict[str, str]]:
     """The user as whom systemd runs a service, and the variables that it sets.
 
     Raises:
         InvalidError: the workers run as another user.
     """
-    named = expanded(service.text("Service.User"))
-    is_dynamic = _IS_TRUE.fullmatch(service.text("Service.DynamicUser"))
+    named = _value(service, "Service.User", context)
+    is_dynamic = _IS_TRUE.fullmatch(service.last("Service.DynamicUser").value)
     user = named or ("a dynamic user" if is_dynamic else context.owner or "root")
-    if user != context.user.name and not context.any_user:
-        raise _refusal(f"{_runs_as(user, context)}; --any-user imports such units, too")
+    if user != context.user.name:
+        place = service.last("Service.User", "Service.DynamicUser").place
+        text = f"systemd runs it as {user}, and psched as {context.user.name}"
+        if not context.any_user:
+            raise _PlacedError(place, f"{text}; --any-user imports such units, too")
+        remarks.append(f"{place}: {text}")
     home = context.home(user) if named or context.owner else None
     env = {"PATH": _PATH, **({"HOME": home, "LOGNAME": user, "USER": user} if home else {})}
     for setting in service.all("Service.Environment"):
@@ -277,8 +287,8 @@ def _user_and_env(
     return user, env
 
 
-def _commands(service: Unit, kind: str, expanded: Callable[[str], str]) -> Iterator[Command]:
-    post = ["Service.ExecStartPost"] if kind == "oneshot" else []
+def _commands(service: Unit, expanded: Callable[[str], str]) -> Iterator[Command]:
+    post = ["Service.ExecStartPost"] if service.is_oneshot else []
     for name in ("Service.ExecStartPre", "Service.ExecStart", *post):
         lines = service.all(name)
         if not lines and name.endswith("Start"):

@@ -40,23 +40,36 @@ class Unit(NamedTuple):
                 found = [*found, setting] if setting.value else []
         return found
 
-    def text(self, name: str, default: str = "") -> str:
-        """The value of the last setting with this name."""
-        return next((each.value for each in reversed(self.all(name))), default)
+    def last(self, *names: str) -> Setting:
+        """The last setting with one of these names; without any, an empty one of the first line."""
+        return [Setting(names[0], "", f"{self.path}:1"), *self.all(*names)][-1]
+
+    @property
+    def is_oneshot(self) -> bool:
+        """Whether a service has started only when its command has ended."""
+        return self.last("Service.Type").value == "oneshot"
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether its file is empty, as is /dev/null, so that systemd does not load it."""
+        return not self.path.stat().st_size
+
+
+def place_of(folder: Path) -> str:
+    """The path of a folder below its root, or a home, if it is one of systemd's; else its name."""
+    paths = (f"{base}/systemd/{folder.name}" for base in (*_BASES, ".config", ".local/share"))
+    return next((each for each in paths if f"{folder}".endswith(f"/{each}")), folder.name)
 
 
 def search_path(folder: Path) -> Sequence[Path]:
     """The folders that systemd searches if this is one of them, in order; else only this one."""
-    for base in _BASES:
-        suffix = f"/{base}/systemd/{folder.name}"
-        if f"{folder}".endswith(suffix):
-            root = f"{folder}".removesuffix(suffix)
-            return [Path(f"{root}/{each}/systemd/{folder.name}") for each in _BASES]
-    return [folder]
+    root = f"{folder}".removesuffix(place_of(folder))
+    folders = [Path(root, each, "systemd", folder.name) for each in _BASES]
+    return folders if folder in folders else [folder]
 
 
-def timers_in(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each timer in a folder, and whether systemd starts it.
+def timers_in(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each timer in a folder, and why systemd does not start it from there.
 
     A template stands for its enabled instances, if there are any. If no folder has links that say
     what is enabled, every timer is.
@@ -65,12 +78,14 @@ def timers_in(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, bool
     for name in sorted(path.name for path in folder.glob("*.timer")):
         stem, is_template, _ = name.partition("@.")
         instances = sorted(each for each in links if is_template and each.startswith(f"{stem}@"))
+        first = next((each for each in folders if (each / name).exists()), folder)
+        why = "" if first.samefile(folder) else f"{first / name} takes its place"
         for each in instances or [name]:
-            yield each, not links or each in links
+            yield each, why or ("it is not enabled" if links and each not in links else "")
 
 
 def read_unit(name: str, folders: Sequence[Path]) -> Unit | None:
-    """Read a unit; None if there is none. A unit without settings is masked.
+    """Read a unit; None if there is none.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -79,8 +94,8 @@ def read_unit(name: str, folders: Sequence[Path]) -> Unit | None:
     template = re.sub(r"@.*", "@", stem)
     files = (folder / f"{each}.{kind}" for each in (stem, template) for folder in folders)
     path = next((file for file in files if file.exists()), None)
-    if path is None or path.resolve() == Path("/dev/null"):
-        return None if path is None else Unit(name, path, ())
+    if path is None:
+        return None
     prefixes = [stem[: dash.end()] for dash in re.finditer("-", stem)]
     owners = [f"{each}.{kind}.d" for each in (stem, template, *reversed(prefixes))]
     added = dict[str, Path]()
