@@ -44,6 +44,8 @@ UNITS = {
 }
 """The length of each unit of a duration in seconds."""
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
 
 class NoLineError(InvalidError):
     """A calendar event is valid, but no trigger of psched has exactly its times."""
@@ -125,13 +127,11 @@ def seconds_of(text: str) -> float | None:
     """
     if text == "infinity":
         return None
-    parts = re.findall(r"([\d.]+)\s*([a-zM]*)\s*", text)
-    lengths = [UNITS.get(unit) or UNITS.get(unit.removesuffix("s")) for _, unit in parts]
-    if not re.fullmatch(r"(\d+(\.\d+)?\s*[a-zM]*\s*)+", text, re.ASCII) or None in lengths:
+    parts = _DURATION.findall(text)
+    lengths = [UNITS.get(unit) or UNITS.get(unit.removesuffix("s"), 0) for _, unit in parts]
+    if not parts or _DURATION.sub("", text) or not all(lengths):
         raise InvalidError("", f"{text!r} is no duration; write one such as 1h 30min")
-    return sum(
-        float(number) * (each or 0) for (number, _), each in zip(parts, lengths, strict=True)
-    )
+    return sum(float(number) * each for (number, _), each in zip(parts, lengths, strict=True))
 
 
 def _weekdays(text: str) -> Sequence[int] | None:

@@ -69,6 +69,9 @@ metadata:
 """
 
 
+PASSWORD = {"name": "P", "valueFrom": {"secretKeyRef": {"name": "s"}}}
+
+
 class Worker(ServiceUser):
     """A user who can run every program but secret."""
 
@@ -106,6 +109,7 @@ def test_a_cronjob_runs_the_command_of_its_container():
         "type": "exec",
         "cron": "30 2 * * *",
         "timezone": "Europe/Berlin",
+        "dst_policy": "wallclock",
         "catchup": "latest",
         "catchup_window": 100,
         "data": {
@@ -187,13 +191,13 @@ def test_what_differs_is_told_with_its_line(parts, spec, texts):
     for (line, text), expected in zip(remarks, texts, strict=True):
         assert text.startswith(f"prod:default.job: {expected}")
         field = expected.removeprefix("PASSWORD: ").split()[0]
-        assert field == "worker" or field in content.split("\n")[line - 1] or "limits each" in text
+        assert field == "worker" or field in content.split("\n")[line - 1]
 
 
 @pytest.mark.parametrize(
     ("parts", "spec", "problem"),
     [
-        ([], {"suspend": True}, "it is suspended, or has no name"),
+        ([], {"suspend": True}, "suspend: it is suspended"),
         ([], {"schedule": "0 0 31 2 *"}, "cron: day of month '31' does not come in month"),
         ([], {"schedule": None}, "cron: "),
         ([], {"schedule": 5}, "schedule: must be of the kind str"),
@@ -203,8 +207,15 @@ def test_what_differs_is_told_with_its_line(parts, spec, texts):
         ([{}, {"containers": [{}, {}]}], {}, "containers: there must be one"),
         ([{"command": None, "args": ["a"]}], {}, "image: the command is that of the image"),
         ([{"command": "sleep 1"}], {}, "command: must be of the kind list"),
-        ([{"args": [1]}], {}, 'data: "command"'),
-        ([{"env": [{"name": "A", "value": 1}]}], {}, "value: must be of the kind str"),
+        ([{"args": [1]}], {}, "args: must be a text, not 1"),
+        ([{"env": [{"name": "A", "value": 1}]}], {}, "value: must be a text, not 1"),
+        ([{"env": [PASSWORD, {"name": "B", "value": "$(P)"}]}], {}, "value: the value of $(P) is"),
+        ([{"env": [PASSWORD], "args": ["-p$(P)"]}], {}, "args: the value of $(P) is not known"),
+        (
+            [{"envFrom": [{"secretRef": {}}], "args": ["$(date +%F) $(Q)"]}],
+            {},
+            "args: the value of",
+        ),
         ([{}, {}, {"backoffLimit": -1, "activeDeadlineSeconds": -1}], {}, "kill_timeout: "),
     ],
 )
@@ -213,6 +224,38 @@ def test_what_cannot_be_imported_is_told(parts, spec, problem):
     assert made == []
     assert line >= 1
     assert text.startswith(f"prod:default.job: not imported: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("value: shop", "valueFrom: {}", "- {name: URL, "),
+        ('"$(NO)"', "1", "- args: "),
+        ("activeDeadlineSeconds: 600", "activeDeadlineSeconds: -1", "activeDeadlineSeconds: -1"),
+        ("30 2 * * *", "60 2 * * *", "schedule: "),
+        ("Europe/Berlin", "Mars", "timeZone: "),
+        ("suspend: false", "suspend: true", "suspend: true"),
+        ("name: backup", "no_name: backup", "  metadata:"),
+    ],
+)
+def test_what_cannot_be_imported_names_its_line(old, new, line):
+    content = WRITTEN_BY_KUBECTL.replace(old, new)
+    _, [(number, _)] = imported(content)
+    assert content.split("\n")[number - 1].strip().startswith(line.strip())
+
+
+def test_references_are_replaced_as_by_kubernetes():
+    [declared], _ = converted({"args": ["$$ $$$(A) $$(A) $(A $ $(date) $(echo $$)"],
+                               "env": [{"name": "A", "value": "1"}]})  # fmt: skip
+    assert declared["data"]["command"][1:] == ["$ $1 $(A) $(A $ $(date) $(echo $$)"]
+
+
+def test_overlapping_runs_are_told_also_where_they_are_the_default():
+    content = WRITTEN_BY_KUBECTL.replace("    concurrencyPolicy: Forbid\n", "")
+    _, remarks = imported(content)
+    [(line, text)] = [each for each in remarks if "concurrencyPolicy" in each[1]]
+    assert "concurrencyPolicy is Allow by default: runs of a schedule never overlap" in text
+    assert "schedule: 30 2" in content.split("\n")[line - 1]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ such as the image, is told.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from psched.base.errors import InvalidError
@@ -37,6 +37,11 @@ _WHY = {
 }
 """What remarks on fields add."""
 
+_SOURCES = {"cron": "schedule", "timezone": "timeZone", "kill_timeout": "activeDeadlineSeconds"}
+"""The fields of a CronJob from which those of a schedule are."""
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
 _BACKOFF = {"retry_wait": 10, "retry_backoff": "exponential", "retry_wait_limit": 360}
 
 _RETRIES = 6
@@ -62,36 +67,38 @@ def convert(
     """
     metadata, spec = job.part("metadata"), job.part("spec")
     key = f"{source}:{metadata.get('namespace') or 'default'}.{metadata.get('name')}"
-    if spec.get("suspend") is True or not metadata.get("name"):
-        line = spec.lines.get("suspend", job.lines["kind"])
-        return None, [(line, f"{key}: not imported: it is suspended, or has no name")]
+    lines = {**job.lines, **spec.part("jobTemplate").part("spec").lines, **spec.lines}
     try:
+        if not metadata.get("name"):
+            raise _refusal(job, "metadata", "it has no name")
         fields = _fields(spec, timezone)
-        declare(key, fields, settings, lambda: 0)
+        try:
+            declare(key, fields, settings, lambda: 0)
+        except InvalidError as error:
+            line = lines.get(_SOURCES.get(error.field, ""), 0)
+            raise InvalidError(f"{line}", str(error)) from None
     except InvalidError as error:
-        line = next((n for name, n in _lines(job) if name == error.field), job.lines["kind"])
-        return None, [(line, f"{key}: not imported: {error}")]
-    remarks, line = [*_without_effect(spec)], spec.lines["schedule"]
-    data = fields["data"]
-    why = user.why_not_run(
-        data["command"][0], path=os.environ.get("PATH", os.defpath), cwd=data["cwd"]
-    )
-    if why is not None:
+        line = int(error.field) or job.lines["kind"]
+        return None, [(line, f"{key}: not imported: {error.problem}")]
+    remarks, line, data = [*_without_effect(spec)], lines["schedule"], fields["data"]
+    path = os.environ.get("PATH", os.defpath)
+    if why := user.why_not_run(data["command"][0], path=path, cwd=data["cwd"]):
         remarks.append((line, why))
+    if not spec.get("concurrencyPolicy"):
+        text = f"concurrencyPolicy is Allow by default: {_WHY['concurrencyPolicy']}"
+        remarks.append((line, text))
     if fields["cron"].startswith("@every"):
         remarks.append((line, "@every counts from 1970, and not from the last run"))
-    if fields["kill_timeout"] != KILL_TIMEOUT and fields["max_attempts"] > 1:
-        remarks.append((line, "activeDeadlineSeconds limits each attempt, and not all together"))
+    if "activeDeadlineSeconds" in lines and fields["max_attempts"] > 1:
+        text = "activeDeadlineSeconds limits each attempt, and not all together"
+        remarks.append((lines["activeDeadlineSeconds"], text))
     return {"key": key, **fields}, [(number, f"{key}: {text}") for number, text in remarks]
 
 
-def _lines(found: object) -> Iterator[tuple[str, int]]:
-    """Yield the names and the lines of all fields."""
-    if isinstance(found, Fields):
-        yield from found.lines.items()
-        found = [*found.values()]
-    for each in found if isinstance(found, list) else ():
-        yield from _lines(each)
+def _refusal(fields: Fields, name: str, text: str) -> InvalidError:
+    """An error whose field is the number of a line; 0 if there is none."""
+    line = fields.lines.get(name) or min(fields.lines.values(), default=0)
+    return InvalidError(f"{line}", f"{name}: {text}")
 
 
 def _without_effect(found: Fields) -> Iterator[tuple[int, str]]:
@@ -112,20 +119,16 @@ def _fields(spec: Fields, timezone: str) -> dict[str, Any]:
     Raises:
         InvalidError: the CronJob cannot be imported.
     """
+    if spec.get("suspend") is True:
+        raise _refusal(spec, "suspend", "it is suspended")
     run = spec.part("jobTemplate").part("spec")
-    containers = _given(run.part("template").part("spec"), "containers", list)
+    pod = run.part("template").part("spec")
+    containers = _given(pod, "containers", list)
     if len(containers or ()) != 1 or not isinstance(containers[0], Fields):
-        raise InvalidError("containers", "there must be one, because psched runs one command")
+        raise _refusal(pod, "containers", "there must be one, because psched runs one command")
     [container] = containers
     zone, cron = _schedule(_given(spec, "schedule", str) or "")
-    env = dict[str, str]()
-    for each in _given(container, "env", list) or ():
-        if isinstance(each, Fields) and "valueFrom" not in each:
-            env[str(each.get("name"))] = _replaced(_given(each, "value", str) or "", env)
-    words = _given(container, "command", list)
-    if not words:
-        raise InvalidError("image", "the command is that of the image; write it as command")
-    words = [*words, *(_given(container, "args", list) or ())]
+    words, env = _words_and_env(container)
     deadline = _given(spec, "startingDeadlineSeconds", int)
     limit, retries = _given(run, "activeDeadlineSeconds", int), _given(run, "backoffLimit", int)
     retries = _RETRIES if retries is None else max(0, retries)
@@ -133,10 +136,11 @@ def _fields(spec: Fields, timezone: str) -> dict[str, Any]:
         "type": "exec",
         "cron": cron,
         "timezone": _given(spec, "timeZone", str) or zone or timezone,
+        "dst_policy": "wallclock",
         "catchup": "latest",
         **({} if deadline is None else {"catchup_window": max(1, deadline)}),
         "data": {
-            "command": [_replaced(each, env) if isinstance(each, str) else each for each in words],
+            "command": words,
             "env": env,
             "cwd": _given(container, "workingDir", str) or "/",
             "stdin": "",
@@ -151,16 +155,45 @@ def _given(fields: Fields, name: str, kind: type) -> Any:  # noqa: ANN401  # of 
     value = fields.get(name)
     if value is None or isinstance(value, kind):
         return value
-    raise InvalidError(name, f"must be of the kind {kind.__name__}, not {value!r}")
+    raise _refusal(fields, name, f"must be of the kind {kind.__name__}, not {value!r}")
 
 
-def _replaced(text: str, env: Mapping[str, str]) -> str:
-    """Replace references such as ``$(NAME)`` to variables, as Kubernetes does."""
+def _words_and_env(container: Fields) -> tuple[list[str], dict[str, str]]:
+    """The command and the variables of a container, with references replaced by Kubernetes' rules.
 
-    def value(found: re.Match[str]) -> str:
-        return found[0][1:] if found[1] else env.get(found[2], found[0])
+    Raises:
+        InvalidError: there is no command, or it needs a value that the manifest does not have.
+    """
+    env = dict[str, str | None]()
 
-    return re.sub(r"\$(\$)?\(([\w.-]+)\)", value, text)
+    def replaced(fields: Fields, name: str, text: object) -> str:
+        def value(found: re.Match[str]) -> str:
+            if found[1] is None:
+                return "$"
+            is_other = container.get("envFrom") and re.fullmatch(r"[\w.-]+", found[1])
+            known = env.get(found[1], None if is_other else found[0])
+            if known is None:
+                text = f"the value of {found[0]} is not known here; let a shell read ${found[1]}"
+                raise _refusal(fields, name, f"{text} from the environment of the workers")
+            return known
+
+        if not isinstance(text, str):
+            raise _refusal(fields, name, f"must be a text, not {text!r}")
+        return _REFERENCE.sub(value, text)
+
+    for each in _given(container, "env", list) or ():
+        if isinstance(each, Fields):
+            is_known = "valueFrom" not in each
+            text = replaced(each, "value", each.get("value") or "") if is_known else None
+            env[str(each.get("name"))] = text
+    if not _given(container, "command", list):
+        raise _refusal(container, "image", "the command is that of the image; write it as command")
+    words = [
+        replaced(container, name, word)
+        for name in ("command", "args")
+        for word in _given(container, name, list) or ()
+    ]
+    return words, {name: text for name, text in env.items() if text is not None}
 
 
 def _schedule(text: str) -> tuple[str | None, str]:

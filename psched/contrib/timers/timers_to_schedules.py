@@ -8,6 +8,7 @@ psched is told.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,23 +25,24 @@ from psched.triggers.trigger import parse
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_JITTER = "Timer.RandomizedDelaySec"
-
 _TIMES = ("Timer.OnCalendar", "Timer.OnUnitActiveSec")
 
 _OTHER_TIMES = tuple(f"Timer.On{name}Sec" for name in ["UnitInactive", "Boot", "Startup", "Active"])
 
-_KNOWN = {
-    *("Unit.Description", "Unit.Documentation", "Unit.DefaultDependencies", *_TIMES, _JITTER),
-    *("Timer.Unit", "Timer.Persistent", "Timer.AccuracySec"),
-    *("Timer.RemainAfterElapse", "Service.User", "Service.WorkingDirectory", "Service.Environment"),
-    *("Service.EnvironmentFile", "Service.ExecStart", "Service.ExecStartPre", "Service.Type"),
-    *("Service.TimeoutStartSec", "Service.TimeoutSec", "Service.RuntimeMaxSec"),
-    *("Service.SyslogIdentifier", "Service.Restart=no", "Service.KillMode=control-group"),
-    *("Service.StandardInput=null", "Service.StandardOutput=journal"),
-    *("Service.StandardError=journal", "Service.StandardError=inherit"),
-}
-"""The settings that are imported, or that make no difference; with a value: only that one."""
+_KNOWN = re.compile(
+    r"""(Install\.|X-).*
+    | Unit\.(Description|Documentation|DefaultDependencies)=.*
+    | Unit\.(After|Before|Wants|Requires)=\S+\.target(\s+\S+\.target)*
+    | Timer\.(On(Calendar|UnitActiveSec)|Unit|Persistent|RandomizedDelaySec|AccuracySec)=.*
+    | Timer\.RemainAfterElapse=.*
+    | Service\.(User|WorkingDirectory|Environment(File)?|Type|ExecStart(Pre)?)=.*
+    | Service\.(Timeout(Start)?Sec|RuntimeMaxSec|SyslogIdentifier)=.*
+    | Service\.(Restart=no|KillMode=control-group|StandardInput=null|StandardOutput=journal)
+    | Service\.StandardError=(journal|inherit)
+    """,
+    re.VERBOSE,
+)
+"""The settings that are imported, or that make no difference."""
 
 _IS_TRUE = re.compile(r"1|yes|y|true|t|on", re.IGNORECASE)
 
@@ -70,7 +72,7 @@ def convert(
         service = _service_of(timer, folders, context)
         times = merged(_times(timer, context, remarks))
         fields = {**_start(timer), **_run(service, context, remarks)}
-        sources = {"jitter": timer.last(_JITTER).place, "kill_timeout": _limit(service).place}
+        sources = {"jitter": timer.last("Timer.RandomizedDelaySec").place}
         for number, (cron, timezone, delay) in enumerate(times, start=1):
             key = f"{context.key_prefix}{name.removesuffix('.timer')}"
             key += f"/{number}" * (number > 1)
@@ -80,7 +82,7 @@ def convert(
                 declare(key, schedule, settings, lambda: 0)
             except InvalidError as error:
                 place = sources.get(error.field, f"{timer.path}:1")
-                raise _PlacedError(place, str(error)) from None
+                raise InvalidError(place, str(error)) from None
             made.append({"key": key, **schedule})
     except InvalidError as error:
         return (), [*remarks, f"{error.field}: not imported: {error.problem}"]
@@ -89,45 +91,33 @@ def convert(
 
 def _service_of(timer: Unit, folders: Sequence[Path], context: CrontabContext) -> Unit:
     if timer.is_masked:
-        raise _PlacedError(f"{timer.path}:1", "it is masked")
+        raise InvalidError(f"{timer.path}:1", "it is masked")
     if "@." in timer.name:
         example = timer.name.replace("@.", "@NAME.")
         text = f"it is a template; import an instance, such as {example}"
-        raise _PlacedError(f"{timer.path}:1", text)
+        raise InvalidError(f"{timer.path}:1", text)
     name = _value(timer, "Timer.Unit", context) or f"{timer.name.removesuffix('.timer')}.service"
     service = read_unit(name, folders) if name.endswith(".service") else None
     if service is None or service.is_masked:
         text = f"{name} is no service, is masked, or is not found beside the timer"
-        raise _PlacedError(timer.last("Timer.Unit").place, text)
+        raise InvalidError(timer.last("Timer.Unit").place, text)
     return service
 
 
 @contextmanager
 def _refusing(place: str) -> Iterator[None]:
-    """Name the place in errors that are raised inside."""
+    """Make the place, a file and a line, the field of errors that are raised inside."""
     try:
         yield
-    except _PlacedError:
-        raise
     except InvalidError as error:
         what = f"{error.field}: " if error.field else ""
-        raise _PlacedError(place, f"{what}{error.problem}") from None
-
-
-class _PlacedError(InvalidError):
-    """An error whose field is the file and the line."""
+        raise InvalidError(place, f"{what}{error.problem}") from None
 
 
 def _without_effect(unit: Unit) -> Iterator[str]:
     for name, value, place in unit.settings:
-        is_order = re.fullmatch(r"Unit\.(After|Before|Wants|Requires)", name) is not None
-        if (
-            {name, f"{name}={value}"}.isdisjoint(_KNOWN)
-            and value
-            and not (unit.is_oneshot and name == "Service.ExecStartPost")
-            and not name.startswith(("Install.", "X-"))
-            and not (is_order and all(each.endswith(".target") for each in value.split()))
-        ):
+        is_last = unit.is_oneshot and name == "Service.ExecStartPost"
+        if value and not is_last and not _KNOWN.fullmatch(f"{name}={value}"):
             yield f"{place}: {name.partition('.')[2]}={value}: has no effect in psched"
 
 
@@ -169,7 +159,7 @@ def _times(timer: Unit, context: CrontabContext, remarks: list[str]) -> Iterator
     """Yield the times of a timer."""
     usable = [each for each in timer.all(*_TIMES, *_OTHER_TIMES) if each.name in _TIMES]
     if not usable:
-        raise _PlacedError(
+        raise InvalidError(
             timer.last(*_OTHER_TIMES).place,
             "it has no time that psched knows, as psched runs nothing after the start of a host or"
             " the end of a run; write OnCalendar= or OnUnitActiveSec=, or leave it to systemd",
@@ -195,19 +185,12 @@ def _times(timer: Unit, context: CrontabContext, remarks: list[str]) -> Iterator
 def _start(timer: Unit) -> dict[str, Any]:
     """The fields that say how a schedule starts."""
     persistent = _IS_TRUE.fullmatch(timer.last("Timer.Persistent").value)
-    jitter = _seconds(timer.last(_JITTER), 0)
+    jitter = _seconds(timer.last("Timer.RandomizedDelaySec"), 0)
     return {
         "catchup": "latest" if persistent or not timer.all("Timer.OnCalendar") else "skip",
         **({"jitter": jitter} if jitter else {}),
         "dst_policy": "debian",
     }
-
-
-def _limit(service: Unit) -> Setting:
-    """The setting that limits how long a service runs."""
-    if service.is_oneshot:
-        return service.last("Service.TimeoutStartSec", "Service.TimeoutSec")
-    return service.last("Service.RuntimeMaxSec")
 
 
 def _seconds(setting: Setting, default: int) -> int:
@@ -218,14 +201,11 @@ def _seconds(setting: Setting, default: int) -> int:
 
 def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str, Any]:
     """The fields that say what a schedule runs."""
-
-    def expanded(text: str) -> str:
-        return _expanded(text, service, context)
-
+    expanded = partial(_expanded, unit=service, context=context)
     user, env = _user_and_env(service, context, expanded, remarks)
     if service.last("Service.Type").value == "forking":
         text = "Type=forking: psched ends what a command leaves; run it in foreground"
-        raise _PlacedError(service.last("Service.Type").place, text)
+        raise InvalidError(service.last("Service.Type").place, text)
     files = list[str]()
     for _, file, place in service.all("Service.EnvironmentFile"):
         with _refusing(place):
@@ -246,16 +226,18 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
             remarks.append(f"{place}: the prefix {prefix} has no effect in psched")
         for word in words:
             if word.startswith("$") and {*"\\'\""} & {*env.get(word[1:], "")}:
-                raise _PlacedError(place, f"the value of {word} has quotes; write it here")
+                raise InvalidError(place, f"the value of {word} has quotes; write it here")
         why = context.user.why_not_run(words[0], path=env["PATH"], cwd=folder or "/")
         remarks += [] if why is None else [f"{place}: {why}"]
     lines = _value(service, "Unit.Description", context), f"systemd ran it as {user}"
     note = "\n".join(filter(None, lines[: 1 + (user != context.user.name)]))
-    data = data_of(commands, files)
+    limits = ["Service.RuntimeMaxSec"]
+    if service.is_oneshot:
+        limits = ["Service.TimeoutStartSec", "Service.TimeoutSec"]
     return {
-        "data": {**data, "env": env, "cwd": folder or "/", "stdin": ""},
+        "data": {**data_of(commands, files), "env": env, "cwd": folder or "/", "stdin": ""},
         "max_attempts": 1,
-        "kill_timeout": _seconds(_limit(service), KILL_TIMEOUT),
+        "kill_timeout": _seconds(service.last(*limits), KILL_TIMEOUT),
         **({"note": note[:TEXT_LENGTH]} if note else {}),
     }
 
@@ -275,7 +257,7 @@ def _user_and_env(
         place = service.last("Service.User", "Service.DynamicUser").place
         text = f"systemd runs it as {user}, and psched as {context.user.name}"
         if not context.any_user:
-            raise _PlacedError(place, f"{text}; --any-user imports such units, too")
+            raise InvalidError(place, f"{text}; --any-user imports such units, too")
         remarks.append(f"{place}: {text}")
     home = context.home(user) if named or context.owner else None
     env = {"PATH": _PATH, **({"HOME": home, "LOGNAME": user, "USER": user} if home else {})}
@@ -292,7 +274,7 @@ def _commands(service: Unit, expanded: Callable[[str], str]) -> Iterator[Command
     for name in ("Service.ExecStartPre", "Service.ExecStart", *post):
         lines = service.all(name)
         if not lines and name.endswith("Start"):
-            raise _PlacedError(f"{service.path}:1", "it has no ExecStart=")
+            raise InvalidError(f"{service.path}:1", "it has no ExecStart=")
         for line in lines:
             with _refusing(line.place):
                 yield from commands_of(line, expanded)

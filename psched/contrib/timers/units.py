@@ -107,10 +107,8 @@ def read_unit(name: str, folders: Sequence[Path]) -> Unit | None:
 
 
 def _settings(file: Path) -> Iterator[Setting]:
-    section, lines = (
-        "",
-        ((n, each.strip()) for n, each in enumerate(content_of(file).split("\n"), 1)),
-    )
+    section = ""
+    lines = ((n, each.strip()) for n, each in enumerate(content_of(file).split("\n"), 1))
     for number, begin in lines:
         line = begin
         if not line or line.startswith(("#", ";")):
