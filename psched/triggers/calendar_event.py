@@ -8,6 +8,7 @@ none.
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from psched.base.errors import InvalidError
@@ -51,6 +52,9 @@ class NoLineError(InvalidError):
     """A calendar event is valid, but no trigger of psched has exactly its times."""
 
 
+_refusal, _no_line = partial(InvalidError, ""), partial(NoLineError, "")
+
+
 class Times(NamedTuple):
     """When a schedule runs: ``delay`` seconds after the times of a cron line or ``@every``."""
 
@@ -82,12 +86,11 @@ def times_of(text: str, timezone: str) -> Times:
     time = [*(words.pop(0) if words else "00:00").split(":"), "00"]
     match = _DATE.fullmatch(date)
     if text.startswith("@") or (match and (match["year"] or "*") != "*"):
-        raise NoLineError(
-            "",
-            "a year: cron lines have none; write * for the year, or for one run psched push --at",
+        raise _no_line(
+            "a year: cron lines have none; write * for the year, or for one run psched push --at"
         )
     if not text or words or match is None or len(time) not in (3, 4):
-        raise InvalidError("", "it is no calendar event; systemd-analyze calendar explains them")
+        raise _refusal("it is no calendar event; systemd-analyze calendar explains them")
     hours, minutes, seconds = map(_numbers, time, (0, 0, 0), (23, 59, 59))
     months = _field(_numbers(match["month"], 1, 12), 1, 12)
     if seconds is None or len(seconds) > 1:
@@ -130,7 +133,7 @@ def seconds_of(text: str) -> float | None:
     parts = _DURATION.findall(text)
     lengths = [UNITS.get(unit) or UNITS.get(unit.removesuffix("s"), 0) for _, unit in parts]
     if not parts or _DURATION.sub("", text) or not all(lengths):
-        raise InvalidError("", f"{text!r} is no duration; write one such as 1h 30min")
+        raise _refusal(f"{text!r} is no duration; write one such as 1h 30min")
     return sum(float(number) * each for (number, _), each in zip(parts, lengths, strict=True))
 
 
@@ -141,7 +144,7 @@ def _weekdays(text: str) -> Sequence[int] | None:
         begin, _, end = item.replace("..", "-").partition("-")
         first, last = _weekday(begin), _weekday(end or begin)
         if last < first:
-            raise InvalidError("", f"the weekdays {item} run backwards; write two ranges")
+            raise _refusal(f"the weekdays {item} run backwards; write two ranges")
         found.update(range(first, last + 1))
     return sorted(found) if len(found) < _WEEK else None
 
@@ -150,7 +153,7 @@ def _weekday(name: str) -> int:
     for number, short in enumerate(_WEEKDAYS):
         if name.upper() in (short, short + _ENDINGS[number]):
             return number
-    raise InvalidError("", f"{name!r} is no weekday, and no name such as daily")
+    raise _refusal(f"{name!r} is no weekday, and no name such as daily")
 
 
 def _numbers(text: str, low: int, high: int) -> Sequence[int] | None:
@@ -166,9 +169,7 @@ def _numbers(text: str, low: int, high: int) -> Sequence[int] | None:
         values = range(int(begin), int(last) + 1, int(step or 1))
         # systemd refuses a step that leads to no second value, as in 30/45.
         if values.start < low or values.stop > high + 1 or len(values) < 1 + is_open:
-            raise InvalidError(
-                "", f"{item!r} is not in {low}..{high}, or no whole number, range or step"
-            )
+            raise _refusal(f"{item!r} is not in {low}..{high}, or no whole number, range or step")
         found.update(values)
     return sorted(found)
 
@@ -176,10 +177,9 @@ def _numbers(text: str, low: int, high: int) -> Sequence[int] | None:
 def _every(seconds: Sequence[int], *, is_any_time: bool) -> str:
     first, step = seconds[0], seconds[1] - seconds[0]
     if not is_any_time or 60 % step or [*seconds] != [*range(first % step, 60, step)]:
-        raise NoLineError(
-            "",
+        raise _no_line(
             "several seconds of a minute: cron lines have none; write one second, or a step of all"
-            " minutes, such as *:*:0/10",
+            " minutes, such as *:*:0/10"
         )
     return f"@every {step} +{first}" if first else f"@every {step}"
 
@@ -192,20 +192,18 @@ def _days(text: str, weekdays: Sequence[int] | None, *, is_from_end: bool) -> tu
             return "L", "*"
         if weekdays is not None and re.fullmatch(r"0?7/1", text):
             return "*", ",".join(f"{(day + 1) % _WEEK}L" for day in weekdays)
-        raise NoLineError(
-            "",
+        raise _no_line(
             "days from the end of a month: cron lines know the last day (~01), and the last of a"
-            " weekday (Fri *-*~07/1); write one of these, or days from the beginning",
+            " weekday (Fri *-*~07/1); write one of these, or days from the beginning"
         )
     day = _field(days, 1, 31)
     if days is None or weekdays is None or day.startswith("*"):
         return day, _field(weekdays, 0, 6, _WEEKDAYS)
     if days[0] % _WEEK == 1 and days == [*range(days[0], min(days[0] + _WEEK, 32))]:
         return "*", ",".join(f"{_WEEKDAYS[each]}#{days[0] // _WEEK + 1}" for each in weekdays)
-    raise NoLineError(
-        "",
+    raise _no_line(
         "a weekday and a day of the month: in a cron line one of them is enough; write weeks from"
-        " the 1st, 8th, 15th, 22nd or 29th (Mon *-*-01..07), or let the command test one of them",
+        " the 1st, 8th, 15th, 22nd or 29th (Mon *-*-01..07), or let the command test one of them"
     )
 
 

@@ -105,11 +105,7 @@ def _interval(text: str) -> Iterable[_Proposal]:
 
 
 def _calendar(text: str) -> Iterable[_Proposal]:
-    """A calendar event of systemd, such as ``Mon..Fri *-*-* 08:00``, also with its setting.
-
-    Raises:
-        NoLineError: no line has its times.
-    """
+    """A calendar event of systemd, such as ``Mon..Fri *-*-* 08:00``; may raise NoLineError."""
     try:
         cron, zone, delay = times_of(re.sub(r"^(OnCalendar ?= ?|@)", "", text), "")
     except NoLineError:

@@ -198,25 +198,37 @@ def test_what_differs_is_told_with_its_line(parts, spec, texts):
     ("parts", "spec", "problem"),
     [
         ([], {"suspend": True}, "suspend: it is suspended"),
-        ([], {"schedule": "0 0 31 2 *"}, "cron: day of month '31' does not come in month"),
-        ([], {"schedule": None}, "cron: "),
+        (
+            [],
+            {"schedule": "0 0 31 2 *"},
+            "schedule: cron: day of month '31' does not come in month",
+        ),
+        ([], {"schedule": None}, "schedule: cron: "),
         ([], {"schedule": 5}, "schedule: must be of the kind str"),
-        ([], {"timeZone": "Mars"}, "timezone: 'Mars' is not a zone"),
+        ([], {"timeZone": "Mars"}, "timeZone: timezone: 'Mars' is not a zone"),
         ([], {"startingDeadlineSeconds": "x"}, "startingDeadlineSeconds: must be of the kind int"),
         ([], {"jobTemplate": []}, "containers: there must be one"),
         ([{}, {"containers": [{}, {}]}], {}, "containers: there must be one"),
         ([{"command": None, "args": ["a"]}], {}, "image: the command is that of the image"),
         ([{"command": "sleep 1"}], {}, "command: must be of the kind list"),
         ([{"args": [1]}], {}, "args: must be a text, not 1"),
-        ([{"env": [{"name": "A", "value": 1}]}], {}, "value: must be a text, not 1"),
-        ([{"env": [PASSWORD, {"name": "B", "value": "$(P)"}]}], {}, "value: the value of $(P) is"),
+        ([{"env": [{"name": "A", "value": 1}]}], {}, "env: must be a text, not 1"),
+        (
+            [{"env": [PASSWORD, {"name": "B", "value": "$(P)"}]}],
+            {},
+            "env: the value of $(P) is not",
+        ),
         ([{"env": [PASSWORD], "args": ["-p$(P)"]}], {}, "args: the value of $(P) is not known"),
         (
             [{"envFrom": [{"secretRef": {}}], "args": ["$(date +%F) $(Q)"]}],
             {},
             "args: the value of",
         ),
-        ([{}, {}, {"backoffLimit": -1, "activeDeadlineSeconds": -1}], {}, "kill_timeout: "),
+        (
+            [{}, {}, {"backoffLimit": -1, "activeDeadlineSeconds": -1}],
+            {},
+            "schedule: kill_timeout: ",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_told(parts, spec, problem):
@@ -229,9 +241,8 @@ def test_what_cannot_be_imported_is_told(parts, spec, problem):
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("value: shop", "valueFrom: {}", "- {name: URL, "),
+        ("value: shop", "valueFrom: {}", "env:"),
         ('"$(NO)"', "1", "- args: "),
-        ("activeDeadlineSeconds: 600", "activeDeadlineSeconds: -1", "activeDeadlineSeconds: -1"),
         ("30 2 * * *", "60 2 * * *", "schedule: "),
         ("Europe/Berlin", "Mars", "timeZone: "),
         ("suspend: false", "suspend: true", "suspend: true"),
@@ -254,7 +265,7 @@ def test_overlapping_runs_are_told_also_where_they_are_the_default():
     content = WRITTEN_BY_KUBECTL.replace("    concurrencyPolicy: Forbid\n", "")
     _, remarks = imported(content)
     [(line, text)] = [each for each in remarks if "concurrencyPolicy" in each[1]]
-    assert "concurrencyPolicy is Allow by default: runs of a schedule never overlap" in text
+    assert "concurrencyPolicy is Allow: runs of a schedule never overlap" in text
     assert "schedule: 30 2" in content.split("\n")[line - 1]
 
 

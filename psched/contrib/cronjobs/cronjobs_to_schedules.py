@@ -37,9 +37,6 @@ _WHY = {
 }
 """What remarks on fields add."""
 
-_SOURCES = {"cron": "schedule", "timezone": "timeZone", "kill_timeout": "activeDeadlineSeconds"}
-"""The fields of a CronJob from which those of a schedule are."""
-
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 _BACKOFF = {"retry_wait": 10, "retry_backoff": "exponential", "retry_wait_limit": 360}
@@ -67,7 +64,6 @@ def convert(
     """
     metadata, spec = job.part("metadata"), job.part("spec")
     key = f"{source}:{metadata.get('namespace') or 'default'}.{metadata.get('name')}"
-    lines = {**job.lines, **spec.part("jobTemplate").part("spec").lines, **spec.lines}
     try:
         if not metadata.get("name"):
             raise _refusal(job, "metadata", "it has no name")
@@ -75,23 +71,22 @@ def convert(
         try:
             declare(key, fields, settings, lambda: 0)
         except InvalidError as error:
-            line = lines.get(_SOURCES.get(error.field, ""), 0)
-            raise InvalidError(f"{line}", str(error)) from None
+            name = "timeZone" if error.field == "timezone" else "schedule"
+            raise _refusal(spec, name, str(error)) from None
     except InvalidError as error:
         line = int(error.field) or job.lines["kind"]
         return None, [(line, f"{key}: not imported: {error.problem}")]
-    remarks, line, data = [*_without_effect(spec)], lines["schedule"], fields["data"]
+    remarks, line, data = [*_without_effect(spec)], spec.lines["schedule"], fields["data"]
     path = os.environ.get("PATH", os.defpath)
     if why := user.why_not_run(data["command"][0], path=path, cwd=data["cwd"]):
         remarks.append((line, why))
     if not spec.get("concurrencyPolicy"):
-        text = f"concurrencyPolicy is Allow by default: {_WHY['concurrencyPolicy']}"
-        remarks.append((line, text))
+        remarks.append((line, f"concurrencyPolicy is Allow: {_WHY['concurrencyPolicy']}"))
     if fields["cron"].startswith("@every"):
         remarks.append((line, "@every counts from 1970, and not from the last run"))
-    if "activeDeadlineSeconds" in lines and fields["max_attempts"] > 1:
-        text = "activeDeadlineSeconds limits each attempt, and not all together"
-        remarks.append((lines["activeDeadlineSeconds"], text))
+    limit = spec.part("jobTemplate").part("spec").lines.get("activeDeadlineSeconds")
+    if limit and fields["max_attempts"] > 1:
+        remarks.append((limit, "activeDeadlineSeconds limits each attempt, and not all together"))
     return {"key": key, **fields}, [(number, f"{key}: {text}") for number, text in remarks]
 
 
@@ -166,30 +161,27 @@ def _words_and_env(container: Fields) -> tuple[list[str], dict[str, str]]:
     """
     env = dict[str, str | None]()
 
-    def replaced(fields: Fields, name: str, text: object) -> str:
+    def replaced(name: str, text: object) -> str:
         def value(found: re.Match[str]) -> str:
-            if found[1] is None:
-                return "$"
-            is_other = container.get("envFrom") and re.fullmatch(r"[\w.-]+", found[1])
+            is_other = container.get("envFrom") and re.fullmatch(r"[\w.-]+", found[1] or "")
             known = env.get(found[1], None if is_other else found[0])
             if known is None:
                 text = f"the value of {found[0]} is not known here; let a shell read ${found[1]}"
-                raise _refusal(fields, name, f"{text} from the environment of the workers")
-            return known
+                raise _refusal(container, name, f"{text} from the environment of the workers")
+            return "$" if found[1] is None else known
 
         if not isinstance(text, str):
-            raise _refusal(fields, name, f"must be a text, not {text!r}")
+            raise _refusal(container, name, f"must be a text, not {text!r}")
         return _REFERENCE.sub(value, text)
 
     for each in _given(container, "env", list) or ():
         if isinstance(each, Fields):
-            is_known = "valueFrom" not in each
-            text = replaced(each, "value", each.get("value") or "") if is_known else None
+            text = None if "valueFrom" in each else replaced("env", each.get("value", ""))
             env[str(each.get("name"))] = text
     if not _given(container, "command", list):
         raise _refusal(container, "image", "the command is that of the image; write it as command")
     words = [
-        replaced(container, name, word)
+        replaced(name, word)
         for name in ("command", "args")
         for word in _given(container, name, list) or ()
     ]

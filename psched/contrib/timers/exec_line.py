@@ -111,10 +111,5 @@ def _with_variables(word: str) -> str:
     if re.fullmatch(r"\$\w+", word):
         return word
     parts = filter(None, re.split(r"(\$\{\w+\}|\$\$)", word))
-    return (
-        "".join(
-            f'"{part}"' if part.startswith("${") else shlex.quote("$" if part == "$$" else part)
-            for part in parts
-        )
-        or "''"
-    )
+    quoted = (f'"{x}"' if x.startswith("${") else shlex.quote(x.replace("$$", "$")) for x in parts)
+    return "".join(quoted) or "''"

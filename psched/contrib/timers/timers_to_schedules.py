@@ -29,6 +29,9 @@ _TIMES = ("Timer.OnCalendar", "Timer.OnUnitActiveSec")
 
 _OTHER_TIMES = tuple(f"Timer.On{name}Sec" for name in ["UnitInactive", "Boot", "Startup", "Active"])
 
+_LIMITS = (["Service.RuntimeMaxSec"], ["Service.TimeoutStartSec", "Service.TimeoutSec"])
+"""The time limits of a service, and of one of the type ``oneshot``."""
+
 _KNOWN = re.compile(
     r"""(Install\.|X-).*
     | Unit\.(Description|Documentation|DefaultDependencies)=.*
@@ -71,17 +74,26 @@ def convert(
     try:
         service = _service_of(timer, folders, context)
         times = merged(_times(timer, context, remarks))
-        fields = {**_start(timer), **_run(service, context, remarks)}
-        sources = {"jitter": timer.last("Timer.RandomizedDelaySec").place}
+        persistent = _IS_TRUE.fullmatch(timer.last("Timer.Persistent").value)
+        jitter = timer.last("Timer.RandomizedDelaySec")
+        fields = {
+            "type": "exec",
+            "catchup": "latest" if persistent or not timer.all("Timer.OnCalendar") else "skip",
+            "jitter": _seconds(jitter, 0),
+            "dst_policy": "debian",
+            **_run(service, context, remarks),
+        }
         for number, (cron, timezone, delay) in enumerate(times, start=1):
             key = f"{context.key_prefix}{name.removesuffix('.timer')}"
             key += f"/{number}" * (number > 1)
-            when = {"cron": cron, "timezone": timezone, **({"delay": delay} if delay else {})}
-            schedule = {"type": "exec", **when, **fields}
+            schedule = {"cron": cron, "timezone": timezone, "delay": delay, **fields}
+            schedule = {
+                name: value for name, value in schedule.items() if value or name == "kill_timeout"
+            }
             try:
                 declare(key, schedule, settings, lambda: 0)
             except InvalidError as error:
-                place = sources.get(error.field, f"{timer.path}:1")
+                place = jitter.place if error.field == "jitter" else f"{timer.path}:1"
                 raise InvalidError(place, str(error)) from None
             made.append({"key": key, **schedule})
     except InvalidError as error:
@@ -90,7 +102,7 @@ def convert(
 
 
 def _service_of(timer: Unit, folders: Sequence[Path], context: CrontabContext) -> Unit:
-    if timer.is_masked:
+    if not timer.path.stat().st_size:  # as /dev/null
         raise InvalidError(f"{timer.path}:1", "it is masked")
     if "@." in timer.name:
         example = timer.name.replace("@.", "@NAME.")
@@ -98,7 +110,7 @@ def _service_of(timer: Unit, folders: Sequence[Path], context: CrontabContext) -
         raise InvalidError(f"{timer.path}:1", text)
     name = _value(timer, "Timer.Unit", context) or f"{timer.name.removesuffix('.timer')}.service"
     service = read_unit(name, folders) if name.endswith(".service") else None
-    if service is None or service.is_masked:
+    if service is None or not service.path.stat().st_size:
         text = f"{name} is no service, is masked, or is not found beside the timer"
         raise InvalidError(timer.last("Timer.Unit").place, text)
     return service
@@ -182,17 +194,6 @@ def _times(timer: Unit, context: CrontabContext, remarks: list[str]) -> Iterator
             )
 
 
-def _start(timer: Unit) -> dict[str, Any]:
-    """The fields that say how a schedule starts."""
-    persistent = _IS_TRUE.fullmatch(timer.last("Timer.Persistent").value)
-    jitter = _seconds(timer.last("Timer.RandomizedDelaySec"), 0)
-    return {
-        "catchup": "latest" if persistent or not timer.all("Timer.OnCalendar") else "skip",
-        **({"jitter": jitter} if jitter else {}),
-        "dst_policy": "debian",
-    }
-
-
 def _seconds(setting: Setting, default: int) -> int:
     """A duration in seconds; 0 for ``infinity``."""
     with _refusing(setting.place):
@@ -231,14 +232,11 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
         remarks += [] if why is None else [f"{place}: {why}"]
     lines = _value(service, "Unit.Description", context), f"systemd ran it as {user}"
     note = "\n".join(filter(None, lines[: 1 + (user != context.user.name)]))
-    limits = ["Service.RuntimeMaxSec"]
-    if service.is_oneshot:
-        limits = ["Service.TimeoutStartSec", "Service.TimeoutSec"]
     return {
         "data": {**data_of(commands, files), "env": env, "cwd": folder or "/", "stdin": ""},
         "max_attempts": 1,
-        "kill_timeout": _seconds(service.last(*limits), KILL_TIMEOUT),
-        **({"note": note[:TEXT_LENGTH]} if note else {}),
+        "kill_timeout": _seconds(service.last(*_LIMITS[service.is_oneshot]), KILL_TIMEOUT),
+        "note": note[:TEXT_LENGTH],
     }
 
 
@@ -270,11 +268,9 @@ def _user_and_env(
 
 
 def _commands(service: Unit, expanded: Callable[[str], str]) -> Iterator[Command]:
-    post = ["Service.ExecStartPost"] if service.is_oneshot else []
-    for name in ("Service.ExecStartPre", "Service.ExecStart", *post):
-        lines = service.all(name)
-        if not lines and name.endswith("Start"):
-            raise InvalidError(f"{service.path}:1", "it has no ExecStart=")
-        for line in lines:
+    for name in ("ExecStartPre", "ExecStart", *["ExecStartPost"] * service.is_oneshot):
+        for line in service.all(f"Service.{name}"):
             with _refusing(line.place):
                 yield from commands_of(line, expanded)
+    if not service.all("Service.ExecStart"):
+        raise InvalidError(f"{service.path}:1", "it has no ExecStart=")

@@ -49,11 +49,6 @@ class Unit(NamedTuple):
         """Whether a service has started only when its command has ended."""
         return self.last("Service.Type").value == "oneshot"
 
-    @property
-    def is_masked(self) -> bool:
-        """Whether its file is empty, as is /dev/null, so that systemd does not load it."""
-        return not self.path.stat().st_size
-
 
 def place_of(folder: Path) -> str:
     """The path of a folder below its root, or a home, if it is one of systemd's; else its name."""
