@@ -37,12 +37,7 @@ _WHY = {
 }
 """What remarks on fields add."""
 
-_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
-
 _BACKOFF = {"retry_wait": 10, "retry_backoff": "exponential", "retry_wait_limit": 360}
-
-_RETRIES = 6
-"""The number of times that Kubernetes repeats a failed job by default."""
 
 _FIELDS = 5
 
@@ -109,11 +104,7 @@ def _without_effect(found: Fields) -> Iterator[tuple[int, str]]:
 
 
 def _fields(spec: Fields, timezone: str) -> dict[str, Any]:
-    """The fields of a CronJob's schedule.
-
-    Raises:
-        InvalidError: the CronJob cannot be imported.
-    """
+    """The fields of a CronJob's schedule."""
     if spec.get("suspend") is True:
         raise _refusal(spec, "suspend", "it is suspended")
     run = spec.part("jobTemplate").part("spec")
@@ -126,7 +117,7 @@ def _fields(spec: Fields, timezone: str) -> dict[str, Any]:
     words, env = _words_and_env(container)
     deadline = _given(spec, "startingDeadlineSeconds", int)
     limit, retries = _given(run, "activeDeadlineSeconds", int), _given(run, "backoffLimit", int)
-    retries = _RETRIES if retries is None else max(0, retries)
+    retries = 6 if retries is None else max(0, retries)  # 6 is Kubernetes' default
     return {
         "type": "exec",
         "cron": cron,
@@ -154,11 +145,7 @@ def _given(fields: Fields, name: str, kind: type) -> Any:  # noqa: ANN401  # of 
 
 
 def _words_and_env(container: Fields) -> tuple[list[str], dict[str, str]]:
-    """The command and the variables of a container, with references replaced by Kubernetes' rules.
-
-    Raises:
-        InvalidError: there is no command, or it needs a value that the manifest does not have.
-    """
+    """The command and the variables of a container; references in them are replaced."""
     env = dict[str, str | None]()
 
     def replaced(name: str, text: object) -> str:
@@ -172,7 +159,7 @@ def _words_and_env(container: Fields) -> tuple[list[str], dict[str, str]]:
 
         if not isinstance(text, str):
             raise _refusal(container, name, f"must be a text, not {text!r}")
-        return _REFERENCE.sub(value, text)
+        return re.sub(r"\$(?:\$|\(([^)]*)\))", value, text)
 
     for each in _given(container, "env", list) or ():
         if isinstance(each, Fields):
@@ -180,11 +167,8 @@ def _words_and_env(container: Fields) -> tuple[list[str], dict[str, str]]:
             env[str(each.get("name"))] = text
     if not _given(container, "command", list):
         raise _refusal(container, "image", "the command is that of the image; write it as command")
-    words = [
-        replaced(name, word)
-        for name in ("command", "args")
-        for word in _given(container, name, list) or ()
-    ]
+    names = ("command", "args")
+    words = [replaced(name, word) for name in names for word in _given(container, name, list) or ()]
     return words, {name: text for name, text in env.items() if text is not None}
 
 

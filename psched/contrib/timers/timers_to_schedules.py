@@ -105,8 +105,7 @@ def _service_of(timer: Unit, folders: Sequence[Path], context: CrontabContext) -
     if not timer.path.stat().st_size:  # as /dev/null
         raise InvalidError(f"{timer.path}:1", "it is masked")
     if "@." in timer.name:
-        example = timer.name.replace("@.", "@NAME.")
-        text = f"it is a template; import an instance, such as {example}"
+        text = f"it is a template; import an instance, as {timer.name.replace('@.', '@NAME.')}"
         raise InvalidError(f"{timer.path}:1", text)
     name = _value(timer, "Timer.Unit", context) or f"{timer.name.removesuffix('.timer')}.service"
     service = read_unit(name, folders) if name.endswith(".service") else None
@@ -128,17 +127,13 @@ def _refusing(place: str) -> Iterator[None]:
 
 def _without_effect(unit: Unit) -> Iterator[str]:
     for name, value, place in unit.settings:
-        is_last = unit.is_oneshot and name == "Service.ExecStartPost"
+        is_last = name == "Service.ExecStartPost" and unit.last("Service.Type").value == "oneshot"
         if value and not is_last and not _KNOWN.fullmatch(f"{name}={value}"):
             yield f"{place}: {name.partition('.')[2]}={value}: has no effect in psched"
 
 
 def _expanded(text: str, unit: Unit, context: CrontabContext) -> str:
-    """Replace the specifiers in a text.
-
-    Raises:
-        InvalidError: one of them stands for something that is not known here.
-    """
+    """Replace the specifiers in a text; refuse those whose values are not known here."""
     stem = unit.name.rpartition(".")[0]
     prefix, _, instance = stem.partition("@")
     owner = context.owner or "root"
@@ -180,11 +175,10 @@ def _times(timer: Unit, context: CrontabContext, remarks: list[str]) -> Iterator
         is_interval = name == "Timer.OnUnitActiveSec"
         with _refusing(place):
             value = _expanded(given, timer, context)
-            times = (
-                Times(f"@every {seconds_of(value) or 0:g}", context.timezone)
-                if is_interval
-                else times_of(value, context.timezone)
-            )
+            if is_interval:
+                times = Times(f"@every {seconds_of(value) or 0:g}", context.timezone)
+            else:
+                times = times_of(value, context.timezone)
             parse(times.cron, times.timezone)
         yield times
         if is_interval:
@@ -204,9 +198,10 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
     """The fields that say what a schedule runs."""
     expanded = partial(_expanded, unit=service, context=context)
     user, env = _user_and_env(service, context, expanded, remarks)
-    if service.last("Service.Type").value == "forking":
+    kind = service.last("Service.Type")
+    if kind.value == "forking":
         text = "Type=forking: psched ends what a command leaves; run it in foreground"
-        raise InvalidError(service.last("Service.Type").place, text)
+        raise InvalidError(kind.place, text)
     files = list[str]()
     for _, file, place in service.all("Service.EnvironmentFile"):
         with _refusing(place):
@@ -235,7 +230,7 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
     return {
         "data": {**data_of(commands, files), "env": env, "cwd": folder or "/", "stdin": ""},
         "max_attempts": 1,
-        "kill_timeout": _seconds(service.last(*_LIMITS[service.is_oneshot]), KILL_TIMEOUT),
+        "kill_timeout": _seconds(service.last(*_LIMITS[kind.value == "oneshot"]), KILL_TIMEOUT),
         "note": note[:TEXT_LENGTH],
     }
 
@@ -243,11 +238,7 @@ def _run(service: Unit, context: CrontabContext, remarks: list[str]) -> dict[str
 def _user_and_env(
     service: Unit, context: CrontabContext, expanded: Callable[[str], str], remarks: list[str]
 ) -> tuple[str, dict[str, str]]:
-    """The user as whom systemd runs a service, and the variables that it sets.
-
-    Raises:
-        InvalidError: the workers run as another user.
-    """
+    """The user as whom systemd runs a service, and the variables that it sets."""
     named = _value(service, "Service.User", context)
     is_dynamic = _IS_TRUE.fullmatch(service.last("Service.DynamicUser").value)
     user = named or ("a dynamic user" if is_dynamic else context.owner or "root")
@@ -268,7 +259,8 @@ def _user_and_env(
 
 
 def _commands(service: Unit, expanded: Callable[[str], str]) -> Iterator[Command]:
-    for name in ("ExecStartPre", "ExecStart", *["ExecStartPost"] * service.is_oneshot):
+    post = ["ExecStartPost"] if service.last("Service.Type").value == "oneshot" else []
+    for name in ("ExecStartPre", "ExecStart", *post):
         for line in service.all(f"Service.{name}"):
             with _refusing(line.place):
                 yield from commands_of(line, expanded)

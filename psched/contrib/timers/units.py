@@ -44,11 +44,6 @@ class Unit(NamedTuple):
         """The last setting with one of these names; without any, an empty one of the first line."""
         return [Setting(names[0], "", f"{self.path}:1"), *self.all(*names)][-1]
 
-    @property
-    def is_oneshot(self) -> bool:
-        """Whether a service has started only when its command has ended."""
-        return self.last("Service.Type").value == "oneshot"
-
 
 def place_of(folder: Path) -> str:
     """The path of a folder below its root, or a home, if it is one of systemd's; else its name."""
