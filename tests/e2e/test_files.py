@@ -670,6 +670,22 @@ def test_timers_of_two_users_and_of_two_folders_never_meet(service):
     assert kept("usr/lib/systemd/system") == [system, ann, bob]
 
 
+def test_a_timer_that_was_imported_alone_is_adopted_with_its_folder(service):
+    service.write("units/job.timer", "[Timer]\nOnCalendar=daily\n")
+    service.write("units/job.service", "[Service]\nExecStart=/bin/echo 1\n")
+    units, file = service.folder / "units", str(service.folder / "units.yml")
+    shared = ("--source", "h1", "--any-user")
+    service.invoke("import-timers", str(units / "job.timer"), *shared, "--apply")
+    refused = service.invoke("import-timers", str(units), *shared, "--apply")
+    assert "adopt it (psched apply --adopt)" in refused.stderr
+    service.invoke("import-timers", str(units), *shared, "-o", file)
+    assert service.invoke("apply", "--adopt", file).exit_code == 0
+    with service.schedules() as schedules:
+        assert [(each.key, each.label) for each in schedules.list()] == [
+            ("h1:job", "timers:h1:units")
+        ]
+
+
 def test_timers_that_run_the_same_are_told(service):
     service.write("units/a.timer", "[Timer]\nOnCalendar=6:00\nOnCalendar=7:30\n")
     service.write("units/b.timer", "[Timer]\nOnCalendar=6:00\nUnit=a.service\n")
