@@ -68,4 +68,4 @@ def import_cronjobs(
         remarks += [f"{file}:{line}: {text}" for line, text in told]
     label = label or f"cronjobs:{source}:{'cronjobs' if str(file) == '-' else file.name}"
     document = Document(label, [*declarations.values()])
-    delivery.finish_by_key(document, source, file, settings, remarks, "Kubernetes")
+    delivery.finish_by_key(document, source, file, settings, remarks)

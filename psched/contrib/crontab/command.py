@@ -218,7 +218,6 @@ class Delivery:
         path: Path,
         settings: Config,
         remarks: Sequence[str],
-        _scheduler: str,
     ) -> None:
         """Finish the import of schedules whose keys do not depend on their commands; see `finish`.
 

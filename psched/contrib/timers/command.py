@@ -96,4 +96,4 @@ def import_timers(
             declarations.append(each)
     place = place_of(folder) if path.is_dir() else path.name
     document = Document(label or f"timers:{context.key_prefix}{place}", declarations)
-    delivery.finish_by_key(document, host, path, settings, remarks, "systemd")
+    delivery.finish_by_key(document, host, path, settings, remarks)
