@@ -670,6 +670,22 @@ def test_timers_of_two_users_and_of_two_folders_never_meet(service):
     assert kept("usr/lib/systemd/system") == [system, ann, bob]
 
 
+def test_copies_of_two_hosts_timers_do_not_change_each_others_schedules(service):
+    def imported(host, command):
+        service.write(f"{host}/job.timer", "[Timer]\nOnCalendar=daily\n")
+        service.write(f"{host}/job.service", f"[Service]\nExecStart=/bin/echo {command}\n")
+        timer = str(service.folder / host / "job.timer")
+        return service.invoke("import-timers", timer, "--service-user", "root", "--apply")
+
+    assert imported("a", "1").exit_code == 0
+    assert imported("a", "1").exit_code == 0
+    refused = imported("b", "2")
+    assert refused.exit_code == 1
+    assert "job.timer may be a copy from any host" in refused.stderr
+    with service.schedules() as schedules:
+        assert [each.data["command"] for each in schedules.list()] == [["/bin/echo", "1"]]
+
+
 def test_a_timer_that_was_imported_alone_is_adopted_with_its_folder(service):
     service.write("units/job.timer", "[Timer]\nOnCalendar=daily\n")
     service.write("units/job.service", "[Service]\nExecStart=/bin/echo 1\n")

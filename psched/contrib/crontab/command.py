@@ -218,6 +218,8 @@ class Delivery:
         path: Path,
         settings: Config,
         remarks: Sequence[str],
+        *,
+        is_copy: bool = False,
     ) -> None:
         """Finish the import of schedules whose keys do not depend on their commands; see `finish`.
 
@@ -232,7 +234,16 @@ class Delivery:
         added = {key: line for key, line in lines.items() if key not in former}
         gone = {key: old for key, old in former.items() if key not in lines}
         made = Imported(document.schedules, (), edited, added, gone)
-        self.finish(document, made, path, settings, remarks, origin=origin, stored=stored)
+        self.finish(
+            document,
+            made,
+            path,
+            settings,
+            remarks,
+            origin=origin,
+            stored=stored,
+            is_copy=is_copy,
+        )
 
     def _in_database(
         self, read: Callable[[ScheduleCollection], Iterable[Row]], settings: Config

@@ -96,4 +96,7 @@ def import_timers(
             declarations.append(each)
     place = place_of(folder) if path.is_dir() else path.name
     document = Document(label or f"timers:{context.key_prefix}{place}", declarations)
-    delivery.finish_by_key(document, host, path, settings, remarks)
+    home = home_of(user) if user is not None else None
+    is_here = f"{folder}" == f"/{place_of(folder)}" or (home and folder.is_relative_to(home))
+    is_copy = source is None and not is_here
+    delivery.finish_by_key(document, host, path, settings, remarks, is_copy=is_copy)
