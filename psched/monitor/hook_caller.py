@@ -19,6 +19,7 @@ from psched.core.output.protocol import KeepsOutput, OutputSelection
 from psched.core.store_protocol import Store
 from psched.notify.hooks import Deliverers
 from psched.notify.notification import CLOSED, Context, Digest, Notification, Told
+from psched.notify.templates import WARNINGS
 from psched.triggers.zone import find_zone
 
 _OF_RUN = frozenset({Rule.LONGEST, Rule.UNUSUAL})
@@ -32,7 +33,11 @@ _FAILED: Mapping[str, str] = {
     Outcome.TIMED_OUT: "the run was stopped at its time limit",
     Outcome.LOST: "the run was lost",
     Outcome.PREEMPTED: "the run has lost its lease",
+    Outcome.CANCELLED: "the run was stopped",
 }
+
+_BROKEN = frozenset(_FAILED) - {Outcome.CANCELLED}
+"""The outcomes of attempts that may have printed why."""
 
 _NEWEST = 5
 """The most records that are searched for the run of an alert."""
@@ -88,9 +93,12 @@ class HookCaller:
             "redaction": self._redaction,
             "zone": self._zone,
         }
+        # A message about several events is as urgent as its first one.
         first, *others = (
             Notification(event=event, alert=alert, context=context, **common)
-            for event, alert, context in told
+            for event, alert, context in sorted(
+                told, key=lambda each: (each.event == CLOSED, each.alert.rule in WARNINGS)
+            )
         )
         notification = first
         if others:
@@ -120,8 +128,7 @@ def context_of(store: Store, event: str, alert: Alert) -> Context:
             context = changed(context, failed=_FAILED.get(next(ends, None) or ""))
         return context
     if alert.rule in _PRINTED and isinstance(store, KeepsOutput) and not store.output_problem():
-        failures = frozenset(_FAILED)
-        newest = RunSelection(key=alert.key, with_extra_runs=True, outcomes=failures, limit=1)
+        newest = RunSelection(key=alert.key, with_extra_runs=True, outcomes=_BROKEN, limit=1)
         for run in store.runs(newest):
             place = OutputSelection(key=run.key, scheduled_time=run.scheduled_time, limit=_NEWEST)
             for record in store.outputs(place):

@@ -16,7 +16,7 @@ from psched.config.input_files import read_password
 from psched.config.monitoring.hooks import MailHook
 from psched.config.problems import InvalidValueError
 from psched.notify.delivery import DeliveryError
-from psched.notify.notification import CLOSED, RAISED, Notification
+from psched.notify.notification import CLOSED, RAISED, Digest, Notification
 from psched.notify.program import run
 
 # sendmail reads lines that end in a line feed, and passes the mail on with the ends that SMTP
@@ -83,9 +83,11 @@ class MailDeliverer:
                 refused = server.sendmail(hook.sender or "", hook.to, message)
         except InvalidValueError as error:
             raise DeliveryError(f"password_file: {error}", retry=True) from None
-        except (OSError, smtplib.SMTPException) as error:
+        except (OSError, UnicodeError, smtplib.SMTPException) as error:
             # The texts of smtplib contain answers of the server, but no password.
             what = brief(str(error) or type(error).__name__)
+            if isinstance(error, UnicodeError):  # its text can contain a letter of the password
+                what = "no server can have this name, or user or password are not ASCII"
             raise DeliveryError(f"{host}:{port}: {what}", retry=True) from None
         if refused:
             text = f"{host}:{port} refused {', '.join(sorted(refused))}; the others have got it"
@@ -102,7 +104,7 @@ class MailDeliverer:
         # All tries have the same number, so that a mail that arrives twice can be recognized; and
         # the mail of the end belongs to that of the beginning.
         message["Message-ID"] = _number(notification, notification.event)
-        if notification.event == CLOSED:
+        if notification.event == CLOSED and not isinstance(notification, Digest):
             message["In-Reply-To"] = message["References"] = _number(notification, RAISED)
         message["Auto-Submitted"] = "auto-generated"
         facts = (f"{name}: {value}" for name, value in notification.facts)

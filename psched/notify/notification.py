@@ -152,6 +152,9 @@ class Notification:
             "installation": self.installation,
             "host": self.host,
             "explain": self.explain,
+            "note": self._note,
+            "next_run": _seconds(self.context.next_run),
+            "output": self.output,
             "alert": {
                 "id": self.alert_id,
                 "rule": alert.rule,
@@ -175,8 +178,8 @@ class Notification:
             yield "type", _line(alert.type)
         if alert.label is not None:
             yield "label", _line(alert.label)
-        if self.context.note is not None:
-            yield "note", _line(self.redaction.text(self.context.note), _LONGEST_KEY)
+        if self._note is not None:
+            yield "note", self._note
         if alert.scheduled_time is not None:
             yield "scheduled time", self._shown(alert.scheduled_time, "seconds")
         yield "since", self._shown(alert.since / 1000, "milliseconds")
@@ -189,6 +192,11 @@ class Notification:
     def output(self) -> str:
         """The last lines that the failed attempt has printed; empty if none are known."""
         return visible(storable(self.redaction.text(self.context.output)), lines=True)
+
+    @property
+    def _note(self) -> str | None:
+        note = self.context.note
+        return None if note is None else _line(self.redaction.text(note), _LONGEST_KEY)
 
     def _shown(self, instant: float, precision: str) -> str:
         if self.zone is UTC_ZONE:
@@ -239,11 +247,6 @@ class Digest(Notification):
             yield f"{each.what}: {each.subject}", each.text
         yield "installation", f"{self.installation} (told by {self.host})"
         yield "to see more", self.explain
-
-    @cached_property
-    def output(self) -> str:
-        """Nothing: each output belongs to one event."""
-        return ""
 
 
 def _line(text: str, most: int = _LONGEST_TITLE) -> str:

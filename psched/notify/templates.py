@@ -13,7 +13,7 @@ from psched.base.texts import cut
 from psched.core.alerts.alert import Rule
 from psched.notify.notification import CLOSED, Notification
 
-_WARNINGS = frozenset({Rule.LATE, Rule.LONGEST, Rule.UNUSUAL, Rule.NO_SLOT})
+WARNINGS = frozenset({Rule.LATE, Rule.LONGEST, Rule.UNUSUAL, Rule.NO_SLOT})
 """Rules of which nothing has failed yet."""
 
 _LONGEST_NTFY = 1500
@@ -48,12 +48,16 @@ def _json(url: str, notification: Notification, _: str | None) -> Request:
     return Request(url, notification.body)
 
 
+def _message(notification: Notification) -> str:
+    lines = (f"{name}: {value}" for name, value in notification.facts)
+    return "\n".join([notification.text, *lines])
+
+
 def _slack(url: str, notification: Notification, _: str | None) -> Request:
     def escaped(text: str) -> str:
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
-    lines = [f"{name}: {value}" for name, value in notification.facts]
-    text = "\n".join([notification.title, notification.text, *lines])
+    text = f"{notification.title}\n{_message(notification)}"
     # `text` is what Slack's notification shows, and `blocks` are the message. A text of the kind
     # plain_text has no markup.
     return Request(
@@ -118,13 +122,13 @@ def _ntfy(url: str, notification: Notification, _: str | None) -> Request:
     folder, _, topic = parts.path.rstrip("/").rpartition("/")
     root = urlunsplit(parts._replace(path=f"{folder}/"))
     closed = notification.event == CLOSED
-    urgent = not closed and notification.alert.rule not in _WARNINGS
+    urgent = not closed and notification.alert.rule not in WARNINGS
     return Request(
         root,
         {
             "topic": unquote(topic),
             "title": notification.title,
-            "message": cut(f"{notification.text}\n{notification.explain}", _LONGEST_NTFY),
+            "message": cut(_message(notification), _LONGEST_NTFY),
             "tags": ["white_check_mark" if closed else "warning"],
             "priority": 4 if urgent else 3,
         },
@@ -140,7 +144,7 @@ def _pagerduty(url: str, notification: Notification, secret: str | None) -> Requ
     }
     if notification.event == CLOSED:
         return Request(url, event)
-    severity = "warning" if alert.rule in _WARNINGS else "error"
+    severity = "warning" if alert.rule in WARNINGS else "error"
     return Request(
         url,
         {

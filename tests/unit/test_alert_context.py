@@ -4,10 +4,12 @@ from dataclasses import replace as changed
 
 import pytest
 
+from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
 from psched.core.history.records import Fate, Outcome
-from psched.monitor.hook_caller import context_of
-from psched.notify.notification import Context, Notification
+from psched.monitor.hook_caller import HookCaller, context_of
+from psched.notify.notification import Context, Notification, Told
+from psched.notify.templates import render
 from psched.testing.store_contract.history.bench import made
 from psched.testing.store_contract.output.bench import printed
 from psched.triggers.zone import find_zone
@@ -52,6 +54,15 @@ def test_a_failure_is_told_with_the_note_the_next_run_and_the_end_of_the_output(
     assert context.output.splitlines() == [f"line {number}" for number in range(25, 40)]
 
 
+def test_the_output_of_a_run_that_somebody_has_stopped_is_not_that_of_the_failure(host):
+    store = host.store()
+    ran(host, Outcome.FAILED, attempt=1)
+    ran(host, Outcome.CANCELLED, attempt=2, owner="w.2", ended=1000 * (START + 61))
+    output = printed("k", scheduled_time=START, owner="w.1", attempt=1, output=b"why")
+    store.write_output([output, changed(output, owner="w.2", attempt=2, output=b"stopped")])
+    assert context_of(store, "raised", alert()).output == "why"
+
+
 def test_what_is_not_known_is_left_out(host):
     store = host.store()
     assert context_of(store, "raised", alert()).output == ""
@@ -73,7 +84,7 @@ def test_what_is_not_known_is_left_out(host):
         (Outcome.FAILED, "the run has failed"),
         (Outcome.LOST, "the run was lost"),
         (Outcome.FINISHED, None),
-        (Outcome.CANCELLED, None),
+        (Outcome.CANCELLED, "the run was stopped"),
     ],
 )
 def test_a_run_that_was_killed_at_its_limit_has_not_recovered(host, rule, outcome, failed):
@@ -96,3 +107,46 @@ def test_times_are_in_the_zone_of_the_installation():
     assert facts["next run"] == "2023-11-15T07:13:20+09:00 (Asia/Tokyo)"
     assert facts["since"] == "2023-11-15T07:13:20+09:00 (Asia/Tokyo)"
     assert facts["note"] == r"a\nb"
+
+
+def test_programs_are_told_what_people_are_told():
+    context = Context(note="call ann", next_run=START, output="no space\nleft")
+    body = told("raised", context).body
+    assert (body["note"], body["next_run"], body["output"]) == (
+        "call ann", "2023-11-14T22:13:20Z", "no space\nleft",
+    )  # fmt: skip
+
+
+def test_a_message_about_several_events_is_as_urgent_as_the_worst():
+    given = []
+
+    class Fake:
+        tries = 1
+
+        def deliver(self, notification):
+            given.append(notification)
+
+    settings = from_mapping({"url": "sqlite:////unused.db"})
+    caller = HookCaller({"phone": Fake()}, settings, "web1")
+    events = [
+        Told("closed", alert("gave_up", closed=1, closed_text="it has succeeded")),
+        Told("raised", alert("late")),
+        Told("raised", alert("gave_up"), Context(note="call ann")),
+    ]
+    caller.deliver("phone", events)
+    caller.deliver("phone", events[:1] * 2)
+    mixed, over = given
+    body = render("ntfy", "https://ntfy.sh/t", mixed, None).body
+    assert (body["priority"], body["tags"]) == (4, ["warning"])
+    assert body["message"].splitlines()[1:4] == [
+        "gave up: k: why", "late: k: why", "recovered from gave up: k: it has succeeded",
+    ]  # fmt: skip
+    assert render("ntfy", "https://ntfy.sh/t", over, None).body["priority"] == 3
+
+
+def test_ntfy_is_told_the_note_and_the_next_run():
+    body = render(
+        "ntfy", "https://ntfy.sh/t", told("raised", Context(note="call ann", next_run=START)), None
+    ).body
+    assert "note: call ann\n" in body["message"]
+    assert "next run: 2023-11-14T22:13:20Z\n" in body["message"]

@@ -133,6 +133,23 @@ def test_each_kind_of_failure_has_its_rule(bench, outcome, fate, rule, text):
     assert (raised.rule, raised.text) == (rule, text)
 
 
+def test_a_schedule_that_pauses_itself_is_given_up(bench):
+    own = '{"max_attempts": 5, "pause_after_failures": 2}'
+    bench.add("k", options=own)
+    monitor = bench.monitor()
+    assert not monitor.step().raised
+    bench.run("k", Outcome.FAILED, reason="exit status 1")
+    bench.run("k", Outcome.FAILED, reason="paused after 2 failures in a row: exit status 1")
+    raised = {alert.rule: alert.text for alert in monitor.step().raised}
+    assert raised == {
+        "failed": "attempt 1 has failed: exit status 1",
+        "gave_up": "it does not run any more: paused after 2 failures in a row: exit status 1",
+    }
+    bench.run("k", Outcome.FINISHED, Fate.FINISHED)
+    monitor.step()
+    assert not bench.open()
+
+
 def test_a_time_limit_is_named_once(bench):
     bench.add("k")
     bench.run("k", Outcome.TIMED_OUT, reason="stopped at its time limit")

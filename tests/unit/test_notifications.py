@@ -49,6 +49,9 @@ def test_the_body_is_what_the_page_documents():
         "installation": "psched",
         "host": "web1",
         "explain": "psched why nightly",
+        "note": None,
+        "next_run": None,
+        "output": "",
         "alert": {
             "id": notification.alert_id,
             "rule": "late",
@@ -120,8 +123,8 @@ def test_many_events_are_told_as_one_list():
     for template in READ_TEMPLATES:
         body = json.dumps(render(template, "https://x.example/y", mine, None).body)
         assert mine.title in body
-        # A text of Slack's message is plain, and has no markup.
-        assert template == "slack" or "<!channel>" not in body
+        # The texts of Slack's and ntfy's messages are plain, and have no markup.
+        assert template in {"slack", "ntfy"} or "<!channel>" not in body
 
 
 def test_a_test_says_so():
@@ -216,7 +219,9 @@ def test_ntfy_gets_json_at_its_root():
     assert request.body == {
         "topic": "my-topic",
         "title": "psched: late: nightly",
-        "message": "has not started within 5 min\npsched why nightly",
+        "message": "has not started within 5 min\ntype: report\nlabel: team\n"
+        "scheduled time: 2026-11-26T02:30:00Z\nsince: 2026-11-26T02:30:00.000Z\n"
+        "installation: psched (told by web1)\nto see more: psched why nightly",
         "tags": ["warning"],
         "priority": 3,
     }

@@ -12,7 +12,7 @@ from psched.core.alerts.alert import Alert
 from psched.errors import ConfigError
 from psched.notify.delivery import DeliveryError
 from psched.notify.mail import MailDeliverer
-from psched.notify.notification import Context, Notification
+from psched.notify.notification import Context, Digest, Notification
 from support.smtp_server import smtp_server
 
 
@@ -117,12 +117,44 @@ def test_a_server_that_is_away_or_hangs_is_tried_again():
             {"smtp": "mx", "from": "a@x.org", "user": "ann", "password_file": "/p", "tls": "off"},
             "would send the password in clear text",
         ),
-        ({"smtp": "mx:25", "from": "a@x.org", "tls": "maybe"}, "tls"),
+        ({"smtp": "mx", "from": "a@x.org", "tls": "maybe"}, "tls"),
+        ({"smtp": "mx:25", "from": "a@x.org"}, "without a port"),
+        ({"smtp": "[::1]:25", "from": "a@x.org"}, "without a port"),
+        ({"smtp": "mail..example.org", "from": "a@x.org"}, "the name of a server"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(fields, said):
     with pytest.raises(ConfigError, match=said):
         from_mapping({"url": "sqlite:////x.db", "hooks": {"ops": {"mail": "ops", **fields}}})
+
+
+@pytest.mark.parametrize("server", ["mx", "mail.example.org", "10.0.0.1", "::1", "fd00::a:1"])
+def test_a_server_has_a_name_or_an_address(server):
+    own = {"mail": "ops", "smtp": server, "from": "a@x.org"}
+    assert from_mapping({"url": "sqlite:////x.db", "hooks": {"ops": own}}).hooks["ops"].smtp == (
+        server
+    )
+
+
+def test_what_smtp_cannot_send_is_named_and_does_not_end_the_monitor(password_file):
+    with smtp_server() as server, pytest.raises(DeliveryError, match="no server can have this"):
+        send(server, smtp=f"{'x' * 64}.example.org")
+    password_file.write_text("s\u00e4cret\n")
+    with smtp_server() as server, pytest.raises(DeliveryError) as error:
+        send(server, user="ann", password_file=password_file)
+    assert "not ASCII" in str(error.value)
+    assert "e4" not in str(error.value)
+
+
+def test_the_end_of_several_alerts_answers_no_mail():
+    alert = Alert(key="k", rule="failed", since=1, text="x", closed=2, closed_text="over")
+    about = {"event": "closed", "alert": alert, "installation": "psched", "host": "web1"}
+    one = Notification(**about)
+    with smtp_server() as server:
+        send(server, one)
+        send(server, Digest(**about, members=[one, one]))
+    answers = [email.message_from_bytes(each)["In-Reply-To"] for each in server.mails]
+    assert answers == [f"<{one.alert_id}.raised@psched.invalid>", None]
 
 
 def test_a_missing_password_is_named():

@@ -269,7 +269,10 @@ class _Data(Kind):
 
 
 _TRIES = Number(whole=True, unit="tries", least=1, most=MOST_TRIES)
-_HOST = MatchingText("the name of a server, without a port", re.compile(r"[A-Za-z0-9_.:-]{1,253}"))
+_HOST = MatchingText(
+    "the name of a server, without a port",
+    re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|(?=.*:.*:)[A-Fa-f0-9.:]{2,45}"),
+)
 _USER = MatchingText("the name of a user", re.compile(r"[!-~]{1,254}"))
 _TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
 

@@ -24,6 +24,7 @@ from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, Row
 from psched.core.operations.extra_runs import schedule_key
+from psched.core.operations.pausing import is_by_failures
 from psched.core.store_protocol import Store
 
 RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
@@ -253,7 +254,7 @@ def rule_of(record: RunRecord) -> Rule | None:
         case (Fate.GAVE_UP | Fate.EXPIRED, _):
             return Rule.GAVE_UP
         case (_, Outcome.FAILED | Outcome.TIMED_OUT):
-            return Rule.FAILED
+            return Rule.GAVE_UP if is_by_failures(record.reason) else Rule.FAILED
         case (_, Outcome.LOST | Outcome.PREEMPTED):
             return Rule.LOST
         case _:
@@ -304,6 +305,8 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
             # Nothing ran if a worker has given it up when it claimed it; the reason says more then.
             after = f" after {counted(record.attempt, 'attempt')}" if record.attempt else ""
             what = f"it was given up{after}"
+        case _ if is_by_failures(record.reason):
+            what = "it does not run any more"
         case (_, Outcome.TIMED_OUT):
             what = f"attempt {record.attempt} was stopped at its time limit"
         case (_, Outcome.LOST):

@@ -24,7 +24,8 @@ def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, .
     """The names of the hooks that are told about an alert.
 
     An attempt that has failed is not told if the occurrence is given up after so many attempts:
-    ``gave_up`` is told then. With ``alert_on: each_failure``, both are told.
+    ``gave_up`` is told then, or when the schedule pauses itself. With ``alert_on: each_failure``,
+    both are told.
 
     The end of an alert is told only if its beginning was told: nobody is told that something is
     over of which nobody has heard.
