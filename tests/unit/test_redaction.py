@@ -38,12 +38,14 @@ def test_a_value_of_any_type_is_hidden_at_any_depth():
         "password": {"old": SECRET, "new": [SECRET]},
         "list": [{"Api_Token": 7, "n": 1}, None, True],
         "command": ["curl", f"--password={SECRET}", "-v"],
+        "words": ["curl", "--Password", SECRET, "-v", f"https://u:{SECRET}@h", "--password"],
     }
     assert REDACTION.value(value) == {
         "user": "ann",
         "password": HIDDEN,
         "list": [{"Api_Token": HIDDEN, "n": 1}, None, True],
         "command": ["curl", f"--password={HIDDEN}", "-v"],
+        "words": ["curl", "--Password", HIDDEN, "-v", f"https://u:{HIDDEN}@h", "--password"],
     }
 
 
@@ -71,6 +73,14 @@ def test_a_value_of_any_type_is_hidden_at_any_depth():
         ('password="s3cr3t\\', "password=[redacted]"),
         ("user=x password=s3cr3t", "user=x password=[redacted]"),
         ("url=http://h?password=s3cr3t", "url=http://h?password=[redacted]"),
+        ("pg --password s3cr3t -v", "pg --password [redacted] -v"),
+        ("pg --my-token 's3 cr3t' -v", "pg --my-token [redacted] -v"),
+        ('["pg", "--password", "s3cr3t", "-v"]', '["pg", "--password", [redacted], "-v"]'),
+        ('["pg","--password","s3cr3t"]', '["pg","--password",[redacted]]'),
+        ("pg --user ann --password", "pg --user ann --password"),
+        ("to pg://ann:s3cr3t@h/db, pg://ann@h", "to pg://ann:[redacted]@h/db, pg://ann@h"),
+        ("redis://:s3cr3t@h:1/2", "redis://:[redacted]@h:1/2"),
+        ("http://h:80/a@b", "http://h:80/a@b"),
         ("the password is wrong", "the password is wrong"),
         ("password", "password"),
         ("password=", "password="),
@@ -81,6 +91,20 @@ def test_a_value_of_any_type_is_hidden_at_any_depth():
 )
 def test_a_value_is_hidden_in_a_text(text, shown):
     assert REDACTION.text(text) == shown
+
+
+@pytest.mark.parametrize("setting", [None, ("ssn",)])
+def test_changes_never_show_what_is_named_like_a_secret(setting):
+    redaction = Redaction.of_changes(setting)
+    names = (
+        "password apikey API-KEY api_key DB_PASS PGPASS MYSQL_PWD PRIVATE_KEY PASSPHRASE"
+        " CREDENTIALS Authorization access_token client_secret"
+    )
+    assert [name for name in names.split() if not redaction.hides(name)] == []
+    shown = ("key", "command", "user", "timezone", "alive_time", "passive", "label", "max_attempts")
+    assert not any(map(redaction.hides, shown))
+    assert redaction.hides("ssn") is bool(setting)
+    assert not Redaction.of_changes(())
 
 
 def test_without_patterns_nothing_changes():
@@ -123,7 +147,26 @@ def test_the_rest_of_a_value_keeps_its_shape(value):
     assert Redaction(["token"]).value(value) == without(value)
 
 
-@pytest.mark.parametrize("unit", ["a", "a.", "'", "a ", '"a"', "{", "password=", "'password", "=:"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "a.",
+        "'",
+        "a ",
+        '"a"',
+        "{",
+        "password=",
+        "'password",
+        "=:",
+        "-",
+        "--",
+        "--password",
+        '--password "',
+        "://",
+        "://:",
+    ],
+)
 def test_a_long_text_takes_no_longer_than_its_length(unit):
     began = time.process_time()
     REDACTION.text(unit * (400_000 // len(unit)))

@@ -1,10 +1,10 @@
 """Hides the values of fields such as passwords where payloads, results and errors are shown.
 
 In a JSON object, the value of a matching field is replaced, whatever its type. In any other text,
-the value is found after the name: ``name=value``, ``name: value``, ``"name": "value"`` and the
-like. A value without quotes has no certain end there, so too much is hidden rather than too
-little: to the next blank after ``name=``, and to the end of the line after ``name: `` and
-``name = ``.
+the value is found after the name: ``name=value``, ``name: value``, ``"name": "value"``,
+``--name value`` and the like. The password in a URL is hidden, too. A value without quotes has no
+certain end there, so too much is hidden rather than too little: to the next blank after ``name=``,
+and to the end of the line after ``name: `` and ``name = ``.
 """
 
 import re
@@ -15,8 +15,11 @@ from typing import Any, Self
 HIDDEN = "[redacted]"
 """What is shown in place of a value."""
 
-SECRETS = ("*password*", "*passwd*", "*secret*", "*token*", "*api_key*")
-"""The patterns for changes of schedules if the setting ``redact`` is not set."""
+SECRETS = (
+    *("*password*", "*passwd*", "*passphrase*", "*pass", "*pwd*"),
+    *("*secret*", "*token*", "*credential*", "*api*key*", "*private*key*", "*authorization*"),
+)
+"""The patterns for changes of schedules, unless the setting ``redact`` is empty."""
 
 _LONGEST_NAME = 1000
 """The most characters of a name that is compared; the value of a longer one is always hidden."""
@@ -34,6 +37,12 @@ _STRING = re.compile(
     r"'(?:[^'\\]|\\(?:.|\Z))*(?:'|\Z)|\"(?:[^\"\\]|\\(?:.|\Z))*(?:\"|\Z)", re.DOTALL
 )
 _BRACKETS = re.compile(r"[][(){}]|" + _STRING.pattern, re.DOTALL)
+_OPTION = re.compile(
+    r"""(?<![\w-])(?P<before>--(?P<name>[\w-]{1,200}+)(?:["'],[ \t]*+|[ \t]++))(?!\s)"""
+    rf"(?:{_STRING.pattern}|\S+)",
+    re.DOTALL,
+)
+_URL = re.compile(r"(://[^\s/@:]*+:)[^\s/@]++(?=@)")
 _TO_BLANK = re.compile(r"\S+")
 _TO_LINE_END = re.compile(r"[^\n]+")
 _SCALAR = re.compile(r"[^,}\]\n]+")
@@ -54,8 +63,8 @@ class Redaction:
 
     @classmethod
     def of_changes(cls, patterns: Sequence[str] | None) -> Self:
-        """For changes of schedules, which logs of deployments keep; None stands for `SECRETS`."""
-        return cls(SECRETS if patterns is None else patterns)
+        """For changes of schedules, which logs of deployments keep: with `SECRETS`."""
+        return cls(() if patterns == () else (*SECRETS, *(patterns or ())))
 
     def __bool__(self) -> bool:
         """Whether there is a pattern; if not, the methods return what they get."""
@@ -77,7 +86,8 @@ class Redaction:
                 for name, each in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.value(each) for each in value]
+            words = zip((None, *value), value, strict=False)
+            return [HIDDEN if self._is_option(word) else self.value(each) for word, each in words]
         return self.text(value) if isinstance(value, str) else value
 
     def text(self, text: str) -> str:
@@ -95,7 +105,15 @@ class Redaction:
                     parts += [text[end : field.end("sign")], HIDDEN]
                     end = following
             field = _FIELD.search(text, following)
-        return "".join([*parts, text[end:]]) if parts else text
+        text = _OPTION.sub(
+            lambda found: found["before"] + HIDDEN if self.hides(found["name"]) else found[0],
+            "".join([*parts, text[end:]]),
+        )
+        return _URL.sub(rf"\1{HIDDEN}", text)
+
+    def _is_option(self, word: object) -> bool:
+        """Whether a word of a command, such as ``--password``, names the next one."""
+        return isinstance(word, str) and word.startswith("--") and self._hides_field(word)
 
     def _hides_field(self, name: str) -> bool:
         """Whether a name in a text matches, such as ``--password`` or ``config.password``."""
