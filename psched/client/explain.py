@@ -82,15 +82,16 @@ def explain_from_store(
     """
     key = stored_key(key)
     row = send(partial(store.get, key))
-    reads = 0
-    while True:
-        reads += 1
-        answer = _explained(store, settings, send, key, row, time=time, zone=zone)
+    explained = partial(_explained, store, settings, send, key, time=time, zone=zone)
+    answer = explained(row)
+    for _ in range(_READS - 1):
         # A record is written together with the change of the row. So they fit each other if the row
         # has not changed meanwhile.
         former, row = row, send(partial(store.get, key))
-        if reads == _READS or _progress(former) == _progress(row):
-            return answer
+        if _progress(former) == _progress(row):
+            break
+        answer = explained(row)
+    return answer
 
 
 def _progress(row: Row | None) -> tuple[object, ...]:

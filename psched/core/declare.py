@@ -304,15 +304,16 @@ def redeclare(
     a task of the schedule is running, ``next_time`` stays, because the settlement of the task will
     compute the next occurrence from the new definition. If the task is an extra run, its settlement
     computes nothing, so the row changes as if nothing ran. A quarantined row keeps a valid
-    ``next_time`` if the trigger does not change. A row that has ended does not run again until a
-    change sets its trigger or a time. A paused row stays paused until a change sets a time.
+    ``next_time`` if the trigger does not change. A paused row stays paused until a change sets a
+    time. A row that has ended does not run again until a change sets its trigger or a time; it then
+    counts as created anew.
 
     Args:
         seen: the row as it is stored now.
         fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`.
         settings: the installation's settings.
         now: the store's clock, which is called only if the next occurrence is computed anew, or
-            ``next_run_time`` is earlier than the next occurrence.
+            ``next_run_time`` is earlier than the next occurrence, or the row has ended.
 
     Raises:
         InvalidError: a value is invalid, or ``next_run_time`` would run the next occurrence before
@@ -358,6 +359,7 @@ def _redeclared(
         attempt=attempt,
         status=WAITING,
         reason=None,
+        created_at=floor(now()) if seen.status in ENDED else row.created_at,
         retain_until=None,
     )
     if not stays_paused:

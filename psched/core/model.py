@@ -38,7 +38,10 @@ PAUSED = "paused"  # the row does not run before it is resumed, see `psched.core
 MIGRATING = "migrating"  # copied by `psched migrate`, but not released yet; the row does not run
 
 ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
-"""Statuses of rows that run again only if a person or a program requeues them."""
+"""Statuses of rows that run again only if they are requeued, or get a new trigger or time."""
+
+RUNS_NO_MORE = "runs no more until psched requeue, or a new trigger or time"
+"""What people are told about a schedule that has ended, see `Row.runs_no_more`."""
 
 SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
 """Statuses of rows that have not ended, but have no next run until their status changes."""
@@ -143,6 +146,11 @@ class Row:
     def state(self) -> str:
         """The status for display, ``running`` if the row is waiting and leased, else ``status``."""
         return RUNNING if self.status == WAITING and self.owner is not None else self.status
+
+    @property
+    def runs_no_more(self) -> bool:
+        """Whether the row has ended, or is about to, although its trigger has further times."""
+        return self.cron is not None and MARKS.get(self.status) in ENDED
 
     @property
     def token(self) -> Token:

@@ -171,7 +171,7 @@ def _stopped(
         if current.cron is None:
             end, fate = _resting(changed(current, status=CANCELLED), settings), Fate.CANCELLED
         if end.status != QUARANTINED:
-            end = changed(end, reason=plain_reason(current.reason or "stopped"))
+            end = changed(end, reason=plain_reason(pausing.stop_of(current.reason)))
         end = changed(end, fate=fate)
     if pausing.is_pause(current.reason):
         end = pausing.set_aside(end, changed(current, status=PAUSED))

@@ -14,7 +14,7 @@ from psched.core import attempts
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.columns import LATEST_TIME, check_number
 from psched.core.definition import Definition
-from psched.core.model import WAITING, Row
+from psched.core.model import STOPPING, WAITING, Row
 from psched.core.operations import pausing
 from psched.triggers.cron import CORRECTION, Cron
 from psched.triggers.trigger import Trigger
@@ -130,11 +130,14 @@ def upcoming_occurrences(
         check_number("next_time", cursor, LATEST_TIME)
     row = (pausing.after_pause(row, definition, now) if row.owner is None else None) or row
     cursor = row.next_time
-    if row.status != WAITING or row.next_run_time is None:
+    is_stopped = row.status == STOPPING and pausing.pause_of(row) is None
+    if not (row.status == WAITING or is_stopped) or row.next_run_time is None:
         return []
     if cursor is None:
         cursor = attempts.first_time(row, trigger, now)
     oldest, about = cursor, "runs now" if row.owner is not None else None
+    if is_stopped:
+        about = "is being stopped"
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
         # We apply the catch-up policy as a worker will apply it when it claims the row.
         # A client other than psched can have written a time that no date has.

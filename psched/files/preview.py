@@ -7,14 +7,14 @@ from typing import NamedTuple
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.definition import parse_row
-from psched.core.model import QUARANTINED, WAITING, Row
+from psched.core.model import QUARANTINED, STOPPING, WAITING, Row
 from psched.files.plan import Item
 from psched.triggers import trigger as triggers
 
 COUNT = 3
 """The number of runs that are shown."""
 
-_RESTARTING = frozenset({"cron", "timezone", "dst_policy"})
+_RESTARTING = frozenset({"cron", "timezone", "dst_policy", "next_time"})
 """Changing one of these fields recomputes the next run; see `psched.core.declare.redeclare`."""
 
 
@@ -35,7 +35,7 @@ def before(item: Item, settings: Config) -> NextRuns | None:
     row = item.found
     if row is None:
         return None
-    if row.status != WAITING or row.next_time is None:
+    if row.status not in {WAITING, STOPPING} or row.next_time is None:
         return NextRuns([], "none: it is " + row.state)
     return _next_runs(row, row.next_time, settings)
 
@@ -58,6 +58,8 @@ def after(item: Item, settings: Config, now: float) -> NextRuns | None:
             return _next_runs(wanted, found.next_time, settings)
         return before(item, settings)
     start = item.fields.get("next_time", ceil(now)) if found is None else ceil(now)
+    if wanted.cron is None and wanted.next_time is not None:
+        start = wanted.next_time
     if not isinstance(start, int):
         start = ceil(start.timestamp())
     return _next_runs(wanted, start, settings)

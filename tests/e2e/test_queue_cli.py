@@ -426,11 +426,17 @@ def test_a_run_is_stopped_and_its_schedule_goes_on_until_it_is_cancelled(queue):
     assert again.exit_code == 1
     assert "'s1' does not run now: it is waiting" in again.output
     shown = queue.invoke("cancel", "s1", "--dry-run").output
-    assert "s1: would be cancelled; it runs no more until psched requeue s1\n" in shown
+    assert (
+        "s1: would be cancelled; it runs no more until psched requeue, or a new trigger or time\n"
+        in shown
+    )
     cancelled = queue.invoke("cancel", "s1").output
-    assert cancelled == "s1: cancelled; it runs no more until psched requeue s1\n"
+    assert (
+        cancelled
+        == "s1: cancelled; it runs no more until psched requeue, or a new trigger or time\n"
+    )
     assert queue.invoke("why", "s1").output.endswith(
-        "the schedule runs no more until psched requeue.\n"
+        "the schedule runs no more until psched requeue, or a new trigger or time.\n"
     )
     assert "runs no more until psched requeue" in queue.invoke("list").output
 

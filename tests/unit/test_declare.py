@@ -315,6 +315,13 @@ class TestRedeclaringAtRest:
         seen = stored(cron=None, status=FINISHED, next_run_time=None, next_time=NOON - DAY)
         row = redeclare(seen, fields, SETTINGS, now)
         assert (row.status, row.next_time, row.next_run_time) == (WAITING, first, run)
+        assert row.created_at == NOON + 1
+
+    def test_what_has_not_ended_keeps_the_time_of_its_creation(self):
+        for status in WAITING, QUARANTINED, PAUSED:
+            seen = stored(status=status, created_at=7)
+            row = redeclare(seen, {"cron": "0 * * * *"}, SETTINGS, now)
+            assert row.created_at == 7
 
 
 class TestTypes:

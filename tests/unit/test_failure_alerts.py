@@ -369,13 +369,34 @@ def finish_and_requeue(schedules):
     schedules.requeue("k")
 
 
+def cancel_and_edit(schedules):
+    schedules.cancel("k")
+    yield
+    schedules.edit("k", cron="@hourly")
+
+
+def cancel_and_set_a_time(schedules):
+    schedules.cancel("k")
+    yield
+    schedules.edit("k", next_time=int(schedules.now()) + 5)
+
+
 def delete_and_add(schedules):
     schedules.delete("k")
     yield
     schedules.add("k", cron="@daily")
 
 
-@pytest.mark.parametrize("restart", [cancel_and_requeue, finish_and_requeue, delete_and_add])
+@pytest.mark.parametrize(
+    "restart",
+    [
+        cancel_and_requeue,
+        finish_and_requeue,
+        cancel_and_edit,
+        cancel_and_set_a_time,
+        delete_and_add,
+    ],
+)
 @pytest.mark.parametrize("is_closed_by_hand", [False, True])
 def test_what_fails_after_it_was_ended_and_runs_again_is_a_new_incident(
     bench, restart, is_closed_by_hand

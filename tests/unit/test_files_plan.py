@@ -189,6 +189,14 @@ class TestPreview:
         [item] = planned([wanted(delay=1)], [changed(row(), status=CANCELLED)]).changed
         assert preview.after(item, SETTINGS, NOON).problem == "none: it is cancelled"
 
+    def test_what_has_ended_runs_again_with_a_new_trigger_or_time(self):
+        ended = changed(row(), status=CANCELLED, cron="0 5 * * *")
+        [item] = planned([wanted()], [ended]).changed
+        assert preview.after(item, SETTINGS, NOON).instants[0] == NOON + 20 * 3600
+        once = wanted(cron=None, next_time=NOON + 7)
+        [item] = planned([once], [changed(row(), cron=None, status=CANCELLED)]).changed
+        assert preview.after(item, SETTINGS, NOON).instants == [NOON + 7]
+
     def test_what_is_quarantined_is_taken_back_into_service_by_a_change(self):
         broken = changed(row(), status=QUARANTINED, data="{")
         [item] = planned([wanted()], [broken]).changed

@@ -2,13 +2,14 @@
 
 import pytest
 
-from psched.base.errors import AlreadyFinishedError, NotFoundError
+from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, NotFoundError
 from psched.cli.schedules.listing import SHOWN_STATES
-from psched.cli.schedules.status import STOPPED_AS, shown_status
+from psched.cli.schedules.status import STOPPED_AS, shown_reason, shown_status
 from psched.client.author import this_process
 from psched.client.verifier import Verifier
 from psched.config import from_mapping
 from psched.core.history.records import Fate, Outcome
+from psched.core.model import RUNS_NO_MORE
 from support.driven import START, driven_host
 
 MINUTE = 60
@@ -130,12 +131,31 @@ def test_a_pause_beside_the_stop_applies_afterwards(host, verbs, until):
     worker = begun(host)
     for verb in verbs.split():
         schedule = host.schedules["k"]
-        schedule.stop() if verb == "stop" else schedule.pause(until)
-    assert host.row("k").status == "stopping"
+        with host.schedules.audited("it hangs" if verb == "stop" else "hold"):
+            schedule.stop() if verb == "stop" else schedule.pause(until)
+    row = host.row("k")
+    assert row.status == "stopping"
+    assert host.schedules["k"].metadata().paused_until == until
+    ends = "" if until is None else " until 2023-11-14 22:16:20 UTC"
+    assert shown_reason(row) == (
+        f"stopped by {NAME}: it hangs; then paused since 2023-11-14 22:13:20 UTC{ends} by {NAME}:"
+        " hold"
+    )
+    assert host.schedules.why("k").sentence == (
+        f"The occurrence of 2023-11-14 22:13:20 UTC is running, but its task is being stopped by"
+        f" {NAME}: it hangs; {NAME} paused the schedule at 22:13:20 UTC"
+        f"{'' if until is None else ' until 22:16:20 UTC'}: hold."
+    )
     end(worker)
     row = host.row("k")
     assert (row.status, row.next_time, row.next_run_time) == ("paused", START + MINUTE, until)
     assert runs(host) == [(0, Outcome.CANCELLED, Fate.STOPPED)]
+    (run,) = host.schedules.runs("k")
+    assert run.reason == f"stopped by {NAME}: it hangs"
+    assert shown_reason(row).endswith(f"by {NAME}: hold")
+    assert f"was stopped at 22:13:22 UTC: stopped by {NAME}: it hangs" in (
+        host.schedules.why("k", START).sentence
+    )
     worker.advance(2 * MINUTE)
     assert not worker.tasks
     host.schedules["k"].resume()
@@ -143,20 +163,89 @@ def test_a_pause_beside_the_stop_applies_afterwards(host, verbs, until):
     assert worker.tasks
 
 
-def test_what_plain_sql_has_paused_stays_paused(host):
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE psched SET status = 'paused'",
+        "UPDATE psched SET status = 'paused', reason = 'hold; on'",
+    ],
+)
+def test_what_plain_sql_has_paused_stays_paused(host, statement):
     add(host)
     worker = begun(host)
-    host.sql("UPDATE psched SET status = 'paused'")
+    host.sql(statement)
     host.schedules["k"].stop()
     end(worker)
     assert host.row("k").status == "paused"
+    (run,) = host.schedules.runs("k")
+    assert run.reason == f"stopped by {NAME}"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE psched SET status = 'stopping'",
+        "UPDATE psched SET status = 'stopping', reason = 'too slow'",
+    ],
+)
+def test_a_pause_beside_a_stop_by_plain_sql_applies(host, statement):
+    add(host)
+    worker = begun(host)
+    host.sql(statement)
+    host.schedules["k"].pause(START + 3 * MINUTE)
+    end(worker)
+    row = host.row("k")
+    assert (row.status, row.next_run_time) == ("paused", START + 3 * MINUTE)
+
+
+def test_a_pause_is_taken_back_while_the_run_is_stopped(host):
+    add(host)
+    worker = begun(host)
+    with host.schedules.audited("it hangs"):
+        host.schedules["k"].stop()
+    host.schedules["k"].pause()
+    host.schedules["k"].resume()
+    row = host.row("k")
+    assert (row.status, row.reason) == ("stopping", f"stopped by {NAME}: it hangs")
+    with pytest.raises(AlreadyExistsError, match="'k' is not paused: it is stopping"):
+        host.schedules["k"].resume()
+    end(worker)
+    assert (host.row("k").status, host.row("k").next_time) == ("waiting", START + MINUTE)
+
+
+def test_a_task_that_runs_once_and_is_stopped_and_paused_is_cancelled(host):
+    host.schedules.add("k", "test", next_time=START)
+    worker = begun(host)
+    host.schedules["k"].pause()
+    host.schedules["k"].stop()
+    end(worker)
+    row = host.row("k")
+    assert (row.status, row.reason) == ("cancelled", f"stopped by {NAME}")
+    sentence = host.schedules.why("k").sentence
+    assert sentence.count(f"stopped by {NAME}") == 1
+
+
+@pytest.mark.parametrize("end_it", ["cancel", "force_finish"])
+def test_that_a_schedule_runs_no_more_is_said_as_soon_as_it_is_decided(host, end_it):
+    add(host)
+    worker = begun(host)
+    for is_over in False, True:
+        end(worker) if is_over else getattr(host.schedules["k"], end_it)()
+        assert shown_reason(host.row("k")) == RUNS_NO_MORE
+        assert host.schedules.why("k").sentence.endswith(f"; the schedule {RUNS_NO_MORE}.")
+    host.schedules["k"].edit(every=2 * MINUTE)
+    assert shown_reason(host.row("k")) == ""
+    assert RUNS_NO_MORE not in host.schedules.why("k").sentence
 
 
 def test_an_edit_does_not_undo_a_stop(host):
     add(host)
     worker = begun(host)
     host.schedules["k"].stop()
-    host.schedules["k"].edit(every=2 * MINUTE)
+    change = host.schedules["k"].edit(every=2 * MINUTE)
+    assert [each.note for each in change.before[:1]] == ["is being stopped"]
+    assert len(change.after) == len(change.before) == 3
+    assert change.after[2].time - change.after[1].time == 2 * MINUTE
     end(worker)
     row = host.row("k")
     assert row.status == "waiting"

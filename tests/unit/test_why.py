@@ -908,6 +908,11 @@ class TestPauses:
             "; the occurrence of 2026-11-23 02:30 CET will not run (skipped by ann@web1: holidays);"
             " the next is 2026-11-24 02:30 CET."
         )
+        new = changed(row, created_at=TODAY + 3600)
+        assert ask(None, new, skipped).sentence == (
+            "The occurrence of 2026-11-23 02:30 CET was skipped by ann@web1 at 02:30:04 CET:"
+            " holidays; the next is 2026-11-24 02:30 CET."
+        )
 
     @pytest.mark.parametrize("columns", [{}, {"cron": None}])
     def test_a_task_that_was_running_goes_on(self, columns):

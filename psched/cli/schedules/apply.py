@@ -24,7 +24,7 @@ from psched.cli.schedules.next import warn_of_steps
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.redaction import Redaction
-from psched.core.model import WAITING
+from psched.core.model import ENDED, WAITING
 from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
 from psched.files.document import Document, Reader
@@ -233,7 +233,8 @@ class _Shown:
             for change in item.changes:
                 old, new = _value(self._redact(change.old)), _value(self._redact(change.new))
                 yield f"    {change.field}: {old} -> {new}"
-            if self._verbose:
+            # That a schedule runs again which somebody has ended is always shown.
+            if self._verbose or (item.found is not None and item.found.status in ENDED):
                 yield from self._next(item)
         for item in made.left:
             yield f"- {item.key}" + ("" if self._prune else " (stays)")

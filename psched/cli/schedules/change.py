@@ -70,8 +70,8 @@ def stop(location: ConfigLocation, /, message: str | None, **given: Any) -> None
 def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
     """Cancel tasks or schedules: they run no more.
 
-    Only psched requeue lets them run again. To stop only the present run of a schedule, use psched
-    stop.
+    A schedule runs no more until psched requeue, or until edit or apply change its trigger or a
+    time. To stop only its present run, use psched stop.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose only those that have not ended, and that match all of them.
@@ -94,8 +94,8 @@ def cancel(location: ConfigLocation, /, message: str | None, **given: Any) -> No
 def force_finish(location: ConfigLocation, /, message: str | None, **given: Any) -> None:  # noqa: ANN401
     """Mark tasks or schedules as finished.
 
-    They run no more until psched requeue, whatever they have done. If a task is running, its worker
-    stops the task first.
+    They run no more until psched requeue, or until edit or apply change a trigger or a time. If a
+    task is running, its worker stops the task first.
 
     KEYS are keys or patterns, in which * stands for any characters and ? for one; quote patterns.
     Patterns and conditions choose only those that have not ended, and that match all of them.

@@ -21,6 +21,7 @@ from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.client.operations.many import ManyChanged, Outcome, Pace
 from psched.client.selected import SelectedSchedules
+from psched.core.model import RUNS_NO_MORE
 from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.selection import STATES
 
@@ -54,7 +55,7 @@ class Verb:
         preview_one: returns what ``change_one`` would return, or raises what it would raise, but
             changes nothing. None if the status alone says whether a schedule can be changed.
         lines: returns the lines that are shown below that of a schedule, also of a preview.
-        ends: whether a schedule runs no more until it is requeued, which is then said.
+        ends: whether a schedule then runs no more by itself, which is said.
         leaves_changed: whether the same command, entered again, leaves alone what it has changed.
     """
 
@@ -90,7 +91,7 @@ class Verb:
         if dry_run:
             text = "would stay unchanged" if text == "unchanged" else f"would be {self.done}"
         if key in ended:
-            text += f"; it runs no more until psched requeue {key}"
+            text += f"; it {RUNS_NO_MORE}"
         click.echo(f"{key}: {text}")
         for line in () if self.lines is None else self.lines(outcome):
             click.echo(f"    {line}")
@@ -367,7 +368,7 @@ def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: _Keys = NOBODY) -
         keys: the keys of the schedules.
         chosen: what the user has chosen.
         verb: what is done with them, in the infinitive.
-        ended: those of them that then run no more until they are requeued.
+        ended: those of them that have a trigger, and then run no more by themselves.
 
     Raises:
         click.ClickException: the user says no.
@@ -375,8 +376,8 @@ def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: _Keys = NOBODY) -
     if (len(keys) > 1 or ended) and chosen.asks:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
         what = f"{len(keys)} schedules ({examples})" if len(keys) > 1 else keys[0]
-        runs = "They run" if len(keys) > 1 else "It runs"
-        confirm(f"{verb} {what}?" + (f" {runs} no more until psched requeue." if ended else ""))
+        each = "Each" if len(keys) > 1 else "It"
+        confirm(f"{verb} {what}?" + (f" {each} {RUNS_NO_MORE}." if ended else ""))
     return True
 
 

@@ -6,16 +6,17 @@ from psched.cli.time_format import format_overdue, format_time, short_time
 from psched.core.history.records import Fate
 from psched.core.history.run import Run
 from psched.core.model import (
-    CANCELLED,
     CANCELLING,
     DELETING,
+    ENDED,
     FINISHING,
     PAUSED,
+    RUNS_NO_MORE,
     STOPPING,
     WAITING,
     Row,
 )
-from psched.core.operations.pausing import read_reason
+from psched.core.operations.pausing import pause_of, read_reason, stop_of
 from psched.core.preview import UpcomingTime
 
 DUE = "due"
@@ -48,22 +49,23 @@ def shown_status(row: Row, now: float, last: Run | None = None) -> str:
 def shown_reason(row: Row, now: float | None = None) -> str:
     """The reason of a row; of a paused row, until when it is paused, by whom and why.
 
-    That of a cancelled schedule, which looks as if it could run, says that it does not.
+    That of a schedule that has ended, or is about to, says that it runs no more.
 
     Args:
         row: the row.
         now: the present time, in Unix seconds, if the text is to be short. None means that it also
             says since when the row has been paused.
     """
-    if row.status == CANCELLED and row.cron is not None and not row.reason:
-        return "runs no more until psched requeue"
-    if row.status != PAUSED:
+    if row.runs_no_more and (row.status not in ENDED or not row.reason):
+        return RUNS_NO_MORE
+    if pause_of(row) is None:
         return row.reason or ""
 
     def shown(instant: int) -> str:
         return format_time(instant) if now is None else short_time(instant, now)
 
-    return shown_pause(row.reason, shown, since=now is None)
+    pause = shown_pause(row.reason, shown, since=now is None)
+    return pause if row.status == PAUSED else f"{stop_of(row.reason)}; then paused {pause}"
 
 
 def shown_pause(reason: str | None, time: Callable[[int], str], *, since: bool) -> str:

@@ -97,9 +97,11 @@ class Pauser:
         self._refuse_without_status()
         owner = self.draw_nonce()
 
-        def change(seen: Row) -> Recorded:
+        def change(seen: Row) -> Row | Recorded:
             require(only_if, seen)
             _refuse_ended(seen)
+            if seen.status == STOPPING and pausing.is_pause(seen.reason):
+                return changed(seen, reason=pausing.stop_of(seen.reason))
             if seen.status != PAUSED:
                 raise AlreadyExistsError(f"{key!r} is not paused: it is {seen.state}")
             now = self.store.now()
@@ -136,13 +138,14 @@ class Pauser:
                 raise AlreadyFinishedError(what)
             by, note = self.auditor.author.name, self.auditor.note
             because = f": {note}" if note else ""
-            reason = plain_reason(f"stopped by {by}{because}")
-            if seen.status == PAUSED:  # the reason of the pause says when it ends
-                reason = seen.reason
-            if seen.status == PAUSED and not pausing.is_pause(reason):  # plain SQL has paused it
+            new = changed(seen, status=STOPPING, reason=plain_reason(f"stopped by {by}{because}"))
+            if seen.status != PAUSED:
+                return new
+            pause = seen.reason or ""
+            if not pausing.is_pause(pause):  # plain SQL has paused it
                 now, zone = int(self.store.now()), pausing.zone_of(seen, self.settings)
-                reason = pausing.reason_of(now, None, zone, by=by, note=seen.reason)
-            return changed(seen, status=STOPPING, reason=reason)
+                pause = pausing.reason_of(now, None, zone, by=by, note=seen.reason)
+            return pausing.paused(new, None, pause)
 
         def was_applied(row: Row, seen: Row, _written: Row) -> bool:
             is_over = row.owner is None or row.fence > seen.fence

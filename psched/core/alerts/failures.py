@@ -2,8 +2,8 @@
 
 Failures of a schedule that follow each other without a success between them are one incident. An
 incident is raised only if no alert of the same schedule and rule was raised since the last success
-before it, or since the schedule was added or requeued. An extra run counts as a run of its
-schedule. Each quarantine is an incident, because the row does not run until it is over.
+before it, or since the schedule was added, or runs again after its end. An extra run counts as a
+run of its schedule. Each quarantine is an incident, because the row does not run until it is over.
 """
 
 from collections import OrderedDict
@@ -153,7 +153,7 @@ class Failures:
         )
         began = record.ended
         if rule is not Rule.QUARANTINED:
-            # A row that was added or requeued later says nothing about this failure.
+            # A row that was added, or runs again, later says nothing about this failure.
             born = 0 if row is None or row.created_at is None else 1000 * row.created_at
             began, before = self._beginning(
                 key,

@@ -203,7 +203,7 @@ def silent_since(
     if created is None and last is None:
         return None
     pauses = past_pauses(rules, row.type, now)
-    # A schedule that was added or requeued after its last success begins anew.
+    # A schedule that was added, or runs again, after its last success begins anew.
     return max(created or 0, last or 0, resumed or 0, *(1000 * pause.until for pause in pauses))
 
 

@@ -5,6 +5,7 @@ end of the pause; NULL if the pause has no end. Its ``reason`` says since when, 
 and why, for people and for psched: `pause_of` reads the times from this text. They are nowhere
 else, because a settlement can write neither ``options`` nor a pause's end as ``next_run_time``: in
 a leased row, that is the end of the lease. A row that plain SQL has paused has any reason or none.
+If the run before the pause was stopped, the text ends with what `stop_of` returns.
 
 If a row is paused while its task runs, the task goes on. Its settlement keeps status and reason
 (`set_aside`). If the task is to be stopped, the status is ``stopping`` until then. At the end of
@@ -60,7 +61,7 @@ _BY_FAILURES = "paused after "
 
 _REASON = re.compile(
     rf"(?:paused (?P<since>[0-9]\S*)(?: until (?P<until>[0-9]\S*))? by|{_BY_FAILURES.strip()})"
-    r" (?P<why>.*)",
+    r" (?P<why>.*?)(?:; (?P<stop>stopped(?: by .*)?))?",
     re.DOTALL,
 )
 
@@ -80,16 +81,28 @@ class Pause:
         since: when the row was paused, in Unix seconds; None if that is not known.
         until: when the pause ends, in Unix seconds; None if it has no end.
         why: who has paused it, and why: ``ann@web1: deploy``; None if that is not known.
+        stop: who has stopped the run before the pause, and why; None if nobody has.
     """
 
     since: int | None = None
     until: int | None = None
     why: str | None = None
+    stop: str | None = None
 
 
 def pause_of(row: Row) -> Pause | None:
-    """The pause of a row; None if it is not paused."""
-    return read_reason(row.reason) if row.status == PAUSED else None
+    """The pause of a row, also of one that is paused when its run was stopped; None without."""
+    is_paused = row.status == PAUSED or (row.status == STOPPING and is_pause(row.reason))
+    return read_reason(row.reason) if is_paused else None
+
+
+def stop_of(reason: str | None) -> str:
+    """Who has stopped a run, and why: ``stopped by ann@web1: it hangs``.
+
+    Args:
+        reason: the reason of the row, which may also have a pause.
+    """
+    return read_reason(reason).stop or (None if is_pause(reason) else reason) or "stopped"
 
 
 def read_reason(reason: str | None) -> Pause:
@@ -98,8 +111,9 @@ def read_reason(reason: str | None) -> Pause:
     if match is None:
         return Pause(why=reason)
     since, until = (_instant(match[name]) for name in ("since", "until"))
-    why = match["why"] if match["since"] else (reason or "").removeprefix("paused ")
-    return Pause(since, until, why)
+    if not match["since"]:
+        return Pause(why=(reason or "").removeprefix("paused "))
+    return Pause(since, until, match["why"], match["stop"])
 
 
 def reason_of(since: int, until: int | None, zone: Zone, *, by: str, note: str | None) -> str:
@@ -147,7 +161,7 @@ def paused(row: Row, until: int | None, reason: str) -> Row:
         reason: see `reason_of`.
     """
     if row.status == STOPPING:
-        return changed(row, reason=reason)
+        return changed(row, reason=plain_reason(f"{reason}; {stop_of(row.reason)}"))
     # If an extra run has leased the row, it will give the row back with the end of the pause.
     return while_free(
         row, lambda free: changed(free, status=PAUSED, next_run_time=until, reason=reason)

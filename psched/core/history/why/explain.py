@@ -29,7 +29,7 @@ from psched.core.history.why.recorded import (
     ending,
     pause_clause,
 )
-from psched.core.model import CANCELLED, CANCELLING, PAUSED, Row
+from psched.core.model import PAUSED, RUNS_NO_MORE, Row
 from psched.core.operations.pausing import after_pause, pause_of, skipped_by_pause
 from psched.core.preview import clock_change_effects
 from psched.triggers.cron import Cron
@@ -201,11 +201,10 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     if row is not None and row.status == PAUSED:
         answer = _with_pause(answer, facts, row, words)
         row = _after_pause(facts, row) or row
-    elif skipped := _left_out(facts, words):
+    elif skipped := _left_out(facts, answer.time, words):
         answer = answer.saying(f"{answer.sentence.rstrip('.')}; {skipped}.")
-    if row is not None and row.cron is not None and row.status in {CANCELLED, CANCELLING}:
-        text = "the schedule runs no more until psched requeue"
-        return answer.saying(f"{answer.sentence.rstrip('.')}; {text}.")
+    if row is not None and row.runs_no_more:
+        return answer.saying(f"{answer.sentence.rstrip('.')}; the schedule {RUNS_NO_MORE}.")
     if row is None or definition is None or definition.trigger is None or not is_live(row):
         return answer
     after = answer.time or 0
@@ -241,12 +240,14 @@ def _with_pause(answer: Answer, facts: Facts, row: Row, words: Wording) -> Answe
     return answer.saying(f"{text}; {what}.", will_skip=skipped.count)
 
 
-def _left_out(facts: Facts, words: Wording) -> str:
-    """Which coming occurrences somebody has skipped; empty if there are none."""
+def _left_out(facts: Facts, told: int | None, words: Wording) -> str:
+    """Which coming occurrences besides ``told`` somebody has skipped; empty if there are none."""
     skipped = (
         each
         for each in facts.latest
-        if each.fate == Fate.SKIPPED and (each.until or each.scheduled_time) > facts.now
+        if each.fate == Fate.SKIPPED
+        and each.scheduled_time != told
+        and (each.until or each.scheduled_time) > facts.now
     )
     return " and ".join(
         f"{_span(each.scheduled_time, each.until, each.count, words)} will not run"

@@ -31,7 +31,7 @@ from psched.core.model import (
     WAITING,
     Row,
 )
-from psched.core.operations.pausing import read_reason
+from psched.core.operations.pausing import read_reason, stop_of
 
 _STOPPING = {
     DELETING: "deleted",
@@ -113,7 +113,8 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
 def answer_at_rest(case: Case, row: Row) -> Answer:
     """The answer if the row has no next run: it has ended, is quarantined or paused, or stops."""
     if row.status == STOPPING and row.owner is not None:
-        text = f"is running, but its task is being {row.reason or 'stopped'}; the schedule goes on"
+        onward = pause_clause(case, row.reason) or "the schedule goes on"
+        text = f"is running, but its task is being {stop_of(row.reason)}; {onward}"
         return case.answer(Code.STOPPED, State.DID_NOT_RUN, text, status=row.status)
     if row.status in _STOPPING and row.owner is not None:
         what = _STOPPING[row.status]

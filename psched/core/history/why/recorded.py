@@ -69,11 +69,13 @@ def answer_by_fate(case: Case) -> Answer | None:
         return case.answer(Code(fate), State.DID_NOT_RUN, text, **details)
     tried = summary(case)
     after = f", after {tried}" if tried else ""
+    # What was tried ends with the reason of this record, if this record is of an attempt.
+    told = after if tried and decisive.outcome is not None else because + after
     texts: Mapping[str, str] = {
         Fate.GAVE_UP: f"failed and was given up at {case.time(when)}{after or because}",
-        Fate.CANCELLED: f"was cancelled at {case.time(when)}{because}{after}",
+        Fate.CANCELLED: f"was cancelled at {case.time(when)}{told}",
         Fate.STOPPED: f"was stopped at {case.time(when)}{because}",
-        Fate.EXPIRED: f"expired at {case.time(when)}{because}{after}",
+        Fate.EXPIRED: f"expired at {case.time(when)}{told}",
         Fate.QUARANTINED: f"did not run because the schedule was quarantined at {case.time(when)}"
         f"{because}",
     }
