@@ -88,7 +88,7 @@ def test_a_dry_run_shows_every_step_to_any_user_and_changes_nothing(host):
 @pytest.mark.landing
 def test_another_user_than_root_is_refused(host):
     refused = install(host, status=1, user=NOBODY)
-    assert "only root can do this; run: sudo " + PSCHED in refused
+    assert "only root can install a unit; run: sudo " + PSCHED in refused
     assert not path_of(host, "/etc/sysusers.d").exists()
 
 
