@@ -30,7 +30,7 @@ from psched.core.columns import (
     parse_payload,
 )
 from psched.core.definition import Definition, parse_row
-from psched.core.model import ENDED, PAUSED, STOPPING, WAITING, Row
+from psched.core.model import ENDED, ENDING, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
@@ -305,8 +305,8 @@ def redeclare(
     compute the next occurrence from the new definition. If the task is an extra run, its settlement
     computes nothing, so the row changes as if nothing ran. A quarantined row keeps a valid
     ``next_time`` if the trigger does not change. A paused row stays paused until a change sets a
-    time. A row that has ended does not run again until a change sets its trigger or a time; it then
-    counts as created anew.
+    time. A row that has ended, or is about to, does not run again until a change sets its trigger
+    or a time. One that had ended then counts as created anew.
 
     Args:
         seen: the row as it is stored now.
@@ -332,7 +332,7 @@ def _redeclared(
         return changed(new, status=STOPPING, reason=seen.reason)
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
-    leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
+    leased, finished = seen.owner is not None, seen.status in {*ENDING, PAUSED}
     stays_paused = seen.status == PAUSED and start is None and run_at is None
     anew = start is not None or not TRIGGER_FIELDS.isdisjoint(fields)
     if finished and not anew and run_at is None:

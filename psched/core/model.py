@@ -149,7 +149,7 @@ class Row:
 
     @property
     def runs_no_more(self) -> bool:
-        """Whether the row has ended, or is about to, although its trigger has further times."""
+        """Whether it is a schedule with a trigger, and has ended, or is about to."""
         return self.cron is not None and MARKS.get(self.status) in ENDED
 
     @property

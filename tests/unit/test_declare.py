@@ -11,7 +11,7 @@ from psched import config
 from psched.base.errors import InvalidError
 from psched.core.attempts import after
 from psched.core.declare import declare, declare_all, redeclare, restart
-from psched.core.model import FINISHED, PAUSED, QUARANTINED, WAITING, Row
+from psched.core.model import CANCELLING, FINISHED, FINISHING, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.schedule import ScheduleMetadata
 from psched.triggers import trigger as triggers
 
@@ -300,6 +300,12 @@ class TestRedeclaringAtRest:
         seen = stored(cron=None, status=FINISHED, next_run_time=None)
         row = redeclare(seen, fields, SETTINGS, never)
         assert (row.status, row.next_time, row.next_run_time) == (FINISHED, NOON, None)
+
+    @pytest.mark.parametrize("status", [CANCELLING, FINISHING])
+    def test_what_is_about_to_end_ends_unless_it_gets_a_time_or_a_trigger(self, status):
+        seen = stored(status=status, owner="w.1", next_run_time=NOON + 300)
+        assert redeclare(seen, {"note": "x"}, SETTINGS, never).status == status
+        assert redeclare(seen, {"cron": "30 * * * *"}, SETTINGS, never).status == WAITING
 
     @pytest.mark.parametrize(
         ("fields", "first", "run"),

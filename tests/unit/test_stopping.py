@@ -10,6 +10,7 @@ from psched.client.verifier import Verifier
 from psched.config import from_mapping
 from psched.core.history.records import Fate, Outcome
 from psched.core.model import RUNS_NO_MORE
+from psched.core.operations.pausing import pause_of
 from support.driven import START, driven_host
 
 MINUTE = 60
@@ -211,6 +212,17 @@ def test_a_pause_is_taken_back_while_the_run_is_stopped(host):
         host.schedules["k"].resume()
     end(worker)
     assert (host.row("k").status, host.row("k").next_time) == ("waiting", START + MINUTE)
+
+
+def test_a_run_that_ends_before_a_pause_has_no_words_of_the_pause(host):
+    add(host)
+    worker = begun(host)
+    host.schedules["k"].pause()
+    worker.tasks["k"].finish()
+    worker.advance(1)
+    (run,) = host.schedules.runs("k")
+    assert (run.fate, run.reason) == (Fate.FINISHED, None)
+    assert pause_of(host.row("k")).why == NAME
 
 
 def test_a_task_that_runs_once_and_is_stopped_and_paused_is_cancelled(host):

@@ -19,7 +19,7 @@ from psched.core.history.records import (
 )
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row, Settlement
-from psched.core.operations.pausing import is_by_failures, stop_of
+from psched.core.operations.pausing import is_by_failures, is_pause, stop_of
 from psched.core.store_protocol import ExpiredLease
 
 
@@ -97,8 +97,8 @@ class Recorder:
         """
         due = leased.next_run_time
         reason = None if settlement is None else settlement.reason
-        if settlement is not None and settlement.fate is Fate.STOPPED:
-            reason = stop_of(reason)  # without the pause that follows
+        if settlement is not None and is_pause(reason):  # which follows this run
+            reason = stop_of(reason) if settlement.fate is Fate.STOPPED else None
         about: dict[str, Any] = {
             "key": leased.key,
             "type": leased.type,
