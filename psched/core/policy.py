@@ -13,16 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from functools import partial
 
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.config import Config
 from psched.core import attempts
-from psched.core.catchup import describe_dropped, iso, last_occurrence, oldest_kept
+from psched.core.catchup import describe_dropped, iso, oldest_kept
 from psched.core.columns import LATEST_TIME, plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
-from psched.core.history.spans import dropped_spans
 from psched.core.model import (
     BEING_DELETED,
     CANCELLED,
@@ -47,13 +45,7 @@ from psched.core.model import (
 from psched.core.operations import pausing
 from psched.core.operations.extra import borrowing
 from psched.core.operations.pauses import PastPause, skipped_by_pause
-from psched.triggers.trigger import Trigger, is_custom
-
-_SHORTEST_SEARCH = 1
-"""The shortest time in seconds between two attempts to load a trigger's code.
-
-It applies if ``retry_wait`` is shorter.
-"""
+from psched.triggers.trigger import Trigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +349,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
 
 def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Postpone a row whose trigger cannot be loaded here, because another host might load it."""
-    wait = max(settings.retry_wait, _SHORTEST_SEARCH)
+    wait = max(settings.retry_wait, pausing.SHORTEST_SEARCH)
     text = plain_reason(f"{reason}; tried again every {wait} s")
     return changed(postpone(row, wait), attempt=attempt, reason=text)
 
@@ -449,16 +441,8 @@ def _dropped(
     """
     why = describe_dropped(definition, cursor, oldest)
     settled = _at(row, definition, oldest, reason=why)
-    skipped = dropped_spans(
-        trigger,
-        cursor,
-        int(now) + 1 if oldest is None else oldest,
-        catchup=definition.settings.catchup,
-        busy_until=busy_until,
-        last_before=partial(last_occurrence, definition, trigger, cursor),
-        reason=why,
-        # A user's trigger can take long for each answer, and must answer all questions in time.
-        counts=not is_custom(row.cron or ""),
+    skipped = pausing.missed_spans(
+        trigger, definition, cursor, oldest, now=now, reason=why, busy_until=busy_until
     )
     return changed(settled, skipped=skipped)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
+from psched.core.declare import TRIGGER_FIELDS
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, STOPPING, WAITING, Row
 from psched.files.plan import Item
@@ -14,7 +15,7 @@ from psched.triggers import trigger as triggers
 COUNT = 3
 """The number of runs that are shown."""
 
-_RESTARTING = frozenset({"cron", "timezone", "dst_policy", "next_time"})
+_RESTARTING = TRIGGER_FIELDS | {"next_time"}
 """Changing one of these fields recomputes the next run; see `psched.core.declare.redeclare`."""
 
 

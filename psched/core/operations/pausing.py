@@ -52,7 +52,7 @@ from psched.core.operations.extra.borrowing import while_free
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
 
-_SHORTEST_SEARCH = 1
+SHORTEST_SEARCH = 1
 """The shortest time in seconds between two attempts to load a trigger's code."""
 
 _SKIPPED = "resumed at the end of its pause; what fell due during the pause was skipped"
@@ -249,7 +249,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
         definition = parse_row(row, settings)
     except NotLoadedError:
         # Another host might be able to load the trigger.
-        wait = max(settings.retry_wait, _SHORTEST_SEARCH)
+        wait = max(settings.retry_wait, SHORTEST_SEARCH)
         return Settlement.of(row, wait=wait, attempt=row.attempt, status=PAUSED, reason=row.reason)
     next_time, skipped = _onward(row, definition, now)
     spans: tuple[Skipped, ...] = () if skipped is None else (skipped,)
@@ -422,16 +422,18 @@ def missed_spans(
     *,
     now: float,
     reason: str,
+    busy_until: int | None = None,
 ) -> tuple[Skipped, ...]:
-    """What the catch-up policy drops of the occurrences that fell due after the pause."""
+    """What the catch-up policy drops from ``cursor`` to ``oldest``; see `dropped_spans`."""
     return dropped_spans(
         trigger,
         cursor,
         floor(now) + 1 if oldest is None else oldest,
         catchup=definition.settings.catchup,
-        busy_until=None,
+        busy_until=busy_until,
         last_before=partial(last_occurrence, definition, trigger, cursor),
         reason=reason,
+        # A user's trigger can take long for each answer, and must answer all questions in time.
         counts=not is_custom(definition.cron or ""),
     )
 

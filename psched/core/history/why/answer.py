@@ -110,6 +110,10 @@ class Answer:
         """The same answer with another sentence, and with further details."""
         return changed(self, sentence=sentence, details={**self.details, **details})
 
+    def adding(self, clause: str, **details: object) -> "Answer":
+        """The same answer with a further clause, and with further details."""
+        return self.saying(f"{self.sentence.rstrip('.')}; {clause}.", **details)
+
 
 @dataclass(frozen=True, slots=True)
 class Wording:

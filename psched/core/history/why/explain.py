@@ -115,7 +115,7 @@ def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
     ran = run.outcome == Outcome.FINISHED
     what = "a backfill ran it" if ran else f"a backfill of it {ending(run)}"
     text = f"{what} at {words.time(run.ended / 1000, instant)}"
-    return answer.saying(f"{answer.sentence.rstrip('.')}; {text}.", backfill=run.key)
+    return answer.adding(text, backfill=run.key)
 
 
 def _about_regular(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
@@ -127,7 +127,7 @@ def _about_regular(facts: Facts, row: Row, instant: int, words: Wording) -> Answ
     if answer.state is not State.WILL_RUN:
         return answer
     paused = f"it is paused until {words.time(pause.until or 0, instant)} by {pause.why}"
-    return answer.saying(f"{answer.sentence.rstrip('.')}; {paused}.", until=pause.until)
+    return answer.adding(paused, until=pause.until)
 
 
 def _about_present(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
@@ -192,7 +192,7 @@ def _with_extra_run(answer: Answer, facts: Facts, words: Wording) -> Answer:
         return answer
     because = f" ({run.reason})" if run.reason else ""
     text = f"its extra run {run.key} {ending(run)} at {words.time(run.ended / 1000)}{because}"
-    return answer.saying(f"{answer.sentence.rstrip('.')}; {text}.", extra_run=run.key)
+    return answer.adding(text, extra_run=run.key)
 
 
 def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
@@ -202,9 +202,9 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
         answer = _with_pause(answer, facts, row, words)
         row = _after_pause(facts, row) or row
     elif skipped := _left_out(facts, answer.time, words):
-        answer = answer.saying(f"{answer.sentence.rstrip('.')}; {skipped}.")
+        answer = answer.adding(skipped)
     if row is not None and row.runs_no_more:
-        return answer.saying(f"{answer.sentence.rstrip('.')}; the schedule {RUNS_NO_MORE}.")
+        return answer.adding(f"the schedule {RUNS_NO_MORE}")
     if row is None or definition is None or definition.trigger is None or not is_live(row):
         return answer
     after = answer.time or 0
@@ -219,25 +219,24 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
         run_at = row.next_run_time
     when = words.time(following)
     later = f" (from {words.time(run_at, following)} on)" if run_at != following else ""
-    sentence = f"{answer.sentence.rstrip('.')}; the next is {when}{later}."
-    return answer.saying(sentence, next=following, next_run_at=run_at)
+    return answer.adding(f"the next is {when}{later}", next=following, next_run_at=run_at)
 
 
 def _with_pause(answer: Answer, facts: Facts, row: Row, words: Wording) -> Answer:
     """Add to an answer who has paused the schedule until when, and what the pause will skip."""
-    text, definition = answer.sentence.rstrip("."), facts.definition
+    definition = facts.definition
     # Some answers say already that the schedule is paused, or that the pause comes next.
     if answer.code not in {Code.PAUSED, Code.RUNNING} and "until" not in answer.details:
         case = Case(facts=facts, words=words, instant=answer.time or 0)
         by = pause_clause(case, row.reason, "it") or row.reason or "by plain SQL"
-        text = f"{text}; the schedule is paused now: {by}"
+        answer = answer.adding(f"the schedule is paused now: {by}")
     if row.owner is not None or definition is None or definition.trigger is None:
-        return answer.saying(f"{text}.")
+        return answer
     skipped = skipped_by_pause(row, definition, facts.now)
     if skipped is None:
-        return answer.saying(f"{text}.")
-    what = f"{_span(skipped.first, skipped.until, skipped.count, words)} will be skipped"
-    return answer.saying(f"{text}; {what}.", will_skip=skipped.count)
+        return answer
+    what = _span(skipped.first, skipped.until, skipped.count, words)
+    return answer.adding(f"{what} will be skipped", will_skip=skipped.count)
 
 
 def _left_out(facts: Facts, told: int | None, words: Wording) -> str:
@@ -272,7 +271,7 @@ def _of_one_shot(facts: Facts, row: Row, asked: Asked, words: Wording) -> Answer
     if row.next_time is None:
         return _never_timed(facts, row, words)
     answer = _about(facts, row, row.next_time, words)
-    return answer.saying(f"{answer.sentence.rstrip('.')}; it has no other occurrence.")
+    return answer.adding("it has no other occurrence")
 
 
 def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
@@ -330,7 +329,7 @@ def _never_timed(facts: Facts, row: Row, words: Wording) -> Answer:
     """The answer if the row has no time yet."""
     case = Case(facts=facts, words=words, instant=int(facts.now))
     answer = answer_at_cursor(case, row) if is_live(row) else answer_at_rest(case, row)
-    return answer.saying(f"{answer.sentence.rstrip('.')}; it has no scheduled time yet.")
+    return answer.adding("it has no scheduled time yet")
 
 
 def _of_no_row(facts: Facts, asked: Asked | None, words: Wording) -> Answer:
@@ -347,7 +346,7 @@ def _of_no_row(facts: Facts, asked: Asked | None, words: Wording) -> Answer:
     found = answer_by_fate(case) or answer_by_attempts(case)
     if found is None:
         return missing
-    return found.saying(f"{found.sentence.rstrip('.')}; {_gone(facts, words)}.")
+    return found.adding(_gone(facts, words))
 
 
 def _unknown_key(facts: Facts, instant: int | None, words: Wording) -> Answer:
