@@ -8,7 +8,6 @@ import os
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 
-import click
 from typing_extensions import override
 
 from psched.base.errors import InvalidError
@@ -101,18 +100,6 @@ def parse_time(
 
 
 def parse_since(text: str | None, now: float) -> int | str | None:
-    """Parse the beginning of a period, like `read_since`.
-
-    Raises:
-        click.UsageError: the text is neither an age nor a time.
-    """
-    try:
-        return read_since(text, now)
-    except InvalidError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def read_since(text: str | None, now: float) -> int | str | None:
     """Read the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
 
     Args:

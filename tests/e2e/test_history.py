@@ -225,8 +225,8 @@ def test_conditions_of_the_command(service, history, now):
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
-        (["--since", "soon"], 2, "since: 'soon' is neither an age (30s, 5m, 1h, 30d)"),
-        (["--since", "202601310900"], 2, "since: '202601310900' could be a date"),
+        (["--since", "soon"], 1, "since: 'soon' is neither an age (30s, 5m, 1h, 30d)"),
+        (["--since", "202601310900"], 1, "since: '202601310900' could be a date"),
         (["--failed", "--fate", "expired"], 2, "--failed selects outcomes and fates"),
         (["--json", "--errors"], 2, "--errors is for the table"),
         (["--outcome", "good"], 2, "'good' is not one of 'finished', 'failed'"),

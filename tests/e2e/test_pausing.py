@@ -224,6 +224,8 @@ class TestCommand:
             (["pause", "never"], 1, "no schedule has the key 'never'"),
             (["pause", "a", "--until", "soon"], 1, "until: 'soon' is no time; write 18:00"),
             (["pause", "a", "--until", "5"], 1, "until: must be in the future"),
+            (["pause", "a", "--until", "2026-01-31"], 1, "until: must be in the future"),
+            (["pause", "a", "--until", "yesterday"], 1, "until: must be in the future"),
             (["resume", "a"], 1, "'a' is not paused: it is waiting"),
             (["pause", "--status", "failed"], 1, "'failed' cannot be paused"),
         ],

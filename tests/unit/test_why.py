@@ -814,19 +814,32 @@ class TestAskedTimes:
             ("-2h", NOW - 7200),
             ("now-2h", NOW - 7200),
             ("now - 1.5h", NOW - 5400),
+            ("+2h", NOW + 7200),
+            ("yesterday", TODAY - DAY - 2.5 * 3600),
+            ("2026-11-22", TODAY - 2.5 * 3600),
+            ("2026-11-22 2:30", TODAY),
+            ("2026-11-21 22:30:00 -03", TODAY),
+            ("2026-11-22T02:30:00+01:00 (Europe/Berlin)", TODAY),
+            ("2026-11-22T01:30:00.123Z", TODAY),
             (TODAY, TODAY),
         ],
     )
     def test_every_form_of_a_time_is_parsed(self, text, instant):
         assert berlin(text).instants == (instant,)
-        assert berlin(text).before == ("h" in str(text))
+        assert berlin(text).before == ("-" in str(text) and "h" in str(text))
 
     @pytest.mark.parametrize(
         "text",
-        ["", "noon", "20261122", "2026-11-22", "25:00", "02:60", "-2x", "--2h", "9" * 5000, -1],
+        ["", "noon", "20261122", "2026-11-32", "25:00", "02:60", "-2x", "--2h", "9" * 5000, -1],
     )
     def test_what_is_no_time_is_refused(self, text):
         with pytest.raises(InvalidError, match=r"^time: "):
+            berlin(text)
+
+    @pytest.mark.parametrize("text", ["2026-12-01 08:00:00 EST", "2026-12-01 08:00 CEST"])
+    def test_the_time_of_another_zone_is_refused_by_its_name(self, text):
+        name = text.split()[-1]
+        with pytest.raises(InvalidError, match=f"Europe/Berlin; write an offset .* {name}$"):
             berlin(text)
 
     def test_a_time_of_day_that_today_does_not_have_yet(self):

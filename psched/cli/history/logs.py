@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from psched.app import CLOCK, open_schedules
-from psched.base.errors import InvalidError, NotFoundError
+from psched.base.errors import NotFoundError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
@@ -90,7 +90,7 @@ def logs(
     settings = settings_to_read(location)
     redaction = Redaction(() if raw else settings.redact)
     with open_schedules(settings) as schedules:
-        wanted = _time(time, schedules.now())
+        wanted = parse_time("time", time, schedules.now(), is_next=False)
         if limit is None:
             key, wanted = asked_for(schedules, key, wanted, follow=follow)
         asked = AskedOutput(
@@ -118,13 +118,6 @@ def logs(
             raise NotFoundError(live.why_over())
         else:
             shown.outputs(asked, [asked.newest()])
-
-
-def _time(text: str | None, now: float) -> int | None:
-    try:
-        return parse_time("--time", text, now, is_next=False)
-    except InvalidError as error:
-        raise click.UsageError(str(error)) from None
 
 
 class _Shown:

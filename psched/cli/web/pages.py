@@ -29,7 +29,7 @@ from psched.cli.schedules.details import (
 )
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
 from psched.cli.text_table import Colours, with_zone
-from psched.cli.time_format import format_time, read_since, reader_zone
+from psched.cli.time_format import format_time, parse_since, reader_zone
 from psched.cli.top.reading import Reader
 from psched.cli.top.sections import about_master, sections_of, summary, with_pause
 from psched.client.collection import ScheduleCollection
@@ -288,7 +288,7 @@ def _runs(asked: Asked) -> Page:
         key,
         type=query.get("type") or None,
         failed=bool(query.get("failed")),
-        since=read_since(since, asked.schedules.now()),
+        since=parse_since(since, asked.schedules.now()),
         limit=limit + 1,
     )
     runs = [*found]

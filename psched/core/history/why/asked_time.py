@@ -2,24 +2,23 @@
 
 import re
 from dataclasses import dataclass
-from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from math import ceil, floor
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import as_seconds
 from psched.core.columns import LATEST_TIME
-from psched.core.shorthands import When, instant
-from psched.triggers.zone import LATEST, Zone, find_zone
+from psched.core.shorthands import Until, instant
+from psched.triggers.zone import LATEST, Zone
 
 FORMS = (
     "2026-11-22 02:30, 02:30 (the last one), yesterday 02:30, Sun 22 02:30, -2h,"
-    " 2026-11-22T02:30+01:00 or Unix seconds"
+    " ISO 8601 with an offset, or Unix seconds"
 )
 """The forms of a time, for messages."""
 
 NEXT_FORMS = (
-    "18:00 (the next one), tomorrow 08:00, 2026-11-26T08:00, +2h, 2026-11-26T08:00+01:00 or Unix"
+    "18:00 (the next one), tomorrow 08:00, 2026-11-26T08:00, +2h, ISO 8601 with an offset, or Unix"
     " seconds"
 )
 """The forms of a time in the future, for messages."""
@@ -31,7 +30,13 @@ _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _NEAREST = 31
 """A weekday and a day of the month mean the nearest such date that is at most so many days away."""
 
-_CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?"
+_DAY = rf"{'|'.join(_DAYS)}|(?:{'|'.join(_WEEKDAYS)}) [0-9]{{1,2}}|[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}"
+
+_TIME = re.compile(
+    rf"(?:(?P<day>{_DAY})[ T])?(?P<clock>[0-9]{{1,2}}:[0-9]{{2}}(?::[0-9]{{2}})?)(?:\.[0-9]+)?"
+    # The zone: its abbreviation, or an offset; psched also shows the name of the zone behind.
+    r"(?: ?(?P<zone>[A-Z]{1,5}|[+-][0-9]{2}(?::?[0-9]{2})?)(?: \(.*\))?)?"
+)
 
 _DATES_IN_DIGITS = (8, 12)
 """Numbers of digits with which a number can be meant as a date, such as 20260131. Unix seconds have
@@ -57,189 +62,134 @@ class Asked:
     before: bool = False
 
 
-def parse_asked(given: When | str, zone: Zone, now: float, *, is_next: bool = False) -> Asked:
-    """Parse a time.
-
-    Args:
-        given: Unix seconds, an aware datetime, or a text in one of `FORMS`.
-        zone: the zone of local times.
-        now: the present time of the store's clock.
-        is_next: whether a time of day without a date means the next one, not the last one.
-
-    Raises:
-        InvalidError: the time is none of these.
-    """
-    if not isinstance(given, str):
-        return Asked(instants=(_checked(instant("time", given), given),))
-    text = " ".join(given.split())
-    ago = re.fullmatch(r"(?:now ?)?- ?([0-9.]+[a-z])", text)
-    if ago is not None and not isinstance(seconds := as_seconds(ago[1]), str):
-        return Asked(instants=(_checked(floor(now - float(str(seconds))), given),), before=True)
-    if text.isdecimal() and text.isascii() and len(text) not in _DATES_IN_DIGITS:
-        return Asked(instants=(_checked(int(text[:20]), given),))
-    try:
-        return _of_date(text, zone, now, is_next=is_next)
-    except (ValueError, OverflowError):
-        raise _refusal(given) from None
-
-
-def parse_instant(field: str, given: str, zone: Zone, now: float, *, is_next: bool) -> int:
+def parse_asked(
+    given: Until, zone: Zone, now: float, *, field: str = "time", is_next: bool = False
+) -> Asked:
     """Parse a time in the past or in the future; a date or a day alone means its beginning.
 
-    Of a local time that a clock change repeats, the first one is meant. A local time that a clock
-    change skips means the instant of the clock change.
-
     Args:
-        field: the name of the argument, for errors.
-        given: a text in one of `FORMS` or `NEXT_FORMS`.
-        zone: the zone of local times.
-        now: the present time.
-        is_next: whether a time of day without a date means the next one, not the last one.
-
-    Raises:
-        InvalidError: the text is no time, or could be a date in digits.
-    """
-    text = " ".join(given.split())
-    if text.isdecimal() and text.isascii() and len(text) in _DATES_IN_DIGITS:
-        problem = f"{given!r} could be a date or Unix seconds; write a date as 2026-01-31T09:00"
-        raise InvalidError(field, problem)
-    if text.isdecimal() and text.isascii():
-        return int(text[:20])
-    if text in _DAYS or re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-        text += " 00:00"
-    try:
-        if text.startswith("+"):
-            return _next(text, zone, now)
-        asked = parse_asked(text, zone, now, is_next=is_next)
-    except (ValueError, OverflowError):
-        forms = NEXT_FORMS if is_next else FORMS
-        raise InvalidError(field, f"{given!r} is no time; write {forms}") from None
-    return (asked.instants or (zone.change(asked.wall or 0).instant,))[0]
-
-
-def parse_next(field: str, given: When | timedelta | str, zone: Zone, now: float) -> int:
-    """Parse a time in the future.
-
-    Of a local time that a clock change repeats, the first one that is in the future is meant. A
-    local time that a clock change skips means the instant of the clock change.
-
-    Args:
-        field: the name of the argument, for errors.
-        given: Unix seconds, an aware datetime, the time from now on, or a text in one of
+        given: Unix seconds, an aware datetime, the time from now on, or a text in one of `FORMS` or
             `NEXT_FORMS`.
         zone: the zone of local times.
         now: the present time of the store's clock.
-
-    Returns:
-        The time in Unix seconds.
+        field: the name of the argument, for errors.
+        is_next: whether a time of day without a date means the next one, not the last one.
 
     Raises:
-        InvalidError: the time is none of these, or not in the future.
+        InvalidError: the time is none of these, or could be a date in digits.
     """
     if not isinstance(given, str | timedelta):
-        found = instant(field, given)
+        asked = Asked(instants=(instant(field, given),))
     else:
         try:
-            found = _next(given, zone, now)
-        except (ValueError, OverflowError):  # an InvalidError is a ValueError, too
-            found = LATEST
-    if found > _LAST:
-        raise InvalidError(field, f"{given!r} is no time; write {NEXT_FORMS}")
-    if found <= now:
+            asked = _read(given, zone, now, is_next=is_next)
+        except InvalidError as error:
+            raise InvalidError(field, f"{given!r} {error.problem}") from None
+        except (ValueError, OverflowError):
+            asked = Asked(instants=(-1,))
+    if not all(0 <= each <= _LAST for each in asked.instants or (asked.wall or 0,)):
+        forms = NEXT_FORMS if is_next else FORMS
+        raise InvalidError(field, f"{given!r} is no time; write {forms}")
+    return asked
+
+
+def parse_instant(field: str, given: Until, zone: Zone, now: float, *, is_next: bool) -> int:
+    """Parse a time like `parse_asked`, and return one instant, in Unix seconds.
+
+    Of a local time that a clock change repeats, the first one is meant; if ``is_next``, the first
+    one that is in the future. A local time that a clock change skips means the instant of the clock
+    change.
+
+    Raises:
+        InvalidError: see `parse_asked`.
+    """
+    asked = parse_asked(given, zone, now, field=field, is_next=is_next)
+    found = asked.instants or (zone.change(asked.wall or 0).instant,)
+    return next((each for each in found if is_next and each > now), found[0])
+
+
+def parse_next(field: str, given: Until, zone: Zone, now: float) -> int:
+    """Parse a time in the future like `parse_instant`.
+
+    Raises:
+        InvalidError: see `parse_asked`; or the time is not in the future.
+    """
+    if (found := parse_instant(field, given, zone, now, is_next=True)) <= now:
         raise InvalidError(field, f"must be in the future, and {given} is not")
     return found
 
 
-def _next(given: timedelta | str, zone: Zone, now: float) -> int:
-    if isinstance(given, timedelta):
-        return ceil(now + given.total_seconds())
-    text = " ".join(given.split())
-    if text.startswith("+"):
-        return ceil(now + float(str(as_seconds(text[1:].strip()))))
-    if text.isdecimal() and text.isascii() and len(text) not in _DATES_IN_DIGITS:
-        return int(text[:20])
-    asked = _of_date(text, zone, now, is_next=True)
-    found = asked.instants or (zone.change(asked.wall or 0).instant,)
-    return next((each for each in found if each > now), found[-1])
-
-
-def _of_date(text: str, zone: Zone, now: float, *, is_next: bool = False) -> Asked:
-    """Parse a text with a time of day.
-
-    Args:
-        text: the text.
-        zone: the zone of local times.
-        now: the present time of the store's clock.
-        is_next: whether a time of day without a date means the next one, not the last one.
+def _read(given: timedelta | str, zone: Zone, now: float, *, is_next: bool) -> Asked:
+    """Read a time.
 
     Raises:
-        ValueError: the text has another form.
-        OverflowError: the time is outside the years 1 to 9999.
+        InvalidError: it could be a date in digits, or its zone is not known.
+        ValueError: it has another form.
+        OverflowError: it is outside the years 1 to 9999.
     """
-    if (named := re.fullmatch(rf"(.*{_CLOCK}) ([A-Z]{{2,5}})", text)) is not None:
-        return _of_named(named[1], named[2], zone, now, is_next=is_next)
-    days = rf"{'|'.join(_DAYS)}|(?:{'|'.join(_WEEKDAYS)}) [0-9]{{1,2}}"
-    match = re.fullmatch(rf"(?:({days})[ T])?({_CLOCK})", text)
+    if isinstance(given, timedelta):
+        return Asked(instants=(ceil(now + given.total_seconds()),))
+    text = " ".join(given.split())
+    if away := re.fullmatch(r"(?:now ?)?([+-]) ?([0-9.]+[a-z])", text):
+        seconds = float(str(as_seconds(away[2])))
+        if away[1] == "-":
+            return Asked(instants=(floor(now - seconds),), before=True)
+        return Asked(instants=(ceil(now + seconds),))
+    if text.isdecimal() and text.isascii():
+        if len(text) in _DATES_IN_DIGITS:
+            problem = "could be a date or Unix seconds; write a date as 2026-01-31T09:00"
+            raise InvalidError("time", problem)
+        return Asked(instants=(int(text[:20]),))
+    match = _TIME.fullmatch(f"{text} 00:00" if re.fullmatch(_DAY, text) else text)
     if match is None:
-        if re.search(rf"[ T]{_CLOCK}", text) is None:
-            raise ValueError(text)
-        return _of_iso(text, zone)
+        raise ValueError(text)
+    day, clock, name = match["day"], match["clock"], match["zone"]
+    if name is None:
+        return _local(day, clock, zone, now, is_next=is_next)
+    is_named = name.isalpha() and name not in {"Z", "UTC"}
+    if not is_named:
+        offset = None if name.isalpha() else datetime.strptime(name.ljust(5, "0"), "%z").tzinfo
+        zone = Zone(name, offset or UTC)
+    found = _local(day, clock, zone, now, is_next=is_next).instants
+    instants = tuple(each for each in found if not is_named or zone.at(each).tzname() == name)
+    if not instants:
+        problem = f"is no time in {zone.name}; write an offset in place of {name}"
+        raise InvalidError("time", problem)
+    return Asked(instants=instants)
+
+
+def _local(day: str | None, clock: str, zone: Zone, now: float, *, is_next: bool) -> Asked:
+    """Read a day and a time of day in a zone; without a day, the last or the next such time."""
     today = datetime.fromtimestamp(zone.wall(int(now)), UTC)
-    of_day = datetime.strptime(match[2], "%H:%M:%S" if match[2].count(":") > 1 else "%H:%M")  # noqa: DTZ007
-    day = today.replace(hour=of_day.hour, minute=of_day.minute, second=of_day.second)
-    if match[1] is not None:
-        return _of_wall(day + timedelta(days=_days_from(day, match[1])), zone)
-    asked = _of_wall(day, zone)
+    of_day = datetime.strptime(clock, "%H:%M:%S" if clock.count(":") > 1 else "%H:%M")  # noqa: DTZ007
+    local = today.replace(hour=of_day.hour, minute=of_day.minute, second=of_day.second)
+    if day is not None:
+        return _of_wall(_date_of(day, local), zone)
+    asked = _of_wall(local, zone)
     if is_next:
         last = max(asked.instants, default=zone.change(asked.wall or 0).instant)
-        return asked if last > now else _of_wall(day + timedelta(days=1), zone)
+        return asked if last > now else _of_wall(local + timedelta(days=1), zone)
     # The last one that is not in the future. A time that today's clock change skips is in the
     # future until the clock change.
     first = min(asked.instants, default=zone.change(asked.wall or 0).instant)
-    return asked if first <= now else _of_wall(day - timedelta(days=1), zone)
+    return asked if first <= now else _of_wall(local - timedelta(days=1), zone)
 
 
-def _of_named(text: str, name: str, zone: Zone, now: float, *, is_next: bool) -> Asked:
-    """Parse a time with the abbreviation of a zone, such as CET: that of this zone, or UTC."""
-    zone = find_zone("UTC") if name == "UTC" else zone
-    asked = _of_date(text, zone, now, is_next=is_next)
-    instants = tuple(each for each in asked.instants if zone.at(each).tzname() == name)
-    if not instants:
-        raise ValueError(text)
-    return changed(asked, instants=instants)
-
-
-def _days_from(today: datetime, day: str) -> int:
-    """How many days after today a day is: ``yesterday``, or ``Fri 27``, the nearest one."""
+def _date_of(day: str, today: datetime) -> datetime:
+    """The day that is meant: ``yesterday``, ``2026-11-27``, or ``Fri 27``, the nearest one."""
     if day in _DAYS:
-        return _DAYS[day]
-    weekday, number = day.split()
-    wanted = _WEEKDAYS.index(weekday), int(number)
+        return today + timedelta(days=_DAYS[day])
+    if day[0].isdecimal():
+        year, month, number = map(int, day.split("-"))
+        return today.replace(year=year, month=month, day=number)
+    weekday, _, of_month = day.partition(" ")
     for away in sorted(range(-_NEAREST, _NEAREST + 1), key=abs):
         each = today + timedelta(days=away)
-        if (each.weekday(), each.day) == wanted:
-            return away
+        if (_WEEKDAYS[each.weekday()], each.day) == (weekday, int(of_month)):
+            return each
     raise ValueError(day)
 
 
-def _of_iso(text: str, zone: Zone) -> Asked:
-    # A space before an offset, as in "02:30 +01:00", is not a part of ISO 8601.
-    read = datetime.fromisoformat(re.sub(r" (?=[+-][0-9:]+$)", "", text))
-    if read.tzinfo is not None:
-        return Asked(instants=(_checked(floor(read.timestamp()), text),))
-    return _of_wall(read.replace(tzinfo=UTC), zone)
-
-
 def _of_wall(local: datetime, zone: Zone) -> Asked:
-    wall = _checked(floor(local.timestamp()), local.isoformat())
+    wall = floor(local.timestamp())
     return Asked(instants=zone.instants(wall), wall=wall)
-
-
-def _checked(seconds: int, given: object) -> int:
-    if not 0 <= seconds <= _LAST:
-        raise _refusal(given)
-    return seconds
-
-
-def _refusal(given: object) -> InvalidError:
-    return InvalidError("time", f"{given!r} is no time; write {FORMS}")
