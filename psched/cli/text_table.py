@@ -5,7 +5,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import click
@@ -18,14 +18,14 @@ LINE = 100
 columns of a terminal, of which a Chinese or Japanese character takes two."""
 
 FIRST_ROWS = 500
-"""The widths of the columns follow the contents of so many rows, then of as many more, so that a
-long listing need not be kept in memory."""
+"""The widths of the columns follow the contents of so many rows, so that a long listing need not be
+kept in memory."""
 
 _LONG = 24
 """The width above which columns are cut first; the keys of most extra runs are no longer."""
 
 _NARROWEST = 8
-"""The width below which no column is cut."""
+"""The width below which columns are cut only if nothing else is left."""
 
 _TIMES = (
     *("WHEN", "NEXT", "SINCE", "CLOSED", "NEXT_TIME", "NEXT_RUN_TIME", "CREATED_AT"),
@@ -33,7 +33,7 @@ _TIMES = (
 )
 """The headings of columns that show times, of which a part says nothing."""
 
-_LEAST = {"KEY": 20, "STATUS": 11, "LAST": 16, "RULE": 12, "ACTION": 12, "OUTCOME": 9}
+_LEAST = {"KEY": 20, "STATUS": 11, "OUTCOME": 9, "FATE": 14}
 """The widths below which these columns are cut only if nothing else is left."""
 
 _DIGITS = 4
@@ -92,21 +92,18 @@ def print_table(
         The number of rows.
     """
     line, left, number = line_width(), iter(rows), 0
-    if colours is not None and (colours.column not in headings or not is_coloured()):
-        colours = None
-    while some := [*islice(left, FIRST_ROWS)]:
-        widths = widths_of([headings, *(row.cells for row in some)], line)
-        if not number:
+    first = [*islice(left, FIRST_ROWS)]
+    widths = widths_of([headings, *(row.cells for row in first)], line)
+    for number, row in enumerate(chain(first, left), 1):
+        if number == 1:
             _print_line(headings, widths, line)
-        for row in some:
-            colour = None
-            if colours is not None:
-                place = headings.index(colours.column)
-                colour = place, colours.of.get(row.cells[place])
-            _print_line(row.cells, widths, line, colour)
-            for detail in row.details:
-                click.echo(detail)
-        number += len(some)
+        colour = None
+        if colours is not None and colours.column in headings and is_coloured():
+            place = headings.index(colours.column)
+            colour = place, colours.of.get(row.cells[place])
+        _print_line(row.cells, widths, line, colour)
+        for detail in row.details:
+            click.echo(detail)
     return number
 
 
@@ -126,7 +123,8 @@ def widths_of(table: Sequence[Sequence[str]], line: int) -> list[int]:
         (others[-1:], {}),
         (others, {place: _LEAST.get(names[place], _NARROWEST) for place in others}),
         (others, {}),
-        (places, {}),
+        (others[-1:], dict.fromkeys(others, 1)),
+        (others, dict.fromkeys(others, 3)),
         (places, dict.fromkeys(places, 1)),
     ):
         while too_long > 0:

@@ -26,6 +26,10 @@ def widths(cells, line=LINE):
 def test_times_are_not_cut():
     assert widths(RUN)["WHEN"] == len(RUN["WHEN"])
     assert widths({**RUN, "KEY": "k" * 90, "REASON": "because " * 50})["WHEN"] == len(RUN["WHEN"])
+    for line in range(60, LINE):
+        found = widths(RUN, line)
+        assert found["WHEN"] == len(RUN["WHEN"])
+        assert min(found.values()) > 0
 
 
 def test_the_reason_is_cut_before_columns_that_are_not_long():
