@@ -32,7 +32,9 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:
             raise  # click exits with status 1 without a message
         except (PschedError, OSError) as error:  # OSError: the disk is full, or a path unreadable
-            raise click.ClickException(_deleted_folder(error) or str(error)) from error
+            from psched.cli.time_format import local_times  # noqa: PLC0415  # few commands need it
+
+            raise click.ClickException(_deleted_folder(error) or local_times(str(error))) from error
 
     return reporting
 

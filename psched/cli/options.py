@@ -126,7 +126,7 @@ and ``-e`` before the name."""
 
 def _show_in(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Let the reader's zone be another one until the command ends."""
-    if not value:
+    if value is None:
         return
     if context.meta.setdefault(_ZONE, option.name) != option.name:
         raise click.UsageError("--utc and --zone exclude each other")
@@ -152,20 +152,11 @@ def zone(*names: str) -> Callable[[F], F]:
     """
 
     def add(command: F) -> F:
-        for own, flag_value, text in (
-            (("--utc",), "UTC", "The same as --zone UTC."),
-            ((*names, "--zone"), None, "Show and read times in this zone. Default: yours."),
-        ):
-            command = click.option(
-                *own,
-                metavar=None if flag_value else "ZONE",
-                flag_value=flag_value,
-                is_flag=flag_value is not None,
-                expose_value=False,
-                callback=_show_in,
-                help=text,
-            )(command)
-        return command
+        shared: dict[str, Any] = {"expose_value": False, "callback": _show_in}
+        text = "Show and read times in this zone. Default: yours."
+        command = click.option(*names, "--zone", metavar="ZONE", help=text, **shared)(command)
+        text = "The same as --zone UTC."
+        return click.option("--utc", is_flag=True, flag_value="UTC", help=text, **shared)(command)
 
     return add
 

@@ -5,8 +5,10 @@ read, so that a time can be copied from one command to another.
 """
 
 import os
+import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
+from math import floor
 
 from typing_extensions import override
 
@@ -23,6 +25,11 @@ _HALF_A_YEAR = 182 * 86_400
 _SHORT_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+
+# In quotes is what somebody has written; what is joined to another character is a part of a name.
+_WITH_OFFSET = re.compile(
+    r"""(?<![\w./'"-])[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{5,8}(\.[0-9]+)?(?:Z|[+-][0-9:]{5})(?!\w)"""
+)
 
 
 # --- the reader's zone -----------------------------------------------------------------------
@@ -142,10 +149,17 @@ def format_time(instant: int | None, zone: Zone | None = None, *, named: bool = 
     return _format(instant, f"%Y-%m-%d %H:%M:%S{' %Z' if named else ''}", zone)
 
 
-def format_exactly(instant: int) -> str:
-    """Format an instant as ISO 8601 with an offset."""
-    text = _format(instant, "%Y-%m-%dT%H:%M:%S%z")
-    return f"{text[:-2]}:{text[-2:]}" if "T" in text else text
+def local_times(text: str) -> str:
+    """A stored text, or that of an error, with its times in the reader's zone: most are in UTC."""
+    return _WITH_OFFSET.sub(_in_own_zone, text)
+
+
+def _in_own_zone(found: re.Match[str]) -> str:
+    try:
+        instant = floor(datetime.fromisoformat(found[0]).timestamp())
+    except ValueError:
+        return found[0]
+    return _format(instant, f"%Y-%m-%d %H:%M:%S{found[1] or ''} %Z")
 
 
 def short_time(instant: int, now: float, *, seconds: bool = False) -> str:

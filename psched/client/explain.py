@@ -154,12 +154,13 @@ def _shown_with(reader: "_Reader", facts: Facts, asked: Asked) -> RunRecord | No
     It shows when a run started. None if the time is a scheduled time of the schedule, if it is in
     the future, or if no record is shown with it.
     """
-    if len(asked.instants) != 1 or asked.before or asked.instants[0] > facts.now:
-        return None
-    [instant] = asked.instants
-    if facts.covering(instant) or fires(facts.at(instant).trigger, instant):
-        return None
-    return reader.shown_with(instant)
+    found = None
+    for instant in asked.instants:
+        if asked.before or facts.covering(instant) or fires(facts.at(instant).trigger, instant):
+            return None
+        if found is None and instant <= facts.now:
+            found = reader.shown_with(instant)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

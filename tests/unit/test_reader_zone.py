@@ -12,8 +12,8 @@ from psched.base.errors import InvalidError
 from psched.cli import options
 from psched.cli.text_table import with_zone
 from psched.cli.time_format import (
-    format_exactly,
     format_time,
+    local_times,
     parse_since,
     parse_time,
     reader_zone,
@@ -60,10 +60,29 @@ def test_a_time_is_read_as_it_is_shown(text):
 def test_what_is_shown_is_read_as_the_same_time():
     for instant in (NIGHT, NIGHT - 86_400 * 200, NOW + 86_400 * 6 + 1):
         shown = short_time(instant, NOW, seconds=True)
-        assert [read(text) for text in (shown, format_time(instant), format_exactly(instant))] == [
-            instant
-        ] * 3
+        assert (read(shown), read(format_time(instant))) == (instant, instant)
     assert with_zone(["KEY", "NEXT", "SINCE"], NOW) == ["KEY", "NEXT (JST)", "SINCE"]
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_stored_texts_are_shown_in_the_zone():
+    text = "from 2026-11-26T17:30:00Z until 2026-11-26T18:30+01:00: at 2026-11-26T17:30:00.250Z."
+    night = "2026-11-27 02:30:00"
+    shown = f"from {night} JST until {night} JST: at {night}.250 JST."
+    assert (local_times(text), read(f"{night}.250 JST")) == (shown, NIGHT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'2026-11-26T17:30:00Z'",
+        "k-2026-11-26T17:30:00Z",
+        "/x/2026-11-26T17:30Z",
+        "2026-13-26T17:30Z",
+    ],
+)
+def test_names_and_what_is_no_time_stay_as_they_are(text):
+    assert local_times(text) == text
 
 
 @pytest.mark.usefixtures("tokyo")
@@ -130,6 +149,7 @@ def test_an_option_selects_the_zone_until_the_command_ends(set_zone):
     for words, text in {
         ("--utc", "--zone", "Asia/Tokyo"): "--utc and --zone exclude each other",
         ("--zone", "Mars"): "'Mars' is not a zone",
+        ("--zone", ""): "is not a zone",
     }.items():
         refused = CliRunner().invoke(shows, words)
         assert (refused.exit_code, text in refused.stderr) == (2, True)

@@ -8,7 +8,7 @@ from psched.base.errors import NotSupportedError
 from psched.base.quantities import format_duration
 from psched.cli.output import one_line
 from psched.cli.text_table import TableRow
-from psched.cli.time_format import format_span, format_time, short_time
+from psched.cli.time_format import format_span, format_time, local_times, short_time
 from psched.client.collection import ScheduleCollection
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
@@ -64,7 +64,7 @@ def table_row(alert: Alert, columns: tuple[str, ...], now: float, redaction: Red
         "KEY": one_line(subject(alert)),
         "OPEN FOR": open_for(alert, now),
         "CLOSED": closed,
-        "TEXT": one_line(redaction.text(text)),
+        "TEXT": one_line(local_times(redaction.text(text))),
     }
     return TableRow([cells[name] for name in columns])
 
@@ -77,7 +77,7 @@ def sentence(alert: Alert, redaction: Redaction) -> str:
         redaction: hides the values of fields.
     """
     raised = format_time(alert.raised // 1000)
-    return f"{alert.rule}, raised at {raised}: {one_line(redaction.text(alert.text))}"
+    return f"{alert.rule}, raised at {raised}: {one_line(local_times(redaction.text(alert.text)))}"
 
 
 def alert_object(alert: Alert, redaction: Redaction) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from psched.cli.history.live_elsewhere import PAUSE, SOON, LiveElsewhere, State
 from psched.cli.history.live_output import Live, find_live
 from psched.cli.output import one_line
 from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.time_format import format_exactly, format_span
+from psched.cli.time_format import format_span, format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.attempts import given_back
@@ -56,7 +56,7 @@ _EXTRA_RUNS = 5
 
 def asked_for(
     schedules: ScheduleCollection, key: str, time: int | None, *, follow: bool
-) -> tuple[str, int | None]:
+) -> tuple[str, int | None, int | None]:
     """What somebody means who names a schedule: one of its own runs, or one of its extra runs.
 
     Args:
@@ -67,7 +67,7 @@ def asked_for(
         follow: whether an extra run that waits for a worker is meant, too.
 
     Returns:
-        The key of the run, and its scheduled time; None if any is meant.
+        The key of the run, its scheduled time, and the number of its attempt; None if any is meant.
     """
     if time is not None:
         return _run_at(schedules, key, time)
@@ -75,9 +75,9 @@ def asked_for(
     rows = [each for each in (_read(schedules, key), *extra) if each is not None]
     running = [row for row in rows if row.owner and (row.next_run_time or 0) > now]
     if running:
-        return max(running, key=lambda row: row.claimed_at or 0).key, None
+        return max(running, key=lambda row: row.claimed_at or 0).key, None, None
     if follow and (due := [row for row in extra if shown_status(row, now) == DUE]):
-        return due[-1].key, None
+        return due[-1].key, None, None
     ends = list[tuple[float, str]]()
     with suppress(NotSupportedError):
         attempts = schedules.runs(key, outcome=[*Outcome], limit=1)
@@ -86,20 +86,22 @@ def asked_for(
         with suppress(NotSupportedError):
             for each in (key, *(row.key for row in extra[-_EXTRA_RUNS:])):
                 ends += [(found.ended, each) for found in schedules.outputs(each, limit=1)]
-    return max(ends, default=(0.0, key))[1], None
+    return max(ends, default=(0.0, key))[1], None, None
 
 
-def _run_at(schedules: ScheduleCollection, key: str, time: int) -> tuple[str, int]:
-    """The run with this scheduled time, or else the one that started in this second."""
+def _run_at(schedules: ScheduleCollection, key: str, time: int) -> tuple[str, int, int | None]:
+    """The run with this scheduled time, or else the attempt that started in this second."""
     started = None
     with suppress(NotSupportedError):
         # The newest record is first, and no attempt ends before it starts.
         for run in takewhile(lambda run: run.ended >= time - _EARLIER, schedules.runs(key)):
             if run.scheduled_time == time:
-                return run.key, time
+                return run.key, time, None
             if started is None and run.started is not None and int(run.started) == time:
                 started = run
-    return (key, time) if started is None else (started.key, started.scheduled_time)
+    if started is None:
+        return key, time, None
+    return started.key, started.scheduled_time, started.attempt
 
 
 def _extra_rows(schedules: ScheduleCollection, key: str) -> Sequence[Row]:
@@ -319,7 +321,7 @@ class AskedOutput:
 
     def _named(self, about: Row | Run | Output) -> str:
         when = about.next_time if isinstance(about, Row) else about.scheduled_time
-        time = format_exactly(when or 0)
+        time = format_time(when or 0)
         return f"{self._key}: attempt {about.attempt} of {time}"
 
     def _asked(self) -> str:
@@ -327,15 +329,15 @@ class AskedOutput:
         attempt = "the occurrence" if self._attempt is None else f"attempt {self._attempt}"
         if self._time is None:
             return attempt
-        return f"{attempt} of {format_exactly(self._time)}"
+        return f"{attempt} of {format_time(self._time)}"
 
     def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
         if run is None:
             return self._why_no_run(row)
         text = f"{self._named(run)}: {self._not_kept(row, run)}"
         if other is not None:
-            time = format_exactly(other.scheduled_time)
-            text += f"; older output: --time {time} --attempt {other.attempt}"
+            time = format_time(other.scheduled_time)
+            text += f"; older output: --time {time!r} --attempt {other.attempt}"
         return text
 
     def _why_no_run(self, row: Row | None) -> str:

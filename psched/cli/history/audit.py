@@ -16,7 +16,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.text_table import TableRow, print_table, with_zone
-from psched.cli.time_format import format_time, parse_since
+from psched.cli.time_format import format_time, local_times, parse_since
 from psched.core.history.records import AuditRecord
 from psched.core.history.redaction import Redaction
 
@@ -131,5 +131,5 @@ class _Shown:
         if name in _INSTANTS and isinstance(value, int):
             return format_time(value)
         if isinstance(value, str):
-            return cut(repr(value), _LONGEST)
+            return cut(repr(local_times(value) if name == "reason" else value), _LONGEST)
         return "-" if value is None else cut(json.dumps(value, ensure_ascii=False), _LONGEST)

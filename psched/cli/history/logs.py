@@ -92,7 +92,8 @@ def logs(
     with open_schedules(settings) as schedules:
         wanted = parse_time("time", time, schedules.now(), is_next=False)
         if limit is None:
-            key, wanted = asked_for(schedules, key, wanted, follow=follow)
+            key, wanted, started = asked_for(schedules, key, wanted, follow=follow)
+            attempt = attempt or started
         asked = AskedOutput(
             schedules,
             settings,

@@ -8,7 +8,7 @@ from psched.base.errors import InvalidError
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
 from psched.cli.text_table import TableRow
-from psched.cli.time_format import format_span, format_took, short_time
+from psched.cli.time_format import format_span, format_took, local_times, short_time
 from psched.core.history.records import SKIPPED, Fate
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -56,7 +56,7 @@ def _reason(run: Run, view: View) -> str:
     text = ": ".join(parts)
     if _is_far(run):
         text = f"{text} ({_occurrences(run, view)})" if text else _occurrences(run, view)
-    return one_line(cut(text, _LONGEST_REASON))
+    return one_line(cut(local_times(text), _LONGEST_REASON))
 
 
 def _is_far(run: Run) -> bool:

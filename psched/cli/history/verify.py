@@ -16,7 +16,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.time_format import format_time, parse_since
+from psched.cli.time_format import format_time, local_times, parse_since
 from psched.client.arguments import earliest
 from psched.client.verifier import Verifier
 from psched.core.history.verify.findings import Findings
@@ -89,7 +89,7 @@ def _print_object(found: Findings, verifier: Verifier) -> None:
 
 def _print_lines(found: Findings, verifier: Verifier) -> None:
     for each in found.violations:
-        click.echo(f"{each.kind}: {one_line(each.key)}: {one_line(each.text)}")
+        click.echo(f"{each.kind}: {one_line(each.key)}: {one_line(local_times(each.text))}")
     since = format_time(verifier.start)
     if not verifier.is_complete:
         since += ", where the history begins"

@@ -16,7 +16,7 @@ from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
-from psched.cli.time_format import reader_zone
+from psched.cli.time_format import local_times, reader_zone
 from psched.core.history.redaction import Redaction
 from psched.core.history.why.answer import GOOD
 
@@ -66,7 +66,11 @@ def why(
         except InvalidError as error:
             raise click.UsageError(str(error)) from None
         alerts = [] if as_json else open_alerts(schedules, key)
-    shown = redaction.value(answer.to_json()) if as_json else redaction.text(answer.sentence)
+    shown = (
+        redaction.value(answer.to_json())
+        if as_json
+        else local_times(redaction.text(answer.sentence))
+    )
     click.echo(json.dumps(shown) if as_json else shown)
     for alert in alerts:
         click.echo(f"An alert is open: {sentence(alert, redaction)}")

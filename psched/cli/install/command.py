@@ -59,8 +59,9 @@ def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, ro
     installation = Installation(environment, root, dry_run=dry_run)
     if not dry_run and os.geteuid() != 0:
         raise ConfigError(
-            f"only root can install a unit; run: sudo {environment.master.with_name('psched')}"
-            " install-systemd (with --dry-run, any user can)"
+            f"only root can {'remove' if remove else 'install'} a unit; run: sudo"
+            f" {environment.master.with_name('psched')} install-systemd"
+            f"{' --remove' if remove else ''} (with --dry-run, any user can)"
         )
     installation.remove() if remove else installation.run()
 

@@ -12,7 +12,6 @@ from psched.base.texts import counted
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change
 from psched.cli.exit_status import report_errors
-from psched.cli.operate.rescheduled import shown_time
 from psched.cli.operate.trigger import overlap_option
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
@@ -25,7 +24,7 @@ from psched.cli.schedules.chosen import (
     left_over,
     say_not_done,
 )
-from psched.cli.time_format import parse_time
+from psched.cli.time_format import format_time, local_times, parse_time
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
@@ -124,13 +123,13 @@ class _Result:
         """Print why a schedule was not backfilled."""
         if isinstance(error, ScheduleError) and not self._names_each:
             self._skipped += 1
-            click.echo(f"{key}: skipped: {error}", err=True)
+            click.echo(f"{key}: skipped: {local_times(str(error))}", err=True)
             return
         self.failed += 1
         if self._chosen.dry_run:
             say_not_done(key, error, "backfilled")
         else:
-            click.echo(f"Error: {about(key, error)}", err=True)
+            click.echo(f"Error: {local_times(about(key, error))}", err=True)
 
     def show(self) -> None:
         """Print the sum, if several schedules were chosen."""
@@ -176,7 +175,7 @@ class _Shown:
         verb = "would be added" if self._dry_run else "added"
         text = f"{counted(len(done.runs), 'run')} {verb}"
         if done.first is not None and done.last is not None:
-            first, last = shown_time(done.first), shown_time(done.last)
+            first, last = format_time(done.first), format_time(done.last)
             text += f", {first}" if first == last else f", {first} to {last}"
             text += f", due within {format_duration(done.within)}" if done.within else ""
         for number, what in (

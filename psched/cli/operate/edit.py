@@ -1,6 +1,6 @@
 """The command edit."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from psched.client.selected import SelectedSchedules
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.redaction import Redaction
-from psched.core.model import Row
 from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.triggers.zone import find_zone
 
@@ -122,28 +121,25 @@ def edit(
         for name, text in named.items()
     }
     with open_to_change(settings, message) as schedules:
-        change_chosen(schedules, chosen, _verb(lambda _row: {**changed, **given_times}, settings))
+        change_chosen(schedules, chosen, _verb({**changed, **given_times}, settings))
         _warn(schedules, chosen, settings, changed)
         warn_of_types(schedules, [] if new_type is None else [new_type])
 
 
-def _verb(decide: Callable[[Row], Mapping[str, Any]], settings: Config) -> Verb:
+def _verb(fields: Mapping[str, Any], settings: Config) -> Verb:
     redaction = Redaction.of_changes(settings.redact)
 
     def edit_one(schedules: ScheduleCollection, key: str, *, dry_run: bool = False) -> Rescheduled:
         try:
-            return schedules.edit(key, decide, dry_run=dry_run)
+            return schedules.edit(key, dry_run=dry_run, **fields)
         except InvalidError as error:
             raise InvalidError(OPTIONS.get(error.field, error.field), error.problem) from None
-
-    def edit_many(selected: SelectedSchedules, **manner: Any) -> Any:  # noqa: ANN401
-        return selected.edit(decide, **manner)
 
     return Verb(
         "edit",
         "edited",
         edit_one,
-        edit_many,
+        partial(SelectedSchedules.edit, **fields),
         preview_one=partial(edit_one, dry_run=True),
         lines=lambda outcome: _lines(outcome, redaction),
     )

@@ -11,7 +11,7 @@ from psched.base.errors import AlreadyExistsError
 from psched.base.texts import counted, visible
 from psched.cli.changes import warn_of_types
 from psched.cli.schedules.chosen import Chosen, confirm
-from psched.cli.time_format import format_time
+from psched.cli.time_format import format_time, local_times
 from psched.client.collection import ScheduleCollection
 from psched.core.operations.pauses import PauseRule
 
@@ -87,7 +87,7 @@ def resume_types(
                 schedules.resume_type(type_, backfill=backfill)
         except AlreadyExistsError as error:
             failed = True
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {local_times(str(error))}", err=True)
         else:
             click.echo(f"{_what(type_)}: resumed")
     if failed:

@@ -6,12 +6,12 @@ from typing import Any
 
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
-from psched.cli.time_format import format_span, format_time, reader_zone
+from psched.cli.time_format import format_span, format_time, local_times
 from psched.client.operations.many import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED
 from psched.core.operations.changes.rescheduled import Rescheduled
-from psched.core.preview import UpcomingTime, local_time
+from psched.core.preview import UpcomingTime
 
 _LONGEST = 200
 """The most characters of a value that are shown."""
@@ -36,7 +36,7 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
         more = {1: "", 2: " and the next one"}
         number = skipped.count or 1
         others = more.get(number, f" and the next {number - 1}")
-        yield f"left out: {shown_time(skipped.first)}{others}"
+        yield f"left out: {format_time(skipped.first)}{others}"
     for name, change in outcome.changes.items():
         old, new = (_value(name, redaction.value({name: each})[name]) for each in change)
         yield f"{name}: {old} -> {new}"
@@ -47,26 +47,16 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
     yield f"next: {after}{paused}"
 
 
-def shown_time(instant: int) -> str:
-    """A time with its offset, as people read it: ``2026-11-25 02:30 +01:00``."""
-    local = local_time(reader_zone(), instant)
-    if "T" not in local:
-        return local  # Unix seconds of a time that no calendar has
-    day, _, time = local.partition("T")
-    clock, offset = time[:8], time[8:]
-    return f"{day} {clock.removesuffix(':00')} {offset}".rstrip()
-
-
 def _runs(upcoming: Sequence[UpcomingTime]) -> str:
     runs = [each for each in upcoming if each.run_at is not None]
     return ", ".join(_run(each) for each in runs) or "none"
 
 
 def _run(each: UpcomingTime) -> str:
-    notes = [one_line(each.note)] if each.note else []
+    notes = [one_line(local_times(each.note))] if each.note else []
     if each.run_at is not None and each.run_at > each.time:
         notes.insert(0, f"starts {format_span(each.run_at - each.time)} later")
-    return shown_time(each.time) + (f" ({'; '.join(notes)})" if notes else "")
+    return format_time(each.time) + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _value(name: str, value: Any) -> str:  # noqa: ANN401  # a field of any type

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,7 @@ from psched.base.texts import visible
 from psched.cli.history.run_text import run_object
 from psched.cli.options import duration
 from psched.cli.output import one_line
-from psched.cli.time_format import format_time
+from psched.cli.time_format import format_time, local_times
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
 from psched.core.model import FINISHED, WAITING
@@ -100,8 +101,8 @@ def wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: b
         click.ClickException: the task has not finished.
     """
     try:
-        told = _FailedAttempts(redaction)
-        end = task.wait_for_end(seconds if math.isfinite(seconds) else None, told.look)
+        most = seconds if math.isfinite(seconds) else None
+        end = task.wait_for_end(most, _teller(redaction))
     except TimeoutError as error:
         if as_json:
             with suppress(StoreError, NotFoundError):
@@ -128,30 +129,28 @@ def wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: b
     if not as_json and result is not None:
         click.echo(visible(json.dumps(result, ensure_ascii=False)))
     if end.status != FINISHED:
-        text = f"{task.key}: {end.status}" + (f": {one_line(why)}" if why else "")
+        text = f"{task.key}: {end.status}" + (f": {one_line(local_times(why))}" if why else "")
         raise click.ClickException(text)
 
 
-class _FailedAttempts:
-    """Tells of each failed attempt of a task, and when the next one is, on standard error."""
+def _teller(redaction: Redaction) -> Callable[[ScheduleMetadata], None]:
+    """Return a function that tells of each failed attempt of a task on standard error."""
+    told = 0
 
-    def __init__(self, redaction: Redaction) -> None:
-        self._redaction = redaction
-        self._told = 0
-
-    def look(self, seen: ScheduleMetadata) -> None:
-        """Tell what has failed since the last look."""
+    def tell(seen: ScheduleMetadata) -> None:
+        nonlocal told
         row = seen.row
         is_running = row.owner is not None
-        failed = max(row.attempt - is_running, 0)
-        first, self._told = self._told + 1, failed
-        if failed < first or row.status != WAITING:
+        first, told = told + 1, max(row.attempt - is_running, 0)
+        if told < first or row.status != WAITING:
             return
-        which = f"attempt {failed}" if failed == first else f"attempts {first} to {failed}"
-        why = one_line(self._redaction.text(row.reason or ""))
+        which = f"attempt {told}" if told == first else f"attempts {first} to {told}"
+        why = one_line(local_times(redaction.text(row.reason or "")))
         when = "is running" if is_running else f"is at {format_time(row.next_run_time)}"
         text = f"{row.key}: {which} failed" + (f": {why}" if why else "")
         click.echo(f"{text}; the next {when}", err=True)
+
+    return tell
 
 
 def _is_duration(word: str) -> bool:

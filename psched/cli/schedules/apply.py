@@ -15,12 +15,12 @@ from psched.base.loader import gc_paused
 from psched.cli import changes, options
 from psched.cli.changes import open_to_change, warn_of_types
 from psched.cli.exit_status import report_errors
-from psched.cli.operate.rescheduled import shown_time
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
 from psched.cli.schedules.next import warn_of_steps
+from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.redaction import Redaction
@@ -262,7 +262,7 @@ class _Shown:
 
 
 def _runs(runs: preview.NextRuns) -> str:
-    return ", ".join(map(shown_time, runs.instants)) or runs.problem
+    return ", ".join(map(format_time, runs.instants)) or runs.problem
 
 
 def _payload(data: Any) -> str:  # noqa: ANN401  # JSON

@@ -1,8 +1,7 @@
 """Which schedules a command changes, and the question that it asks before it changes several."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from psched.base.texts import counted
 from psched.cli.completion import complete_key
 from psched.cli.output import are_terminals
 from psched.cli.progress import Footer
+from psched.cli.time_format import local_times
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
@@ -29,10 +29,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _EXAMPLES = 3
 """The most keys that the question names."""
-
-_Keys = AbstractSet[str]
-
-NOBODY: _Keys = frozenset()
 
 NONE = "no schedule matches"
 """Is printed if patterns and conditions choose no schedule."""
@@ -78,13 +74,18 @@ class Verb:
             return self.marked or f"will be {self.done} when its task has {self.after}"
         return f"{self.done} as {outcome}" if isinstance(outcome, str) else self.done
 
-    def ended(self, schedules: ScheduleCollection, keys: Sequence[str]) -> _Keys:
+    def ended(self, schedules: ScheduleCollection, keys: Sequence[str]) -> Collection[str]:
         """Those of some schedules that have a trigger, and that this verb ends."""
         found = schedules.read_many(keys) if self.ends else {}
         return {key for key, each in found.items() if each.row.cron is not None}
 
     def show(
-        self, key: str, outcome: Outcome | None, ended: _Keys = NOBODY, *, dry_run: bool = False
+        self,
+        key: str,
+        outcome: Outcome | None,
+        ended: Collection[str] = (),
+        *,
+        dry_run: bool = False,
     ) -> None:
         """Print what became of a schedule, or what would, and the lines below that."""
         text = self.result(outcome)
@@ -261,10 +262,10 @@ class _Shown:
     def __init__(self, verb: Verb) -> None:
         self._count = self._total = 0
         self._footer = Footer()
-        self._ended = NOBODY
+        self._ended: Collection[str] = ()
         self.verb = verb
 
-    def begin(self, keys: Sequence[str], ended: _Keys) -> bool:
+    def begin(self, keys: Sequence[str], ended: Collection[str]) -> bool:
         """Note how many schedules there are, and which of them the verb ends; return True."""
         self._footer, self._total, self._ended = Footer(), len(keys), ended
         return True
@@ -283,7 +284,7 @@ class _Shown:
     def say(self, text: str) -> None:
         """Print why a schedule was not changed."""
         self._footer.clear()
-        click.echo(text, err=True)
+        click.echo(local_times(text), err=True)
         self._note()
 
     def _note(self) -> None:
@@ -361,7 +362,7 @@ def _preview_each(
         sys.exit(1)
 
 
-def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: _Keys = NOBODY) -> bool:
+def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: Collection[str] = ()) -> bool:
     """Ask the user on a terminal before several schedules are changed, or one ends; return True.
 
     Args:
@@ -421,7 +422,7 @@ def _show_dry_run(
 
 def say_not_done(key: str, error: PschedError, done: str) -> None:
     """Print that a schedule would not be changed, and why; ``done`` is the participle."""
-    click.echo(f"{key}: would not be {done}: {_without_field(key, error)}", err=True)
+    click.echo(f"{key}: would not be {done}: {local_times(_without_field(key, error))}", err=True)
 
 
 def _preview(keys: Sequence[str], chosen: Chosen, verb: Verb, *, names_each: bool) -> str:

@@ -13,7 +13,7 @@ from psched.cli.history.run_text import last_in_short
 from psched.cli.output import one_line
 from psched.cli.schedules.status import DUE, FAILING, shown_reason, shown_status
 from psched.cli.text_table import Colours
-from psched.cli.time_format import format_span, format_time, short_time
+from psched.cli.time_format import format_span, format_time, local_times, short_time
 from psched.core.columns import annotation, decode
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -164,7 +164,9 @@ CELLS: Mapping[str, Cell] = {
     "SCHEDULE": _schedule_in_short,
     "NEXT": _next_in_short,
     LAST: lambda shown: last_in_short(shown.last, shown.now),
-    "REASON": lambda shown: one_line_of(shown.redaction.text(shown_reason(shown.row, shown.now))),
+    "REASON": lambda shown: one_line_of(
+        local_times(shown.redaction.text(shown_reason(shown.row, shown.now)))
+    ),
     "TYPE": _attribute("type"),
     "LABEL": _note("label"),
     "NOTE": _note("note"),

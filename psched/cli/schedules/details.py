@@ -16,7 +16,7 @@ from psched.cli.running_here import progress_here
 from psched.cli.schedules.columns import payload_beginning
 from psched.cli.schedules.row_object import LONGEST_SHOWN, row_object
 from psched.cli.schedules.status import overdue, shown_reason, shown_status
-from psched.cli.time_format import format_distance, format_time, format_took
+from psched.cli.time_format import format_distance, format_time, format_took, local_times
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.monitoring.expect import Expectations
@@ -147,7 +147,10 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
     # While an extra run holds the lease, the column is a note about the present attempt.
     known["attempt"] = given_back(row).attempt
     known |= {"status": shown["status"], "cron": shown["cron"]}
-    known |= {"reason": redaction.text(shown_reason(row)) or None, "ping": details.ping}
+    known |= {
+        "reason": local_times(redaction.text(shown_reason(row))) or None,
+        "ping": details.ping,
+    }
     if isinstance(shown["options"], dict):
         known |= {name: shown["options"].get(name) for name in ("label", "note")}
     made = {
@@ -234,7 +237,7 @@ def upcoming_lines(details: Details) -> Iterator[str]:
         when = each.time if each.run_at is None else each.run_at
         distance = overdue(each, row, now) or format_distance(when - now)
         line = f"{format_time(when)}  {distance}"
-        yield f"{line}  # {each.note}" if each.note else line
+        yield f"{line}  # {local_times(each.note)}" if each.note else line
 
 
 # --- reading ---------------------------------------------------------------------------

@@ -182,16 +182,10 @@ def list_(
             find_last = schedules.last_runs
         if columns is None:
             columns = columns_with(find_last)
+        named = [key for key in keys if not is_pattern(key)]
         rows = find_rows(
             schedules,
-            [
-                *keys,
-                *(
-                    prefix_of_extra_runs(key) + "?" * ID_LENGTH
-                    for key in keys
-                    if not is_pattern(key)
-                ),
-            ],
+            [*keys, *(f"{prefix_of_extra_runs(key)}{'?' * ID_LENGTH}" for key in named)],
             states=states,
             types=types,
             labels=labels,
@@ -201,8 +195,10 @@ def list_(
             find_last=find_last,
         )
         keeps_data = as_json or legacy or "DATA" in columns
-        if sort in {"status", "type"}:
-            rows = _sorted_by(_status_of(now) if sort == "status" else _type, rows, keeps_data)
+        if sort == "type":
+            rows = _sorted_by(lambda each: each[0].type, rows, keeps_data)
+        if sort == "status":
+            rows = _sorted_by(lambda each: shown_status(each[0], now, each[1]), rows, keeps_data)
         if bad:
             rows = _sorted_by(_badness(schedules, now), rows, keeps_data)
         limited = islice(rows, limit)
@@ -294,14 +290,6 @@ def _sorted_by(
 ) -> Iterator[Listed]:
     kept = ((row if keeps_data else changed(row, data=None), last) for row, last in listed)
     return iter(sorted(kept, key=value))
-
-
-def _type(listed: Listed) -> str:
-    return listed[0].type
-
-
-def _status_of(now: float) -> Callable[[Listed], str]:
-    return lambda listed: shown_status(listed[0], now, listed[1])
 
 
 def _badness(schedules: ScheduleCollection, now: float) -> Callable[[Listed], int]:

@@ -16,7 +16,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.schedules.status import overdue, shown_reason
-from psched.cli.time_format import format_distance, format_time, parse_time
+from psched.cli.time_format import format_distance, format_time, local_times, parse_time
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
@@ -150,7 +150,9 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
         f"in {one_line(row.timezone) or settings.timezone}",
     ]
     parts += [f"{name} {about[name]} s" for name in ("delay", "jitter") if about[name]]
-    click.echo(f"{key}: {', '.join(parts)}" + (f"  # {one_line(reason)}" if reason else ""))
+    click.echo(
+        f"{key}: {', '.join(parts)}" + (f"  # {one_line(local_times(reason))}" if reason else "")
+    )
     _print_lines(listed, now, row)
 
 
@@ -169,11 +171,12 @@ def _print_lines(listed: Iterable[UpcomingTime], now: float, row: Row | None = N
     """
     for each in listed:
         due_for = None if row is None else overdue(each, row, now)
+        note = local_times(each.note or "")
         ahead = due_for or format_distance(each.time - now)
         if each.run_at is None:
-            click.echo(f"{'(none)':25}  {format_time(each.time)}  {ahead:14}  # {each.note}")
+            click.echo(f"{'(none)':25}  {format_time(each.time)}  {ahead:14}  # {note}")
             continue
         line = f"{each.local.replace('T', ' '):25}  {format_time(each.time)}  {ahead:14}"
         if each.run_at != each.time:
             line += f"  runs from {format_time(each.run_at)}"
-        click.echo(f"{line}  # {each.note}" if each.note else line.rstrip())
+        click.echo(f"{line}  # {note}" if note else line.rstrip())

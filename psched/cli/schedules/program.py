@@ -58,7 +58,10 @@ def with_program(error: InvalidError, text: str) -> InvalidError:
     line = list(context.meta[_GIVEN])
     for each in text, EXEC_TYPE:
         line.remove(each)
-    shown = shlex.join(["psched", context.info_name or "", *line, "--", *_words(text)])
+    root = context.find_root().params
+    before = [f"--{name}={root[name]}" for name in ("config", "environment") if root.get(name)]
+    name = context.info_name or ""
+    shown = shlex.join(["psched", *before, name, *line, "--", *_words(text)])
     return InvalidError(error.field, f"{error.problem}; to run a command, write: {shown}")
 
 

@@ -99,8 +99,8 @@ def push(
     To run a program, write its command line after --, in place of TYPE and DATA: psched push --
     pg_dump -Fc shop. Without KEY, psched makes one, and prints it.
 
-    With --wait, a command (type exec) is given up after 3 failed attempts, unless the options or
-    the configuration say otherwise.
+    With --wait, a command (type exec) is given up after 3 failed attempts, unless --max-attempts
+    or --expire is given, or max_attempts of the configuration is above 0.
 
     As in PerfectQueue, KEY=DATA can be one argument. In this form, DATA can be plain text, as with
     --raw, unless it begins with {.
@@ -143,7 +143,7 @@ def push(
         else:
             if gives_up:
                 text = "is given up after {} failed attempts, because of --wait; see --max-attempts"
-                click.echo(f"{key}: {text.format(_ATTEMPTS)}", err=True)
+                click.echo(f"{task.key}: {text.format(_ATTEMPTS)}", err=True)
             if type_ is None and not settings.names_handlers:
                 click.echo(f"Warning: {_without_type(task.key)}", err=True)
             else:
@@ -163,7 +163,7 @@ def _submitted(
         return key, type_, *_payload(words, data, raw=raw)
     if raw or [*words[1:]] not in ([], [EXEC_TYPE]):
         raise click.UsageError("-- replaces TYPE, DATA and --raw; write: push [KEY] -- COMMAND")
-    return "".join(words[:1]) or None, EXEC_TYPE, exec_data(program), None
+    return words[0] if words else None, EXEC_TYPE, exec_data(program), None
 
 
 def _gives_up(key: str | None, type_: str | None, own: Mapping[str, Any], settings: Config) -> bool:
@@ -212,6 +212,6 @@ def _payload(words: tuple[str, ...], data: str, *, raw: bool) -> tuple[dict[str,
         fix = _FIX
         if words[1:] == (data,) and re.fullmatch(r"\w[\w.-]*", data):  # perhaps a type
             fix += f"; for type {data} without data: push {words[0]} {data} '{{}}'"
-        if words[1:-1] == (EXEC_TYPE,):
+        if EXEC_TYPE in words[:-1]:
             raise with_program(error, data) from None
         raise InvalidError("data", f"{error.problem}; {fix}") from None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from psched.base.quantities import format_duration
 from psched.cli.output import one_line
 from psched.cli.schedules.status import shown_pause
-from psched.cli.time_format import format_span, short_time
+from psched.cli.time_format import format_span, local_times, short_time
 from psched.cli.top.snapshot import (
     MOST_ROWS,
     ComingTask,
@@ -207,7 +207,7 @@ def _coming_cells(task: ComingTask, now: float) -> Sequence[str]:
 
 def _failed_cells(task: FailedTask, now: float) -> Sequence[str]:
     ago = format_span(max(0, int(now - task.ended)), most=1)
-    return task.result, ago, task.host or "", task.reason
+    return task.result, ago, task.host or "", local_times(task.reason)
 
 
 def _pause(reason: str, now: float) -> str:
@@ -218,7 +218,7 @@ def _pause(reason: str, now: float) -> str:
 def with_pause(reason: str, now: float) -> str:
     """A reason for people: that of a pause begins with ``paused``, any other is unchanged."""
     shown = _pause(reason, now)
-    return shown if shown == reason else f"paused {shown}"
+    return local_times(reason) if shown == reason else f"paused {shown}"
 
 
 def _style(task: Task) -> str:

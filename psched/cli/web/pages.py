@@ -29,7 +29,7 @@ from psched.cli.schedules.details import (
 )
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
 from psched.cli.text_table import Colours, with_zone
-from psched.cli.time_format import format_time, parse_since, reader_zone
+from psched.cli.time_format import format_time, local_times, parse_since, reader_zone
 from psched.cli.top.reading import Reader
 from psched.cli.top.sections import about_master, sections_of, summary, with_pause
 from psched.client.collection import ScheduleCollection
@@ -268,7 +268,7 @@ def _schedule(asked: Asked) -> Page:
     values = {
         "title": visible(key),
         "key": key,
-        "why": visible(asked.redaction.text(answer.sentence)),
+        "why": visible(local_times(asked.redaction.text(answer.sentence))),
         "alerts": [visible(sentence(alert, asked.redaction)) for alert in details.alerts],
         "fields": fields_of(details, asked.redaction),
         "last": {} if last is None else fields_of_run(last, details.now, asked.redaction),
@@ -327,7 +327,7 @@ def _occurrence(asked: Asked) -> Page:
         "key": key,
         "schedule": _schedule_link(schedule_key(key)),
         "time": time or "",
-        "why": visible(asked.redaction.text(answer.sentence)),
+        "why": visible(local_times(asked.redaction.text(answer.sentence))),
         "attempts": _runs_table(runs, key, view),
         "live": live,
         "printed": printed,

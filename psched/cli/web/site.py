@@ -11,6 +11,7 @@ import jinja2
 from psched.base.errors import InvalidError, NotFoundError, PschedError
 from psched.base.texts import storable, visible
 from psched.cli.running_here import table_of
+from psched.cli.time_format import local_times
 from psched.cli.top.reading import Reader
 from psched.cli.web.pages import PAGES, Asked, Page
 from psched.client.collection import ScheduleCollection
@@ -162,7 +163,9 @@ class Site:
             return self._refused(HTTPStatus.SERVICE_UNAVAILABLE, error)
 
     def _refused(self, status: HTTPStatus, error: Exception, key: str = "") -> Page:
-        return _refusal(status, visible(self._redaction.text(str(error)), lines=True), key)
+        return _refusal(
+            status, visible(local_times(self._redaction.text(str(error))), lines=True), key
+        )
 
 
 def _refusal(status: HTTPStatus, text: str, key: str = "") -> Page:
