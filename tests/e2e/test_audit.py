@@ -153,7 +153,7 @@ def test_the_options_select_changes(service):
     nothing = service.invoke("audit", "nothing")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert nothing.stderr == "no changes are recorded\n"
-    assert service.invoke("audit", "--since", "soon").exit_code == 2
+    assert service.invoke("audit", "--since", "soon").exit_code == 1
 
 
 def test_what_others_have_written_cannot_control_the_terminal(service):
@@ -234,3 +234,14 @@ def test_changes_hide_values_that_are_named_like_secrets(service, redact, hidden
         assert hidden or SECRET in shown or "--json" in command, command
     # What a task has printed, and data that are asked for, are shown as they are.
     assert (SECRET in service.invoke("show", "s1").stdout) == (redact in (None, ["*other*"], []))
+
+
+def test_texts_tell_times_in_the_zone_of_the_reader(service, set_zone):
+    set_zone("Asia/Tokyo")
+    service.add("k", cron="0 3 * * *", next_time=LATER)
+    assert service.invoke("pause", "k", "--until", "2099-01-01T09:00").exit_code == 0
+    assert " until 2099-01-01 09:00:00 JST by " in service.invoke("audit", "k").stdout
+    assert " until 2099-01-01T00:00+00:00 by " in service.invoke("audit", "k", "--json").stdout
+    refused = service.invoke("backfill", "k", "--from", "2098-01-01", "--to", "2099-01-01").output
+    assert " JST" in refused
+    assert not re.search("T[0-9]{2}:", refused)

@@ -1,6 +1,7 @@
 """``psched add`` and ``psched push`` with a program and its arguments after ``--``."""
 
 import os
+import shlex
 
 import pytest
 
@@ -69,6 +70,7 @@ def test_a_pushed_command_needs_no_key(service):
         (("push", "k", "--raw", "--", "ls"), 2, "--raw"),
         (("push", "--", "-k", "{}"), 1, "begins with -"),
         (("push", "k", "--", ""), 1, '"command" is empty'),
+        (("push", "", "--", "ls"), 1, "key: "),
         (("push", "k", "--", "ls", os.fsdecode(b"\xff")), 1, "data: "),
         (("add", "k", "@daily", "--", "ls -l | wc"), 1, "-- sh -c 'ls -l | wc'"),
         (("push", "k", "--", "ls -l"), 1, "-- ls -l"),
@@ -100,11 +102,13 @@ def test_a_program_whose_path_has_a_blank_is_a_program(service, tmp_path):
             "psched add -t Asia/Tokyo k @daily -- ls",
         ),
         (("push", "k", "exec", "ls -l"), "psched push k -- ls -l"),
+        (("push", "exec", "ls -l"), "psched push -- ls -l"),
     ],
 )
 def test_a_command_in_place_of_json_is_answered_with_the_line_to_write(service, arguments, answer):
     refusal = refused(service.invoke(*arguments))
-    assert refusal.endswith(f"; to run a command, write: {answer}")
+    before = shlex.join(["psched", f"--config={service.config}"])  # as it was given
+    assert refusal.endswith(f"; to run a command, write: {answer.replace('psched', before, 1)}")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def test_a_finished_attempt_is_shown_with_all_that_its_programs_printed(service)
 @pytest.mark.landing
 def test_each_attempt_has_its_own_output(service):
     service.add("s1", "prints", data={"commands": ["echo a"], "fail": 2})
+    service.configure(retry_wait=2)  # so that no two attempts start in one second
     service.start()
     service.wait_for_finish("s1")
 
@@ -59,6 +60,9 @@ def test_each_attempt_has_its_own_output(service):
     one = service.psched("logs", "s1", "--attempt", 2, "--time", 1_000_000_000)
     assert (one.returncode, one.stdout) == (0, told[1]["text"])
     assert "attempt 2 of" in one.stderr
+    *rows, _ = service.psched("history", "s1").stdout.splitlines()
+    second = " ".join(rows[2].split()[:3])  # its start, unlike the scheduled time
+    assert service.psched("logs", "s1", "--time", second).stdout == told[1]["text"]
     several = service.psched("logs", "s1", "--limit", 2)
     assert several.stdout == told[1]["text"] + told[2]["text"]
     assert re.findall(r"attempt (\d)", several.stderr) == ["2", "3"]

@@ -271,6 +271,8 @@ def test_who_waits_is_told_of_each_failed_attempt_and_a_command_is_given_up(queu
             rf"bad: attempt {number} failed: .*status 3.*; the next is at {time}", line
         )
     assert len(failed) == 2
+    unnamed = queue.psched("push", "--wait", "0", "--", "true").stderr
+    assert re.match(r"exec-\S+: is given up after 3 failed attempts", unnamed)
     assert last.startswith("Error: bad: failed: gave up after 3 attempts: ")
 
     told = queue.psched("push", "--wait", "--max-attempts", "1", "told", "exec", command)

@@ -177,7 +177,7 @@ class TestBackfilling:
 
     def test_the_missed_times_run_once_each(self, jobs):
         command = ["backfill", "report", *self.PERIOD, *PARALLEL]
-        span = "2023-11-15 01:00 +01:00 to 2023-11-15 05:00 +01:00"
+        span = "2023-11-15 01:00:00 CET to 2023-11-15 05:00:00 CET"
         assert done(jobs, *command, "--dry-run") == f"report: 5 runs would be added, {span}\n"
         assert extra_runs(jobs) == []
         assert done(jobs, *command, "-m", "outage") == f"report: 5 runs added, {span}\n"

@@ -68,6 +68,20 @@ def test_the_times_of_history_are_accepted(service, set_zone):
     assert service.invoke("why", "s1", times["s1"], "--utc").stdout != answer["sentence"]
 
 
+def test_a_start_in_an_hour_that_comes_twice_is_accepted(service, set_zone):
+    set_zone("Europe/Berlin")
+    second = int(datetime(2025, 10, 26, 1, 30, 12, tzinfo=UTC).timestamp())
+    service.add("s1", cron="0 3 * * *", next_time=4_000_000_000)
+    store = store_of(service)
+    record = run_record(
+        "s1", scheduled_time=second - 99, started=second * 1000, ended=second * 1000 + 80
+    )
+    store.record([record])
+    store.disconnect()
+    answer, _ = why(service, "s1", "2025-10-26", "02:30:12")
+    assert (answer["code"], answer["time"]) == ("ran", second - 99)
+
+
 def test_row_and_records_are_read_as_they_were_at_one_moment(service):
     service.add("s1", "0 3 * * *", next_time=1_000_000_000)
     store, settled = store_of(service), []

@@ -90,6 +90,9 @@ def test_another_user_than_root_is_refused(host):
     refused = install(host, status=1, user=NOBODY)
     assert "only root can install a unit; run: sudo " + PSCHED in refused
     assert not path_of(host, "/etc/sysusers.d").exists()
+    refused = install(host, "--remove", status=1, user=NOBODY)
+    assert "only root can remove a unit; run: sudo " + PSCHED in refused
+    assert " install-systemd --remove (" in refused
 
 
 def test_an_environment_that_the_services_user_cannot_read_is_refused_with_a_fix_that_works(host):
