@@ -11,6 +11,7 @@ from psched.base.errors import ConfigError, PschedError
 from psched.base.log_lines import is_journal
 from psched.base.texts import brief, visible
 from psched.cli.output import unfilter_output
+from psched.cli.time_format import local_times
 from psched.config.references import current_folder
 from psched.triggers.custom import Call, NextAfter, loading_by
 
@@ -32,8 +33,6 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:
             raise  # click exits with status 1 without a message
         except (PschedError, OSError) as error:  # OSError: the disk is full, or a path unreadable
-            from psched.cli.time_format import local_times  # noqa: PLC0415  # few commands need it
-
             raise click.ClickException(_deleted_folder(error) or local_times(str(error))) from error
 
     return reporting

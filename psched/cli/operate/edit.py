@@ -1,6 +1,6 @@
 """The command edit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
 from psched.cli.schedules.next import warn_of_trigger
 from psched.cli.time_format import parse_time
 from psched.client.collection import ScheduleCollection
-from psched.client.operations.many import Outcome
 from psched.client.selected import SelectedSchedules
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
@@ -31,8 +30,6 @@ from psched.triggers.zone import find_zone
 
 _REMOVABLE = ("timezone", "alive_time", "label", "note", *OVERRIDES)
 """The fields that --unset can remove."""
-
-_TIMES = ("start", "at")
 
 
 @click.command()
@@ -99,7 +96,7 @@ def edit(
     fields: dict[str, Any] = {"cron": cron, "every": interval, "type": new_type}
     fields |= {name: given.pop(name) for name in ("delay", "timezone", "jitter", "catchup")}
     fields["dst_policy"] = given.pop("dst_policy")
-    times = {name: given.pop(name) for name in _TIMES}
+    times = {name: given.pop(option) for name, option in OPTIONS.items()}
     changed = {name: value for name, value in fields.items() if value is not None}
     if data is not None:
         changed["data"] = json_data(data)
@@ -112,16 +109,16 @@ def edit(
     zone = None
     if changed.get("timezone") is not None:
         zone = find_zone(changed["timezone"])  # refuses an empty name, as of an unset variable
-    if not changed and not any(times.values()):
+    changed |= {
+        name: parse_time(OPTIONS[name], text, CLOCK.wall(), zone=zone)
+        for name, text in times.items()
+        if text is not None
+    }
+    if not changed:
         _edit_text(settings, chosen, message)
         return
-    named = {name: times[option] for name, option in OPTIONS.items() if times[option] is not None}
-    given_times = {
-        name: parse_time(OPTIONS[name], text, CLOCK.wall(), zone=zone)
-        for name, text in named.items()
-    }
     with open_to_change(settings, message) as schedules:
-        change_chosen(schedules, chosen, _verb({**changed, **given_times}, settings))
+        change_chosen(schedules, chosen, _verb(changed, settings))
         _warn(schedules, chosen, settings, changed)
         warn_of_types(schedules, [] if new_type is None else [new_type])
 
@@ -141,13 +138,8 @@ def _verb(fields: Mapping[str, Any], settings: Config) -> Verb:
         edit_one,
         partial(SelectedSchedules.edit, **fields),
         preview_one=partial(edit_one, dry_run=True),
-        lines=lambda outcome: _lines(outcome, redaction),
+        lines=lambda outcome: lines_of(outcome, redaction),
     )
-
-
-def _lines(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
-    if isinstance(outcome, Rescheduled) and not outcome.changes_nothing:
-        yield from lines_of(outcome, redaction)
 
 
 def _warn(

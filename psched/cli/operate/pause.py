@@ -18,10 +18,9 @@ from psched.cli.operate.pause_rules import (
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
-from psched.cli.time_format import reader_zone
+from psched.cli.time_format import parse_time
 from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
-from psched.core.history.why.asked_time import parse_next
 
 
 @click.command()
@@ -80,9 +79,7 @@ def pause(
     types = chosen_types(chosen)
 
     with open_to_change(settings, message) as schedules:
-        end = None
-        if until is not None:
-            end = parse_next("until", until, reader_zone(), schedules.now())
+        end = parse_time("until", until, schedules.now())
         if types:
             pause_types(schedules, types, end, chosen)
             return

@@ -30,7 +30,7 @@ def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
         outcome: what became of it.
         redaction: hides the values of fields.
     """
-    if not isinstance(outcome, Rescheduled):
+    if not isinstance(outcome, Rescheduled) or outcome.changes_nothing:
         return
     if (skipped := outcome.skipped) is not None:
         more = {1: "", 2: " and the next one"}

@@ -115,7 +115,7 @@ def parse_next(field: str, given: Until, zone: Zone, now: float) -> int:
         InvalidError: see `parse_asked`; or the time is not in the future.
     """
     if (found := parse_instant(field, given, zone, now, is_next=True)) <= now:
-        raise InvalidError(field, f"must be in the future, and {given} is not")
+        raise InvalidError(field, "must be in the future")
     return found
 
 
