@@ -160,13 +160,13 @@ def test_it_says_why_there_is_no_output(service):
         database.execute("delete from psched_runs where key = 'unrecorded'")
         database.execute("delete from psched_output where key = 'unrecorded'")
     assert "unrecorded: no output of it is kept; it is finished" in refused("unrecorded")
-    assert "mute: attempt 1 of 2001-09-09T01:46:40+00:00: it has printed nothing" in refused("mute")
+    assert "mute: attempt 1 of 2001-09-09 01:46:40 UTC: it has printed nothing" in refused("mute")
     assert "no schedule has the key 'none', and no output of one is kept" in refused("none")
     no_seven = "old: no output of attempt 7 is kept; psched history old shows the attempts"
     assert no_seven in refused("old", "--attempt", 7)
-    no_time = "old: no output of the occurrence of 1970-01-01T00:00:07+00:00 is kept; psched"
+    no_time = "old: no output of the occurrence of 1970-01-01 00:00:07 UTC is kept; psched"
     assert no_time in refused("old", "--time", 7)
-    no_both = "old: no output of attempt 2 of 1970-01-01T00:00:07+00:00 is kept; psched"
+    no_both = "old: no output of attempt 2 of 1970-01-01 00:00:07 UTC is kept; psched"
     assert no_both in refused("old", "--time", 7, "--attempt", 2)
     with service.sql() as database:
         database.execute("delete from psched_output")

@@ -13,7 +13,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.verified
 
 FIRST = 4_000_003_200  # 2096-10-02T08:00Z
-TIMES = [f"2096-10-02 {hour:02}:00 +02:00" for hour in range(10, 16)]
+TIMES = [f"2096-10-02 {hour:02}:00:00 CEST" for hour in range(10, 16)]
 
 
 @pytest.fixture
