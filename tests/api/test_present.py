@@ -213,6 +213,7 @@ def fails():
     raise NotSupportedError("this store keeps no run history")
 
 
+@pytest.mark.slow
 def test_one_screen_needs_few_requests_however_many_schedules_there_are(schedules):
     sent = []
     query = type(schedules._store)._query

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_it_can_be_imported_without_pytest_and_without_a_store_of_ours():
     script = "import sys; sys.modules['pytest'] = None; import psched.testing as suite;"
     script += "print('sqlalchemy' in sys.modules, suite.BackendContract.__name__)"

@@ -278,6 +278,7 @@ def test_tests_with_servers_execute_the_sql_that_sqlite_cannot_execute():
 
 
 @of("sql")
+@pytest.mark.slow
 def test_sql_works_on_the_tables_that_psched_makes(block, database):
     if OF_SERVERS.search(block.text):
         return  # see SERVER_SQL

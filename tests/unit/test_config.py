@@ -948,6 +948,7 @@ BOMB_LINES = {"aliases": 6, "merges": 6, "texts": 2, "itself": 1, "wide": 1}
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.slow
 def test_what_aliases_add_to_a_file_is_bounded(refusal, bomb):
     began = time.process_time()
     text = refusal(BOMBS[bomb])

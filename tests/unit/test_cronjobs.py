@@ -277,6 +277,7 @@ def test_overlapping_runs_are_told_also_where_they_are_the_default():
         ("[" * 5000, "nested too deeply"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_no_yaml_is_refused(content, text):
     with pytest.raises(ConfigError, match=text):
         imported(content)

@@ -193,6 +193,7 @@ def test_the_extra_runs_of_a_claim_that_wait_become_due_one_after_the_other(host
     assert {(host.row(key).attempt, host.row(key).owner) for key in others} == {(0, None)}
 
 
+@pytest.mark.slow
 def test_many_that_wait_for_a_long_run_cost_few_requests(host):
     add_daily(host)
     first, *others = add_extra(host, count=100)
@@ -431,6 +432,7 @@ def test_a_new_time_of_the_schedule_is_kept_whatever_ends_the_extra_run(host, en
 
 @pytest.mark.parametrize("ends", ["by itself", "with its worker", "with its worker, recovered"])
 @pytest.mark.parametrize("until", [None, START + 1000])
+@pytest.mark.slow
 def test_a_schedule_that_is_paused_during_an_extra_run_stays_paused(host, ends, until):
     before = add_daily(host)
     [extra] = add_extra(host)

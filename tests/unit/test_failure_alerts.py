@@ -282,6 +282,7 @@ def test_where_only_failures_are_recorded_a_settle_without_a_record_is_a_success
     assert [alert.since for alert in monitor.step().raised] == [later.ended]
 
 
+@pytest.mark.slow
 def test_a_flood_of_failures_raises_all_alerts(bench):
     keys = [f"k{n}" for n in range(450)]
     bench.add(*keys)

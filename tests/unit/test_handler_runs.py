@@ -177,6 +177,7 @@ def test_wrong_use_of_a_task_is_refused_as_in_a_worker():
             run(Handler, data)
 
 
+@pytest.mark.slow
 def test_a_test_of_a_handler_loads_no_tests_of_stores():
     code = (
         "import sys, psched.testing; assert not {m for m in sys.modules if 'sqlalchemy' in m}\n"

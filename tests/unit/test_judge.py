@@ -288,6 +288,7 @@ class TestLate:
 
 
 class TestLongest:
+    @pytest.mark.slow
     def test_a_run_that_takes_too_long_is_told_until_it_ends(self, host):
         add(host, expect={"longest": "10m"})
         worker = worked(host, 9 * MINUTE)
@@ -306,6 +307,7 @@ class TestLongest:
         assert court.judged(PASS_INTERVAL) == ([], [("longest", "k")])
         assert court.reasons() == ["the run has ended"]
 
+    @pytest.mark.slow
     def test_the_next_run_is_an_alert_of_its_own(self, host):
         add(host, expect={"longest": "10m"})
         worker = worked(host, 11 * MINUTE)
@@ -545,6 +547,7 @@ class TestSilent:
 
 
 class TestTogether:
+    @pytest.mark.slow
     def test_of_two_judges_one_raises_and_one_closes(self, host):
         for key in "a", "b":
             add(host, key, expect={"late": "5m", "silent": "1h"})
@@ -576,6 +579,7 @@ class TestTogether:
         done = stale.judge.step()
         assert ([*done.raised], [alert.closed is None for alert in stale.alerts()]) == ([], [False])
 
+    @pytest.mark.slow
     def test_what_an_operator_has_closed_is_not_raised_again(self, host):
         add(host)
         court = Court(host, {"late": "5m"})

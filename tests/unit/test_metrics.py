@@ -309,6 +309,7 @@ def test_a_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_master_and_workers_do_not_load_the_client_of_prometheus():
     code = "import sys, psched.service.run; sys.exit('prometheus_client' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -375,6 +375,7 @@ def test_a_store_that_refuses_everything_is_not_asked_for_ever(store, clock):
     assert len(store.requests) <= 4
 
 
+@pytest.mark.slow
 def test_records_without_output_are_bounded_too(store, clock):
     keeper = make(store, clock)
     for _ in range(50_000):

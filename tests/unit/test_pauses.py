@@ -225,6 +225,7 @@ def spans(host, key):
     return [(each.scheduled_time, each.last, each.fate) for each in found if each.outcome is None]
 
 
+@pytest.mark.slow
 def test_a_paused_type_waits_and_what_fell_due_is_skipped_when_it_is_resumed(host):
     host.schedules.add("one", "test", next_time=FIRST, **MINUTELY)
     host.add("once")

@@ -76,6 +76,7 @@ class TestReason:
         st.text(max_size=30),
         st.none() | st.text(max_size=600),
     )
+    @pytest.mark.slow
     def test_the_times_can_be_read_whatever_the_note_says(self, since, until, zone, by, note):
         reason = reason_of(since, until, find_zone(zone), by=by, note=note)
         found = pausing.read_reason(reason)

@@ -214,6 +214,7 @@ def test_a_private_address_is_refused_unless_it_is_allowed(server, pinging, capl
     assert server.requests == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_delays_no_other_and_not_the_one_who_notes(server, pinging):
     with ping_server() as slow:
         slow.hang()

@@ -69,6 +69,7 @@ def reusing(host, *keys, took):
     return worker
 
 
+@pytest.mark.slow
 def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
     worker = reusing(host, "a", "b", "c", took=0.002)
     worker.advance(590)
@@ -80,6 +81,7 @@ def test_runners_that_are_used_again_exit_after_ten_quiet_minutes(host):
     assert [*worker.tasks.values()] == [last]
 
 
+@pytest.mark.slow
 def test_runners_of_long_tasks_stay_after_their_tasks(host):
     worker = reusing(host, "a", "b", took=1000)
     worker.advance(5)

@@ -119,6 +119,7 @@ ZONES = [
     policy=st.sampled_from(["debian", "wallclock"]),
     year=st.integers(2006, 2030),
 )
+@pytest.mark.slow
 def test_a_daily_line_is_odd_on_just_those_days_on_which_it_does_not_come_once(
     zone, minute, hour, policy, year
 ):

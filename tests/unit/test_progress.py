@@ -70,6 +70,7 @@ def test_quiet_work_shows_nothing(run):
     assert run(range(40), 1, quiet=True) == []
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_bar():
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:

@@ -138,6 +138,7 @@ def test_a_secret_is_hidden_whatever_stands_around_it(before, name, secret, form
         max_leaves=10,
     )
 )
+@pytest.mark.slow
 def test_the_rest_of_a_value_keeps_its_shape(value):
     def without(value):
         if isinstance(value, dict):

@@ -100,6 +100,7 @@ def reading_without_the_rights_of_root(path, changed):
 
 
 @pytest.mark.parametrize("what", [["file"], ["folder"], ["file", "folder"]])
+@pytest.mark.slow
 def test_a_file_of_ours_that_may_not_be_opened_is_taken_back(what):
     with tempfile.TemporaryDirectory(prefix="psched-regular-") as folder:
         path = Path(folder, "file")

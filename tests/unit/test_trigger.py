@@ -316,6 +316,7 @@ def test_an_unknown_policy_is_refused_with_the_known_ones():
 
 @settings(max_examples=500)
 @given(st.lists(st.text("0123456789*/,-#?LWSUN", min_size=1, max_size=5), min_size=5, max_size=5))
+@pytest.mark.slow
 def test_a_line_is_refused_when_it_is_read_or_never(fields):
     line = " ".join(fields)
     try:

@@ -85,6 +85,7 @@ def test_the_types_have_each_word_of_a_setting_with_words():
         assert all(repr(word) in str(hint) for word in words), name
 
 
+@pytest.mark.slow
 def test_the_help_shows_the_public_names():
     text = pydoc.plain(pydoc.render_doc(psched))
     for name in psched.__all__:

@@ -510,6 +510,7 @@ def test_the_leases_of_a_dead_worker_are_released_and_run_at_once(host, caplog):
 @pytest.mark.parametrize(
     ("attempts", "end"), [(1, (None, "gave_up")), (9, ("finished", "finished"))]
 )
+@pytest.mark.slow
 def test_a_lost_attempt_is_recorded_before_what_became_of_its_occurrence(host, attempts, end):
     """Also if so many leases are taken over that their attempts are recorded in several steps."""
     keys = [f"k{number}" for number in range(120)]
@@ -716,6 +717,7 @@ def test_a_row_has_waited_no_longer_than_it_was_due_and_no_slot_was_free(host):
     assert waited()[-1] == 0
 
 
+@pytest.mark.slow
 def test_due_rows_are_not_counted_while_a_slot_is_free(host):
     store = host.remote()
     worker = host.worker(store, concurrency=2)
