@@ -120,7 +120,6 @@ def test_alerts_can_be_closed_by_hand(service, store):
     [
         (["--close"], "--close needs a KEY"),
         (["k", "--close", "--all"], "--close goes only with KEY and --rule"),
-        (["--since", "soon"], "neither an age"),
         (["--rule", "slow"], "'slow' is not one of"),
     ],
 )
@@ -128,6 +127,11 @@ def test_options_that_contradict_each_other_are_refused(service, arguments, text
     result = service.invoke("alerts", *arguments)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+def test_a_wrong_time_is_refused(service):
+    refused = service.invoke("alerts", "--since", "soon")
+    assert (refused.exit_code, "neither an age" in refused.stderr) == (1, True)
 
 
 def test_without_the_table_the_fix_is_told(service):

@@ -18,9 +18,10 @@ from psched.cli.operate.pause_rules import (
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
-from psched.cli.time_format import parse_time
+from psched.cli.time_format import reader_zone
 from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
+from psched.core.history.why.asked_time import parse_next
 
 
 @click.command()
@@ -79,7 +80,8 @@ def pause(
     types = chosen_types(chosen)
 
     with open_to_change(settings, message) as schedules:
-        end = parse_time("until", until, schedules.now())
+        now = schedules.now()
+        end = None if until is None else parse_next("until", until, reader_zone(), now)
         if types:
             pause_types(schedules, types, end, chosen)
             return
