@@ -11,7 +11,6 @@ from psched.base.errors import ConfigError, PschedError
 from psched.base.log_lines import is_journal
 from psched.base.texts import brief, visible
 from psched.cli.output import unfilter_output
-from psched.cli.time_format import local_times
 from psched.config.references import current_folder
 from psched.triggers.custom import Call, NextAfter, loading_by
 
@@ -33,6 +32,9 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         except BrokenPipeError:
             raise  # click exits with status 1 without a message
         except (PschedError, OSError) as error:  # OSError: the disk is full, or a path unreadable
+            # Commands that show no time, such as health, would load it at each start.
+            from psched.cli.time_format import local_times  # noqa: PLC0415
+
             raise click.ClickException(_deleted_folder(error) or local_times(str(error))) from error
 
     return reporting

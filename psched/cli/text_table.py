@@ -92,13 +92,15 @@ def print_table(
         The number of rows.
     """
     line, left, number = line_width(), iter(rows), 0
+    if colours is not None and (colours.column not in headings or not is_coloured()):
+        colours = None
     first = [*islice(left, FIRST_ROWS)]
     widths = widths_of([headings, *(row.cells for row in first)], line)
     for number, row in enumerate(chain(first, left), 1):
         if number == 1:
             _print_line(headings, widths, line)
         colour = None
-        if colours is not None and colours.column in headings and is_coloured():
+        if colours is not None:
             place = headings.index(colours.column)
             colour = place, colours.of.get(row.cells[place])
         _print_line(row.cells, widths, line, colour)

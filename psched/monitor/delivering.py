@@ -82,7 +82,6 @@ class Delivered(Protocol):
 
 
 class _Job(NamedTuple):
-    alert: Alert
     name: str  # as in Alert.deliveries
     tries: int
     told: Told
@@ -302,7 +301,7 @@ class Deliveries:
                 continue
             taken.going_on.add(name)
             told = self._told(name.partition("/")[0], taken.alert)
-            thread.add(_Job(taken.alert, name, seen.tries, told))
+            thread.add(_Job(name, seen.tries, told))
 
     def _told(self, event: str, alert: Alert) -> Told:
         try:
@@ -323,7 +322,7 @@ class Deliveries:
             hook = jobs[0].name.partition("/")[2]
             self._threads[hook].reaped(took)
             for job in jobs:
-                taken = self._taken[_identity(job.alert)]
+                taken = self._taken[_identity(job.told.alert)]
                 taken.going_on.remove(job.name)
                 tries, wait = job.tries + 1, None
                 if error is not None:

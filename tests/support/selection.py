@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SERVERS = "mariadb", "postgresql", "redis", "galera"
 
-# What stores write out in statements and scripts, such as the names of statuses, is theirs, too.
+# The stores repeat names from the first five, such as those of statuses, in statements and scripts.
 OF_STORES = (
     "psched/core/model.py",
     "psched/core/columns.py",

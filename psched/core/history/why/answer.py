@@ -111,7 +111,7 @@ class Answer:
         return changed(self, sentence=sentence, details={**self.details, **details})
 
     def adding(self, clause: str, **details: object) -> "Answer":
-        """The same answer with a further clause, and with further details."""
+        """This answer with one more clause in its sentence, and with more details."""
         return self.saying(f"{self.sentence.rstrip('.')}; {clause}.", **details)
 
 
