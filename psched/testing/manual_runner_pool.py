@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from psched.base.clock import Clock
 from psched.core.model import Occurrence
 from psched.process.child import Exit
 from psched.process.link import Link
@@ -20,7 +21,6 @@ from psched.runner.messages import TO_RUNNER
 from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
 from psched.runner.stop_flags import Reason, StopFlagTable
-from psched.testing.manual_clock import ManualClock
 
 _FIRST_PID = 2**22 + 1
 """The pid of the first runner; larger than the pid of any process, see PID_MAX_LIMIT in proc(5)."""
@@ -38,7 +38,7 @@ class ManualRunner(RunnerChild):
 
     Args:
         pid: a number that is not the pid of a process.
-        clock: the clock that the test moves; gives the times of `signals`.
+        clock: the clock of the worker; gives the times of `signals`.
 
     Attributes:
         assignment: the task that the runner runs; None if it runs none.
@@ -53,7 +53,7 @@ class ManualRunner(RunnerChild):
             reports the end to the worker.
     """
 
-    def __init__(self, pid: int, clock: ManualClock) -> None:
+    def __init__(self, pid: int, clock: Clock) -> None:
         ours, self._peer = Link.pair()
         self._peer.expects, self._peer.data_limit = TO_RUNNER, _LONGEST_PAYLOAD
         super().__init__(pid, ours, clock.monotonic(), StopFlagTable(1).at(0))
@@ -158,7 +158,7 @@ class ManualRunnerPool(RunnerPool):
     """Creates the runners of a worker under test; these runners are not processes.
 
     Args:
-        clock: the clock that the test moves; each new runner moves it forward by ``fork_takes``.
+        clock: the clock of the worker; each new runner lets it sleep for ``fork_takes``.
 
     Attributes:
         runners: all runners whose end has not been reported to the worker.
@@ -167,7 +167,7 @@ class ManualRunnerPool(RunnerPool):
             failed; set by the test.
     """
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.runners: list[ManualRunner] = []
         self.fork_takes = 0.0
@@ -200,7 +200,8 @@ class ManualRunnerPool(RunnerPool):
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
         if self._idle and not (unused and self._idle[-1].used):
             return
-        self._clock.advance(self.fork_takes)
+        if self.fork_takes:
+            self._clock.sleep(self.fork_takes)
         if self.refuses:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._create()

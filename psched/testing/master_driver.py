@@ -3,11 +3,12 @@
 import itertools
 import random
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from typing_extensions import override
 
+from psched.base.clock import Clock
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.master import Master
 from psched.master.messages import FROM_MASTER, LONGEST_PIECE, TO_MONITOR
@@ -76,8 +77,10 @@ class MasterDriver:
         monitor_limit: the most seconds of silence of the monitor; None if there is no monitor. A
             test can set the attribute of this name before a restart.
         spawner: creates the workers; None for a new `ManualSpawner`.
-        limits: values in seconds for attributes of `GenerationSpec`: ``start_timeout``,
-            ``heartbeat_limit``, ``graceful_timeout``, ``kill_limit``.
+        clock: the master's clock; None for a new `ManualClock`, which `advance` needs.
+        draw_nonce: draws the nonces of the workers; None numbers them.
+        spec: attributes of `GenerationSpec`: ``start_timeout``, ``heartbeat_limit``,
+            ``graceful_timeout`` and ``kill_limit`` in seconds; ``work`` and ``clean_up``.
 
     Attributes:
         clock: the master's clock.
@@ -97,9 +100,11 @@ class MasterDriver:
         processors: int = 1,
         monitor_limit: float | None = None,
         spawner: ManualSpawner | None = None,
-        **limits: float,
+        clock: Clock | None = None,
+        draw_nonce: Callable[[], str] | None = None,
+        **spec: Any,  # noqa: ANN401  # the fields of a `GenerationSpec`
     ) -> None:
-        self.clock = ManualClock()
+        self.clock: Any = ManualClock() if clock is None else clock
         self.spawner = ManualSpawner() if spawner is None else spawner
         self.processors = processors
         self.monitor_limit = monitor_limit
@@ -107,12 +112,14 @@ class MasterDriver:
         self.reopened = 0
         self.title = ""
         self.terminal = ManualTerminal()
-        self._limits = {
+        self._spec = {
+            "work": lambda _link, _identity: 0,
+            "clean_up": lambda _link, _identity, _nonces: 0,
             "start_timeout": 60.0,
             "heartbeat_limit": 60.0,
             "graceful_timeout": 10.0,
             "kill_limit": 5.0,
-            **limits,
+            **spec,
         }
         self._talking: set[int] = set()
         self._monitor_pids: set[int] = set()
@@ -120,7 +127,7 @@ class MasterDriver:
         self.workers = Workers(
             self.clock,
             self.spawner,
-            draw_nonce=lambda: f"nonce-{next(numbers)}",
+            draw_nonce=draw_nonce or (lambda: f"nonce-{next(numbers)}"),
             keep=lambda: (),
             cgroup=None,
             nonce_file=NonceFile(None, "", None, self.clock),
@@ -279,14 +286,9 @@ class MasterDriver:
             raise self.spec_error
         return GenerationSpec(
             processors=self.processors,
-            work=lambda _link, _identity: 0,
-            clean_up=lambda _link, _identity, _nonces: 0,
-            start_timeout=self._limits["start_timeout"],
-            heartbeat_limit=self._limits["heartbeat_limit"],
-            graceful_timeout=self._limits["graceful_timeout"],
-            kill_limit=self._limits["kill_limit"],
             about={},
             monitor=self._monitor_spec(),
+            **self._spec,
         )
 
     def _monitor_spec(self) -> MonitorSpec | None:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from psched.application.dispatch import Dispatch
 from psched.application.router import Router, instance
 from psched.application.task import Task, assignment
+from psched.base.clock import Clock
 from psched.base.errors import InvalidError, LoadError, described
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
@@ -53,7 +54,7 @@ _MOST_IN_A_WAIT = 10_000
 _JULIAN_DAY_OF_1970 = 2_440_587.5
 
 
-class _VirtualStore(SqlStore):
+class VirtualStore(SqlStore):
     """SQLite whose functions of time read a clock that a test moves.
 
     Args:
@@ -62,7 +63,7 @@ class _VirtualStore(SqlStore):
         pushed: receives the rows of tasks that are added to run once.
     """
 
-    def __init__(self, settings: Config, clock: ManualClock, pushed: list[Row]) -> None:
+    def __init__(self, settings: Config, clock: Clock, pushed: list[Row]) -> None:
         parameters = StoreParameters.of(settings)
         super().__init__(parameters, clock=clock, rng=random.Random(0))  # noqa: S311  # jitter
         self._test_clock = clock
@@ -150,7 +151,7 @@ class Schedules(ScheduleCollection):
     def _parts(self) -> dict[str, Any]:
         """The arguments of a collection on the store of this test."""
         return {
-            "store": _VirtualStore(self._all_settings, self.clock, self._pushed),
+            "store": VirtualStore(self._all_settings, self.clock, self._pushed),
             "settings": self._all_settings,
             "clock": self.clock,
             "draw_nonce": lambda: f"test-{next(self._numbers)}",

@@ -28,6 +28,16 @@ class Kind(StrEnum):
     """A later lease has no larger fence."""
     EARLY = "early"
     """A run has started before it was due."""
+    PAUSED = "paused"
+    """A run has started while its schedule was paused, or after its occurrence was skipped."""
+    STALE = "stale"
+    """Somebody whose lease was over has changed the row."""
+    UNSEEN = "unseen"
+    """A record tells of a success that nobody has seen, or no record tells of a run."""
+    STUCK = "stuck"
+    """Nothing runs a row that is due, or nobody ends a lease."""
+    STOPPED = "stopped"
+    """A run has begun or gone on after the last master had stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,11 +76,14 @@ def first_runs(audits: Sequence[AuditRecord]) -> Mapping[int, int]:
     }
 
 
-def overlapping(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecord]]:
+def overlapping(
+    runs: Sequence[RunRecord], tolerance: int = TOLERANCE
+) -> Iterator[tuple[RunRecord, RunRecord]]:
     """Yield each attempt that has started before another one had ended, and that other one.
 
     Args:
         runs: the records, sorted by their times.
+        tolerance: by how many milliseconds the times can be wrong.
     """
     busy: RunRecord | None = None
     for record in runs:
@@ -88,8 +91,8 @@ def overlapping(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, RunRecor
             continue
         lost = record.outcome == Outcome.LOST
         # The start of a lost attempt is known in whole seconds.
-        tolerance = TOLERANCE + 1000 if lost else TOLERANCE
-        if busy is not None and record.started < busy.ended - tolerance:
+        allowed = tolerance + 1000 if lost else tolerance
+        if busy is not None and record.started < busy.ended - allowed:
             yield record, busy
         # Nobody saw the end of a lost attempt. It ended at the latest when the next one started.
         if not lost and (busy is None or record.ended > busy.ended):

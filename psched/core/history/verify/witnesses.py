@@ -1,0 +1,293 @@
+"""Checks what was seen of tasks against the promises, and against the records. Pure functions.
+
+`psched.core.history.verify.check` checks the records by themselves, which can be wrong together.
+Whoever runs psched under faults also writes down what its tasks really did, and which faults there
+were; this module says whether the faults explain it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import attrgetter
+
+from psched.core.catchup import iso
+from psched.core.history.changes import values
+from psched.core.history.records import SKIPPED, AuditRecord, Outcome, RunRecord
+from psched.core.history.verify.findings import Kind, Violation
+from psched.core.history.verify.lease_checks import begins_series, overlapping
+from psched.core.model import SET_ASIDE, Row
+from psched.core.operations.extra_runs import schedule_key
+from psched.core.operations.pausing import read_reason
+
+
+@dataclass(slots=True, eq=False)
+class Witness:
+    """What was seen of one attempt; unlike a record, it cannot be wrong.
+
+    Attributes:
+        key: the key of the schedule.
+        scheduled_time: the scheduled time of the occurrence.
+        attempt: the number of the attempt.
+        owner: the owner of the lease.
+        fence: the fence of the lease.
+        host: where it ran.
+        started: when it began, in Unix seconds.
+        store_time: the latest time that the store's clock had shown until then, in Unix seconds.
+        ended: when its last process had ended, in Unix seconds; None while one lives.
+        completed: whether it has done all its work.
+    """
+
+    key: str
+    scheduled_time: int
+    attempt: int
+    owner: str
+    fence: int
+    host: str
+    started: float
+    store_time: float
+    ended: float | None = None
+    completed: bool = False
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} on {self.host} ({self.owner}#{self.fence})"
+
+    def as_record(self, now: float) -> RunRecord:
+        """What a record would say."""
+        return RunRecord(
+            key=self.key,
+            type="",
+            scheduled_time=self.scheduled_time,
+            owner=self.owner,
+            fence=self.fence,
+            started=round(self.started * 1000),
+            ended=round((now if self.ended is None else self.ended) * 1000),
+            outcome=Outcome.FINISHED if self.completed else Outcome.FAILED,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What was done to psched.
+
+    Attributes:
+        at: when it began, in Unix seconds.
+        until: when it was over, in Unix seconds.
+        host: the host that it has touched; None if it was the store.
+        what: what it was, for people.
+        breaks_leases: whether no protocol could have kept two workers apart: the store has
+            forgotten what it had written, or its clock was set forward.
+    """
+
+    at: float
+    until: float
+    host: str | None
+    what: str
+    breaks_leases: bool = False
+
+    def touches(self, since: float, until: float, *hosts: str) -> bool:
+        """Whether it can have had an effect on one of these hosts in a time."""
+        return self.at <= until and since <= self.until and self.host in {None, *hosts}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Everything that is known about a time in which psched was watched.
+
+    Attributes:
+        witnesses: what was seen of the tasks.
+        records: the records of the run history.
+        audits: the changes by people.
+        faults: the faults.
+        lease: for how many seconds a worker may act on what the store has said: the longest lease.
+        now: the present time, in Unix seconds.
+        stopped: when the last process of psched had ended, in Unix seconds; None if one lives.
+        tolerance: by how many seconds the times of witnesses can be wrong.
+    """
+
+    witnesses: Sequence[Witness]
+    records: Sequence[RunRecord]
+    audits: Sequence[AuditRecord]
+    faults: Sequence[Fault]
+    lease: float
+    now: float
+    stopped: float | None = None
+    tolerance: float = 0.0
+
+    def explain(self, since: float, until: float, *hosts: str, breaks: bool = False) -> bool:
+        """Whether a fault on one of the hosts, or of the store, explains what happened in a time.
+
+        Args:
+            since: the beginning of the time. What was said a lease earlier was still valid then.
+            until: the end of the time.
+            hosts: the hosts.
+            breaks: whether only faults count that no protocol could have withstood.
+        """
+        return any(
+            fault.touches(since - self.lease, until, *hosts)
+            for fault in self.faults
+            if fault.breaks_leases or not breaks
+        )
+
+    def changed(self, key: str, since: float, until: float) -> bool:
+        """Whether people have had occurrences of a schedule run again in a time."""
+        return any(
+            since * 1000 - 1000 <= (audit.time or 0) <= until * 1000 + 1000
+            for audit in self.audits
+            if audit.key == key and (audit.action == "requeue" or begins_series(audit))
+        )
+
+
+def check_witnesses(seen: Seen) -> Iterator[Violation]:
+    """Yield each violation of a promise that the witnesses, records and faults show."""
+    by_schedule = sorted(seen.witnesses, key=lambda each: (schedule_key(each.key), each.started))
+    for _, group in groupby(by_schedule, key=lambda each: schedule_key(each.key)):
+        yield from _overlaps(seen, [*group])
+    by_key = sorted(seen.witnesses, key=lambda each: (each.key, each.started))
+    for _, group in groupby(by_key, key=attrgetter("key")):
+        yield from _fences(seen, [*group])
+    by_occurrence = sorted(by_key, key=lambda each: (each.key, each.scheduled_time, each.started))
+    for _, group in groupby(by_occurrence, key=lambda each: (each.key, each.scheduled_time)):
+        yield from _repetitions(seen, [*group])
+    for witness in seen.witnesses:
+        if witness.store_time < witness.scheduled_time - seen.tolerance:
+            yield _violation(Kind.EARLY, witness, f"began {_before_due(witness)} s early")
+    yield from _against_records(seen)
+    yield from _against_pauses(seen)
+    yield from _after_the_stop(seen)
+
+
+def check_rows(rows: Iterable[Row], now: float, patience: float) -> Iterator[Violation]:
+    """Yield each row that nothing has run, or that nobody has released, for too long.
+
+    Args:
+        rows: all rows, read when psched had run without a fault for longer than ``patience``.
+        now: the time of the store's clock.
+        patience: the longest time in seconds for which a row may be due, or leased.
+    """
+    for row in rows:
+        if row.status in SET_ASIDE or row.next_run_time is None:
+            continue
+        if row.next_run_time < now - patience:
+            text = f"{row.status}, and due since {iso(row.next_run_time)}"
+            if row.owner is not None:
+                text = f"its lease ({row.token}) was over at {iso(row.next_run_time)}"
+            yield Violation(
+                kind=Kind.STUCK, key=row.key, instant=row.next_time or row.next_run_time, text=text
+            )
+
+
+def check_leases_ended(rows: Iterable[Row]) -> Iterator[Violation]:
+    """Yield each lease that is left after the stop of all masters, during which there was no fault.
+
+    Args:
+        rows: all rows.
+    """
+    for row in rows:
+        if row.owner is not None:
+            text = f"its lease ({row.token}) was not ended when its worker was stopped"
+            yield Violation(kind=Kind.STUCK, key=row.key, instant=row.next_time or 0, text=text)
+
+
+def _violation(kind: Kind, witness: Witness, text: str) -> Violation:
+    return Violation(
+        kind=kind,
+        key=witness.key,
+        instant=witness.scheduled_time,
+        text=f"{witness}: {text}",
+        lease=f"{witness.owner}#{witness.fence}",
+    )
+
+
+def _before_due(witness: Witness) -> float:
+    return round(witness.scheduled_time - witness.store_time, 3)
+
+
+def _overlaps(seen: Seen, witnesses: Sequence[Witness]) -> Iterator[Violation]:
+    """Check the runs of one schedule, extra runs included."""
+    of = {(each.key, each.owner): each for each in witnesses}
+    records = [each.as_record(seen.now) for each in witnesses]
+    for record, busy in overlapping(records, round(seen.tolerance * 1000)):
+        later, earlier = of[record.key, record.owner], of[busy.key, busy.owner]
+        if not seen.explain(earlier.started, later.started, breaks=True):
+            text = f"began while {earlier.key} ran: {earlier}"
+            yield _violation(Kind.OVERLAP, later, text)
+
+
+def _fences(seen: Seen, witnesses: Sequence[Witness]) -> Iterator[Violation]:
+    """Check the runs of one key."""
+    for earlier, later in pairwise(witnesses):
+        if later.fence > earlier.fence or seen.changed(later.key, earlier.started, later.started):
+            continue
+        if not seen.explain(earlier.started, later.started, breaks=True):
+            yield _violation(Kind.FENCE, later, f"has no larger fence than {earlier}")
+
+
+def _repetitions(seen: Seen, witnesses: Sequence[Witness]) -> Iterator[Violation]:
+    """Check the runs of one occurrence: once, unless a fault or a person explains another run."""
+    done = None
+    for witness in witnesses:
+        if done is not None:
+            explained = seen.explain(done.started, witness.started, done.host, witness.host)
+            if not explained and not seen.changed(witness.key, done.started, witness.started):
+                yield _violation(Kind.REPEATED, witness, f"ran again without a cause after {done}")
+        if witness.completed:
+            done = witness
+
+
+def _against_records(seen: Seen) -> Iterator[Violation]:
+    of: Mapping[tuple[str, int, str], Witness] = {
+        (each.key, each.scheduled_time, each.owner): each for each in seen.witnesses
+    }
+    recorded = {(each.key, each.scheduled_time, each.owner) for each in seen.records}
+    for record in seen.records:
+        witness = of.get((record.key, record.scheduled_time, record.owner))
+        if record.outcome == Outcome.FINISHED and (witness is None or not witness.completed):
+            yield Violation(
+                kind=Kind.UNSEEN,
+                key=record.key,
+                instant=record.scheduled_time,
+                text="its record says that it has finished, and it has not",
+                lease=record.lease,
+            )
+    for identity, witness in of.items():
+        if identity not in recorded and witness.completed:
+            until = seen.now if witness.ended is None else witness.ended + seen.lease
+            if not seen.explain(witness.started, until, witness.host):
+                yield _violation(Kind.UNSEEN, witness, "has finished, and left no record")
+
+
+def _against_pauses(seen: Seen) -> Iterator[Violation]:
+    """Check that nothing began while it was paused, or after it was skipped."""
+    skipped = [each for each in seen.records if each.fate in SKIPPED]
+    for witness in seen.witnesses:
+        for record in skipped:
+            if (
+                record.key == witness.key
+                and record.covers(witness.scheduled_time)
+                and record.ended / 1000 + seen.lease < witness.started
+                and not seen.changed(witness.key, record.ended / 1000, witness.started)
+                and not seen.explain(record.ended / 1000, witness.started, breaks=True)
+            ):
+                yield _violation(Kind.PAUSED, witness, f"began although it was {record.fate}")
+    changes = sorted(seen.audits, key=lambda each: each.time or 0)
+    for witness in seen.witnesses:
+        mine = [each for each in changes if each.key == witness.key]
+        before = [each for each in mine if (each.time or 0) / 1000 <= witness.started]
+        if not before or before[-1].action != "pause":
+            continue
+        since, reason = (before[-1].time or 0) / 1000, values(before[-1].after).get("reason")
+        until = read_reason(reason).until if isinstance(reason, str) else None
+        over = until is not None and until <= witness.store_time
+        excused = seen.explain(since, witness.started, breaks=True)
+        if witness.started > since + seen.lease and not over and not excused:
+            yield _violation(Kind.PAUSED, witness, f"began while paused since {iso(int(since))}")
+
+
+def _after_the_stop(seen: Seen) -> Iterator[Violation]:
+    if seen.stopped is None:
+        return
+    for witness in seen.witnesses:
+        if witness.started > seen.stopped:
+            yield _violation(Kind.STOPPED, witness, "began when no master ran any more")
+        elif witness.ended is None or witness.ended > seen.stopped + seen.tolerance:
+            yield _violation(Kind.STOPPED, witness, "went on when no master ran any more")

@@ -1,0 +1,113 @@
+"""Watches each change of a row in the store, and knows what must never be."""
+
+from collections.abc import Callable, Mapping
+from math import floor
+from typing import Any
+
+from psched.core.history.verify.findings import Kind, Violation
+from psched.core.history.verify.witnesses import Witness
+from psched.core.model import WAITING, Row
+from psched.core.operations.pauses import active_rules
+from psched.testing.simulation.world import Process
+
+_ENDS_LEASES = frozenset({"settle", "extend", "update_data"})
+"""The requests of the holder of a lease."""
+
+
+class Observer:
+    """Compares the rows before and after each request.
+
+    Args:
+        store: the store.
+        rows: reads its rows, by key.
+        witnesses: what was seen of the tasks so far.
+
+    Attributes:
+        violations: what must never be, and was.
+        changes: how many changes of rows were checked.
+        highest: the latest time of the store's clock so far, in Unix seconds.
+    """
+
+    def __init__(
+        self,
+        store: Any,  # noqa: ANN401  # a store that pauses types
+        rows: Callable[[], Mapping[str, Row]],
+        witnesses: Mapping[tuple[str, str], Witness],
+    ) -> None:
+        self.violations: list[Violation] = []
+        self.changes = 0
+        self.highest = 0.0
+        self._store = store
+        self._rows = rows
+        self._witnesses = witnesses
+
+    def request(
+        self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
+    ) -> Any:  # noqa: ANN401  # what the store returns
+        """Have a request applied, and check what it has changed."""
+        del process
+        before = self._rows()
+        now = self._store.now()
+        self.highest = max(self.highest, now)
+        answer = call()
+        after = self._rows()
+        for key in before.keys() | after.keys():
+            was, is_ = before.get(key), after.get(key)
+            if was is not is_ and was != is_:
+                self.changes += 1
+                self._check(name, arguments, was, is_, floor(now))
+        return answer
+
+    def _check(
+        self, name: str, arguments: tuple[Any, ...], was: Row | None, is_: Row | None, now: int
+    ) -> None:
+        if is_ is not None and was is not None and is_.fence < was.fence:
+            self._found(Kind.FENCE, was, f"{name} lowers the fence to {is_.fence}")
+        if was is None:
+            return
+        if name in {"claim", "claim_keys"} and is_ is not None:
+            self._check_claim(name, was, is_, now)
+        elif name in _ENDS_LEASES:
+            self._check_holder(name, arguments, was)
+        elif name == "recover" and (alive := self._alive(was)) is not None:
+            text = f"its lease was released while {alive.owner}#{alive.fence} ran"
+            self._found(Kind.OVERLAP, was, text)
+        if name == "settle" and (alive := self._alive(was)) is not None:
+            self._found(Kind.OVERLAP, was, "its lease was ended while its task ran")
+
+    def _check_claim(self, name: str, was: Row, is_: Row, now: int) -> None:
+        if is_.fence <= was.fence or is_.owner == was.owner:
+            self._found(Kind.FENCE, was, f"{name} gives the lease no new token")
+        if name == "claim":
+            if was.next_run_time is None or was.next_run_time > now:
+                self._found(Kind.EARLY, was, f"was claimed at {now}")
+            if active_rules(self._store.pause_rules(), was.type, now):
+                self._found(Kind.PAUSED, was, "was claimed while its type was paused")
+        elif was.owner is not None and (was.next_run_time or 0) > now:
+            self._found(Kind.OVERLAP, was, "was leased for an extra run while it was leased")
+
+    def _check_holder(self, name: str, arguments: tuple[Any, ...], was: Row) -> None:
+        if name == "update_data":
+            tokens = [arguments[1]]
+        elif name == "extend":
+            tokens = [arguments[0].get(was.key)]
+        else:
+            tokens = [each.token for each in arguments[0] if each.key == was.key]
+        if was.owner is None or was.token not in tokens:
+            self._found(Kind.STALE, was, f"{name} of a lease that was over has changed the row")
+
+    def _alive(self, row: Row) -> Witness | None:
+        """The task of the row's lease, if a process of it lives."""
+        found = self._witnesses.get((row.key, row.owner or ""))
+        return found if found is not None and found.ended is None else None
+
+    def _found(self, kind: Kind, row: Row, text: str) -> None:
+        self.violations.append(
+            Violation(
+                kind=kind,
+                key=row.key,
+                instant=row.next_time or 0,
+                text=text,
+                lease=str(row.token) if row.status == WAITING else None,
+            )
+        )

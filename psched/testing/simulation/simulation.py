@@ -1,0 +1,359 @@
+"""Runs hosts, people and faults on one event heap, and checks what came of it."""
+
+import gc
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from typing_extensions import override
+
+from psched.client.collection import ScheduleCollection
+from psched.client.verifier import Verifier
+from psched.config import Config, from_mapping
+from psched.core.history.protocol import AuditSelection
+from psched.core.history.verify.findings import Kind, Violation
+from psched.core.history.verify.witnesses import (
+    Fault,
+    Seen,
+    Witness,
+    check_leases_ended,
+    check_rows,
+    check_witnesses,
+)
+from psched.core.model import Row
+from psched.testing.manual_clock import ManualClock
+from psched.testing.memory_store import MemoryStore
+from psched.testing.simulation.machine import Machine
+from psched.testing.simulation.network import CallFault, Connection, Network
+from psched.testing.simulation.observer import Observer
+from psched.testing.simulation.people import SCHEDULES, add_all, carry_out
+from psched.testing.simulation.plan import ON_STORE, RARE, Step, What, draw
+from psched.testing.simulation.world import START, Host, Process, World
+from psched.testing.virtual_schedules import VirtualStore
+
+_QUIET = 250.0
+"""Seconds without faults before everything that is due must have run."""
+
+_BETWEEN = 30.0
+"""The mean time in seconds between two faults, and between two changes by people."""
+
+_STOPPING = 60.0
+"""Seconds that the masters have for their stop."""
+
+_SETTINGS = {
+    "url": "sqlite:///unused.db",
+    "retry_wait": 10,
+    "concurrency": 4,
+    "kill_timeout": 100,
+    "graceful_timeout": 10,
+    "graceful_kill_limit": 5,
+    "child_heartbeat_limit": 60,
+    "monitor": False,
+    "output": "service",
+    "retention_time": 10_000_000,
+}
+
+
+class _StoreTime(ManualClock):
+    """The clock of a store, which a simulation sets."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__()
+        self._now = now
+
+    @override
+    def wall(self) -> float:
+        return self._now()
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What came of a simulation.
+
+    Attributes:
+        seed: the seed.
+        hours: how many hours were simulated.
+        steps: what was done.
+        violations: the promises that were not kept.
+        runs: how many tasks began.
+        completed: how many of them did all their work.
+        calls: how many requests were sent to the store.
+        faults: how many faults there were, by kind.
+        unknown: how many occurrences have an unknown fate, by the reason.
+        digest: a number that is equal for equal simulations.
+        cpu_seconds: how long it took.
+        log: what has happened, for people.
+    """
+
+    seed: int
+    hours: float
+    steps: Sequence[Step]
+    violations: Sequence[Violation]
+    runs: int
+    completed: int
+    calls: int
+    faults: Mapping[str, int]
+    unknown: Mapping[str, int]
+    digest: int
+    cpu_seconds: float
+    log: Sequence[str] = field(repr=False, default=())
+
+
+class Simulation:
+    """One simulation.
+
+    Args:
+        seed: decides everything that is random.
+        hours: for how many hours there are faults.
+        mix: the kinds of faults; empty means none.
+        steps: what is done, in place of what the seed would draw.
+        calls: what goes wrong with single requests, by their numbers.
+        store: ``memory``, or ``sqlite`` for psched's own store, which never loses its last commits.
+        pace: how many times as far apart everything is as in the densest simulation.
+        settings: psched's settings, beside those of a simulation.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        hours: float,
+        *,
+        mix: Sequence[What] = tuple(What),
+        steps: Sequence[Step] | None = None,
+        calls: Mapping[int, CallFault] | None = None,
+        store: str = "memory",
+        pace: int = 1,
+        **settings: object,
+    ) -> None:
+        self.seed = seed
+        self.world = world = World(seed)
+        choose = world.rng("settings")
+        hosts = choose.randint(2, 3)
+        drawn = {
+            "processors": choose.randint(1, 2 if pace == 1 else 1),
+            "poll_interval": min(60.0, pace * choose.choice([1.0, 2.0, 5.0])),
+            "alive_time": choose.choice([16, 20, 30]) * min(pace, 4),
+        }
+        self.settings: Config = from_mapping({**_SETTINGS, **drawn, **settings})
+        self._pace = pace
+        self._seconds = hours * 3600
+        self._witnesses: dict[tuple[str, str], Witness] = {}
+        self._faults: list[Fault] = []
+        self._log: list[str] = []
+        self._offset = 0.0
+        self._nonces = count(1)
+        self._closing = ExitStack()
+        in_memory = MemoryStore(self._store_now, self.settings, keeps=60.0)
+        self.store: Any = in_memory
+        self._open_store: Callable[[], Any] = lambda: in_memory
+        if store == "sqlite":
+            self._open_store = self._make_sqlite()
+            self.store = self._open_store()
+            mix = [each for each in mix if each is not What.ROLL_BACK]
+        self.observer = Observer(self.store, self._rows, self._witnesses)
+        self.network = Network(
+            world,
+            world.rng("network"),
+            timeout=self.settings.driver_timeout,
+            freeze=self.settings.alive_time * 1.5,
+            planned=calls or {},
+            observe=self.observer.request,
+        )
+        clocks = world.rng("clocks")
+        self.machines = [
+            Machine(
+                world,
+                Host(
+                    world,
+                    f"h{number}",
+                    wall=clocks.uniform(-100, 100),
+                    rate=clocks.uniform(0.9998, 1.0002),
+                ),
+                network=self.network,
+                open_store=self._open_store,
+                settings=self.settings,
+                saw=self._saw,
+                store_time=self._highest,
+                log=self.note,
+            )
+            for number in range(hosts)
+        ]
+        if steps is None:
+            steps = draw(
+                world.rng("plan"),
+                seconds=self._seconds,
+                hosts=hosts,
+                schedules=SCHEDULES,
+                every=_BETWEEN * pace,
+                mix=mix,
+            )
+        self.steps = steps
+        self._people = Host(world, "people")
+
+    def note(self, text: str) -> None:
+        """Note what has happened."""
+        self._log.append(f"{self.world.now - START:10.3f} {text}")
+
+    def _store_now(self) -> float:
+        return self.world.now + self._offset
+
+    def _make_sqlite(self) -> Callable[[], Any]:
+        """Make a database, and return what opens it."""
+        folder = self._closing.enter_context(TemporaryDirectory(prefix="psched-simulation-"))
+        settings = from_mapping({**_SETTINGS, "url": f"sqlite:///{folder}/psched.db"})
+
+        def open_store() -> VirtualStore:
+            made = VirtualStore(settings, _StoreTime(self._store_now), [])
+            self._closing.callback(made.disconnect)
+            return made
+
+        first = open_store()
+        first.init()
+        return open_store
+
+    def _rows(self) -> Mapping[str, Row]:
+        if isinstance(self.store, MemoryStore):
+            return dict(self.store.stored)
+        return {row.key: row for row in self.store.rows()}
+
+    def _highest(self) -> float:
+        return max(self.observer.highest, self._store_now())
+
+    def _saw(self, witness: Witness) -> None:
+        self._witnesses[witness.key, witness.owner] = witness
+
+    # --- the run ---------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run the simulation, and check what came of it."""
+        with self._closing:
+            return self._run()
+
+    def _run(self) -> Result:
+        begun, world = time.process_time(), self.world
+        self._do(lambda schedules: add_all(schedules, self._pace))
+        for machine in self.machines:
+            machine.start()
+        for step in self.steps:
+            world.at(START + step.at, partial(self._carry_out, step))
+        world.run(START + self._seconds)
+        self._heal()
+        world.run(world.now + _QUIET)
+        violations = [*check_rows(self._rows().values(), self.store.now(), _QUIET / 2)]
+        for machine in self.machines:
+            machine.signal(signal.SIGTERM)
+        world.run(world.now + _STOPPING)
+        stopped = world.now
+        for machine in self.machines:
+            violations += machine.still_alive()
+        violations += check_leases_ended(self._rows().values())
+        world.run(world.now + 1.0)
+        verified = Verifier(self.store, self.settings).verify(10**9)
+        if any(each.what in RARE for each in self._faults):
+            # The records contradict each other then, because the store's time has.
+            kept = [each for each in verified.violations if each.kind is Kind.MISSING]
+            verified.violations = kept
+        seen = Seen(
+            witnesses=[*self._witnesses.values()],
+            records=[*self.store.runs()],
+            audits=[*self.store.audits(AuditSelection())],
+            faults=[*self._faults, *self._call_faults()],
+            lease=max(61.0, self.settings.alive_time + 1.0),
+            now=world.now,
+            stopped=stopped,
+        )
+        violations += [*self.observer.violations, *verified.violations, *check_witnesses(seen)]
+        gc.unfreeze()  # each worker has frozen what existed when it began
+        return Result(
+            seed=self.seed,
+            hours=self._seconds / 3600,
+            steps=self.steps,
+            violations=violations,
+            runs=len(self._witnesses),
+            completed=sum(each.completed for each in self._witnesses.values()),
+            calls=self.network.calls,
+            faults=Counter(each.what for each in seen.faults),
+            unknown=verified.unknown,
+            digest=hash((world.events, self.network.calls, *map(str, seen.witnesses))),
+            cpu_seconds=time.process_time() - begun,
+            log=self._log,
+        )
+
+    def _call_faults(self) -> list[Fault]:
+        longest = self.network.freeze + 2 * self.network.timeout
+        return [
+            Fault(at=at, until=at + longest, host=host, what=fault)
+            for at, host, fault in self.network.happened
+        ]
+
+    def _do(self, change: Callable[[ScheduleCollection], None]) -> None:
+        """Have a person do something."""
+
+        def main() -> int:
+            store: Any = Connection(self._open_store(), self.network, process)
+            with ScheduleCollection(
+                store,
+                self.settings,
+                clock=process.clock,
+                draw_nonce=lambda: f"{next(self._nonces):032x}",
+            ) as schedules:
+                change(schedules)
+            return 0
+
+        process = Process(self._people, main, lambda _status: None)
+
+    def _heal(self) -> None:
+        """End all faults."""
+        self.network.cut.clear()
+        self.network.bad = 0.0
+        for machine in self.machines:
+            machine.start()
+
+    # --- faults ----------------------------------------------------------------------------
+
+    def _carry_out(self, step: Step) -> None:
+        if step.what not in [*What]:
+            self.note(str(step))
+            self._do(lambda schedules: carry_out(schedules, step, self._pace))
+            return
+        machine = self.machines[step.place % len(self.machines)]
+        host = None if step.what in ON_STORE else machine.host.name
+        self.note(f"{'store' if host is None else host}: {step}")
+        breaks = step.what in {What.ROLL_BACK, What.STORE_AHEAD}
+        self._faults.append(
+            Fault(
+                at=self.world.now,
+                until=self.world.now + step.seconds + (0 if host is None else 30),
+                host=host,
+                what=step.what,
+                breaks_leases=breaks,
+            )
+        )
+        if host is None:
+            self._do_to_store(step)
+        else:
+            machine.suffer(step)
+
+    def _do_to_store(self, step: Step) -> None:
+        match step.what:
+            case What.STORE_AWAY:
+                self.network.cut_off("", step.seconds)
+            case What.STORE_BAD:
+                self.network.bad += 0.2
+                self.world.after(step.seconds, self._answers_better)
+            case What.STORE_BACK:
+                self._offset -= step.seconds
+            case What.STORE_AHEAD:
+                self._offset += step.seconds
+            case What.ROLL_BACK:
+                self.store.roll_back(min(step.seconds, 30.0))
+
+    def _answers_better(self) -> None:
+        self.network.bad = max(0.0, self.network.bad - 0.2)

@@ -1,0 +1,203 @@
+"""The tasks of a simulation, and what was seen of them."""
+
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from psched.core.history.verify.witnesses import Witness
+from psched.process.child import Exit
+from psched.runner.runner_child import RunnerChild
+from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
+from psched.testing.simulation.world import Host, HostClock
+
+_IDENTITY = ("key", "scheduled_time", "attempt", "owner", "fence")
+"""What a task is told about itself, and a witness keeps."""
+
+
+class SimulatedRunner(ManualRunner):
+    """A runner whose tasks take some time, and end in one of many ways.
+
+    Args:
+        pid: a number that no other process has.
+        pool: the runners of its worker.
+    """
+
+    def __init__(self, pid: int, pool: "SimulatedPool") -> None:
+        super().__init__(pid, pool.clock)
+        self._pool = pool
+        self._witness: Witness | None = None
+        self._dies = False
+        self._asked = 0
+        self._then: Callable[[], None] | None = None
+
+    @override
+    def receive(self) -> None:
+        super().receive()
+        if self._then is not None and len(self.answers) >= self._asked:
+            then, self._then = self._then, None
+            then()
+        if self.assignment is not None and self._witness is None and not self._dies:
+            self._begin()
+
+    def _begin(self) -> None:
+        given, rng = self.assignment, self._pool.rng
+        assert given is not None  # for mypy: the caller has checked it
+        self._witness = witness = Witness(
+            **{name: given[name] for name in _IDENTITY},
+            host=self._pool.host.name,
+            started=self._pool.host.world.now,
+            store_time=self._pool.store_time(),
+        )
+        self._pool.saw(witness)
+        seconds = rng.choice([rng.uniform(0.01, 1), rng.uniform(0.01, 20), rng.expovariate(0.04)])
+        how = rng.choices(["done", "failed", "crashed", "released"], [85, 9, 3, 3])[0]
+        self._pool.after(seconds, lambda: self._leave(witness, how))
+        if rng.random() < 0.1:  # noqa: PLR2004
+            self._pool.after(seconds / 2, lambda: self._extend(witness))
+
+    def _extend(self, witness: Witness) -> None:
+        if self._witness is witness and not self._dies and self._then is None:
+            self._ask(lambda: None, extend=True)
+
+    def _ask(self, then: Callable[[], None], **question: Any) -> None:  # noqa: ANN401  # a message
+        """Send the worker a request; the task waits for the answer."""
+        self._asked, self._then = len(self.answers) + 1, then
+        self.ask(**question)
+        self._pool.wake()
+
+    def _leave(self, witness: Witness, how: str) -> None:
+        """Have the task end by itself, unless something else has ended it."""
+        if self._witness is not witness or self._dies:
+            return
+        if how == "crashed":
+            self.leave(Exit(self.pid, None, signal.SIGSEGV))
+            return
+        if self._then is not None:
+            self._then = lambda: self._leave(witness, how)
+        elif how == "released":
+            self._ask(lambda: self._done(witness, how), decide="release")
+        else:
+            self._done(witness, how)
+
+    def _done(self, witness: Witness, how: str) -> None:
+        if self._witness is witness and not self._dies:
+            witness.ended, self._witness = self._pool.host.world.now, None
+            witness.completed = how == "done"
+            self.finish("ValueError: simulated" if how == "failed" else None)
+            self._pool.wake()
+
+    @override
+    def send(self, number: signal.Signals) -> None:
+        if self.exit is not None or self.pending_exit is not None:
+            return
+        if number is signal.SIGKILL:
+            self.killed = True
+            self.dies()
+        elif self._witness is not None and self._pool.rng.random() < 0.5:  # noqa: PLR2004
+            witness = self._witness
+            self._pool.after(self._pool.rng.random(), lambda: self._leave(witness, "failed"))
+
+    def dies(self) -> None:
+        """End the runner by KILL, as soon as the kernel has come to it."""
+        if self._dies:
+            return
+        self._dies, how = True, Exit(self.pid, None, signal.SIGKILL)
+        if self._pool.died_at() is not None:
+            self.leave(how)
+        else:
+            self._pool.after(self._pool.rng.uniform(0, 0.2), lambda: self.leave(how))
+
+    def leave(self, how: Exit) -> None:
+        """End the runner now."""
+        self._dies = True
+        if self._witness is not None:
+            died_at = self._pool.died_at()
+            self._witness.ended = self._pool.host.world.now if died_at is None else died_at
+            self._witness = None
+        if self.pending_exit is None and self.exit is None:
+            self.exit_with(how.status, how.signal)
+        self._pool.ended(self)
+
+
+class SimulatedPool(ManualRunnerPool):
+    """The runners of a simulated worker.
+
+    Args:
+        clock: the clocks of the worker.
+        host: where they run.
+        rng: decides what the tasks do.
+        saw: called with each task that begins.
+        store_time: returns the latest time that the store's clock has shown.
+        wake: wakes the worker.
+        pids: draws pids.
+        ended: called with the pid of a runner that has ended.
+        after: has a function called after some seconds, and not while the host is suspended.
+        died_at: when what is killed now has run for the last time; None for now.
+    """
+
+    def __init__(
+        self,
+        clock: HostClock,
+        host: Host,
+        *,
+        rng: random.Random,
+        saw: Callable[[Witness], object],
+        store_time: Callable[[], float],
+        wake: Callable[[], object],
+        draw_pid: Callable[[], int],
+        ended: Callable[[int], object],
+        after: Callable[[float, Callable[[], object]], object],
+        died_at: Callable[[], float | None],
+    ) -> None:
+        super().__init__(clock)
+        self.clock = clock
+        self.host = host
+        self.rng = rng
+        self.saw = saw
+        self.store_time = store_time
+        self.wake = wake
+        self.after = after
+        self.died_at = died_at
+        self._draw_pid = draw_pid
+        self._told = ended
+
+    @override
+    def _create(self) -> None:
+        runner = SimulatedRunner(self._draw_pid(), self)
+        self.runners.append(runner)
+        self._idle.append(runner)
+
+    def ended(self, runner: SimulatedRunner) -> None:
+        """Note that a runner has ended."""
+        self._told(runner.pid)
+        self.wake()
+
+    def die(self) -> list[int]:
+        """Kill all runners, as the kernel does when their parent has died; return their pids."""
+        living = [r for r in self.runners if r.exit is None and r.pending_exit is None]
+        for runner in living:
+            if isinstance(runner, SimulatedRunner):
+                runner.dies()
+        for runner in self.runners:
+            runner.stop_flags.close()
+        self.close()
+        return [runner.pid for runner in living]
+
+    def vanish(self) -> None:
+        """End all runners at once, as a power failure does."""
+        for runner in self.runners:
+            if isinstance(runner, SimulatedRunner):
+                runner.leave(Exit(runner.pid, None, signal.SIGKILL))
+
+    def kill_one(self) -> None:
+        """Kill a runner that runs a task, if there is one."""
+        busy = [runner for runner in self.runners if runner.assignment is not None]
+        if busy:
+            self.rng.choice(busy).send(signal.SIGKILL)
+
+    @override
+    def kill(self, runner: RunnerChild) -> None:
+        runner.send(signal.SIGKILL)

@@ -1,0 +1,46 @@
+"""The store contract, on the store of the simulator."""
+
+from dataclasses import replace
+
+import pytest
+
+from psched.base.clock import SystemClock
+from psched.config import from_mapping
+from psched.testing import (
+    BackendContract,
+    BacklogContract,
+    HistoryContract,
+    LastRunsContract,
+    LeasesByKeyContract,
+    PausesContract,
+    ReplaceAndRecordContract,
+    StatusContract,
+)
+from psched.testing.memory_store import MemoryStore
+
+
+class TestMemoryStore(
+    BackendContract,
+    BacklogContract,
+    HistoryContract,
+    LastRunsContract,
+    LeasesByKeyContract,
+    PausesContract,
+    ReplaceAndRecordContract,
+    StatusContract,
+):
+    @pytest.fixture
+    def store(self):
+        return MemoryStore(SystemClock().wall, from_mapping({"url": "sqlite:///unused.db"}))
+
+    @pytest.fixture
+    def backend_factory(self, store):
+        return lambda: store
+
+    @pytest.fixture
+    def set_status(self, store):
+        def set_status(key, status):
+            with store.all() as rows:
+                rows[key] = replace(rows[key], status=status)
+
+        return set_status
