@@ -383,6 +383,19 @@ class TestLeases:
         found = check_all(row(1, fence=2), [preempted, again])
         assert kinds(found) == [("overlap", 0, 1)]
 
+    def test_a_short_run_that_seems_to_start_after_the_one_that_followed_it(self):
+        """The times of different workers' records differ by up to the tolerance."""
+        short = run(0, 1, at=NOON)
+        short = changed(short, started=short.started + 54, ended=short.started + 72)
+        followed = changed(run(1, 2, at=NOON), started=short.started - 20, ended=short.ended + 9000)
+        found = check_all(row(2), [short, changed(followed, due=None)])
+        assert [each.kind for each in found.violations] == ["early"]
+
+    def test_a_short_run_in_the_middle_of_another_one(self):
+        long = run(0, 1)
+        short = changed(run(0, 2), started=long.started + 4000, ended=long.started + 4010)
+        assert ("overlap", 0, 1) in kinds(check_all(row(1, fence=2), [long, short]))
+
     def test_nobody_knows_when_a_lost_run_has_ended(self):
         lost = run(0, 1, outcome="lost", fate=None, ended=(NOON + 30) * 1000)
         assert check_all(row(1, fence=2), [lost, run(0, 2, at=NOON + 20)]).violations == []

@@ -1,5 +1,6 @@
 """The store's clock, estimated without a request."""
 
+from math import inf
 from typing import NamedTuple
 
 from psched.base.clock import Clock
@@ -21,12 +22,19 @@ NEVER = Reading(0, 0.0)
 """Stands for a reading that was not taken yet."""
 
 
+_LONGEST = 1.0
+"""A request that takes up to so many seconds is good enough, see
+`psched.core.history.verify.findings.TOLERANCE`."""
+
+
 class StoreClock:
     """Estimates the present time of the store's clock.
 
     The estimate is the time of the last answer that contained the store's time, plus the time that
     has passed since on this host's boot-time clock. It is wrong by at most half the duration of
-    that request, as long as nobody sets the store's clock.
+    that request, as long as nobody sets the store's clock. So a request that took longer than
+    `_LONGEST`, for example because this process was stopped meanwhile, does not replace a better
+    one.
 
     Args:
         clock: this host's clocks.
@@ -35,6 +43,7 @@ class StoreClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset = clock.wall() - clock.boottime()
+        self._took = inf
 
     def read(self, now: float, sent: float, answered: float) -> None:
         """Note that the store has told its time.
@@ -44,7 +53,9 @@ class StoreClock:
             sent: when the request was sent, seconds of the boot-time clock.
             answered: when the answer arrived, seconds of the boot-time clock.
         """
-        self._offset = now - (sent + answered) / 2
+        took = answered - sent
+        if took <= max(_LONGEST, self._took):
+            self._took, self._offset = took, now - (sent + answered) / 2
 
     def milliseconds(self) -> int:
         """The present time of the store's clock, in Unix milliseconds."""

@@ -3,11 +3,12 @@
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.base.errors import PschedError, StoreUnavailableError, UnknownOutcomeError
 from psched.core.store_protocol import ClaimUnknownError
 from psched.testing.simulation.world import Process, World
 
@@ -123,10 +124,12 @@ class Network:
             process.pause(self.rng.choice([0.0, self.timeout]))
             raise StoreUnavailableError("the store cannot be reached")
         if fault is CallFault.APPLIED_LATE:
-            self.world.after(
-                self.timeout * self.rng.uniform(1.0, 1.9),
-                lambda: self._apply(process, name, arguments, call),
-            )
+
+            def apply_late() -> None:
+                with suppress(PschedError):  # nobody waits for it
+                    self._apply(process, name, arguments, call)
+
+            self.world.after(self.timeout * self.rng.uniform(1.0, 1.9), apply_late)
             process.pause(self.timeout)
             raise self._unknown(name, arguments)
         answer = self._apply(process, name, arguments, call)

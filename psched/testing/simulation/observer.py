@@ -40,17 +40,22 @@ class Observer:
         self._store = store
         self._rows = rows
         self._witnesses = witnesses
+        self._known: Mapping[str, Row] | None = None
+
+    def forget(self) -> None:
+        """Note that the rows are not what this object has seen last."""
+        self._known = None
 
     def request(
         self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
     ) -> Any:  # noqa: ANN401  # what the store returns
         """Have a request applied, and check what it has changed."""
         del process
-        before = self._rows()
+        before = self._rows() if self._known is None else self._known
         now = self._store.now()
         self.highest = max(self.highest, now)
         answer = call()
-        after = self._rows()
+        after = self._known = self._rows()
         for key in before.keys() | after.keys():
             was, is_ = before.get(key), after.get(key)
             if was is not is_ and was != is_:

@@ -46,9 +46,9 @@ def key_of(place: int) -> str:
     return f"s{place}"
 
 
-def add_all(schedules: ScheduleCollection, pace: int) -> None:
+def add_all(schedules: ScheduleCollection, number: int, pace: int) -> None:
     """Add the schedules that exist at the beginning."""
-    for place in range(SCHEDULES):
+    for place in range(number):
         schedules.add(key_of(place), f"t{place % 3}", **_trigger(place, pace))
 
 

@@ -1,6 +1,7 @@
 """Runs hosts, people and faults on one event heap, and checks what came of it."""
 
 import gc
+import os
 import signal
 import time
 from collections import Counter
@@ -73,6 +74,10 @@ class _StoreTime(ManualClock):
         return self._now()
 
 
+MakeStore = Callable[[Callable[[], float], ExitStack], Callable[[], Any]]
+"""Makes a store with a clock, and whatever is to be closed; returns what opens it for a process."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Result:
     """What came of a simulation.
@@ -85,6 +90,7 @@ class Result:
         runs: how many tasks began.
         completed: how many of them did all their work.
         calls: how many requests were sent to the store.
+        troubled: how many of them were sent before all faults were over.
         faults: how many faults there were, by kind.
         unknown: how many occurrences have an unknown fate, by the reason.
         digest: a number that is equal for equal simulations.
@@ -99,6 +105,7 @@ class Result:
     runs: int
     completed: int
     calls: int
+    troubled: int
     faults: Mapping[str, int]
     unknown: Mapping[str, int]
     digest: int
@@ -115,8 +122,12 @@ class Simulation:
         mix: the kinds of faults; empty means none.
         steps: what is done, in place of what the seed would draw.
         calls: what goes wrong with single requests, by their numbers.
-        store: ``memory``, or ``sqlite`` for psched's own store, which never loses its last commits.
+        store: ``memory``; ``sqlite`` for psched's own store; or what makes another one. Only the
+            one in memory can lose its last commits.
         pace: how many times as far apart everything is as in the densest simulation.
+        hosts: the number of hosts; None draws it.
+        schedules: the number of schedules at the beginning.
+        quiet: for how many seconds there is no fault before everything that is due must have run.
         settings: psched's settings, beside those of a simulation.
     """
 
@@ -128,14 +139,17 @@ class Simulation:
         mix: Sequence[What] = tuple(What),
         steps: Sequence[Step] | None = None,
         calls: Mapping[int, CallFault] | None = None,
-        store: str = "memory",
+        store: str | MakeStore = "memory",
         pace: int = 1,
+        hosts: int | None = None,
+        schedules: int = SCHEDULES,
+        quiet: float = _QUIET,
         **settings: object,
     ) -> None:
         self.seed = seed
         self.world = world = World(seed)
         choose = world.rng("settings")
-        hosts = choose.randint(2, 3)
+        hosts = hosts or choose.randint(2, 3)
         drawn = {
             "processors": choose.randint(1, 2 if pace == 1 else 1),
             "poll_interval": min(60.0, pace * choose.choice([1.0, 2.0, 5.0])),
@@ -143,6 +157,8 @@ class Simulation:
         }
         self.settings: Config = from_mapping({**_SETTINGS, **drawn, **settings})
         self._pace = pace
+        self._number = schedules
+        self._quiet = quiet
         self._seconds = hours * 3600
         self._witnesses: dict[tuple[str, str], Witness] = {}
         self._faults: list[Fault] = []
@@ -153,8 +169,9 @@ class Simulation:
         in_memory = MemoryStore(self._store_now, self.settings, keeps=60.0)
         self.store: Any = in_memory
         self._open_store: Callable[[], Any] = lambda: in_memory
-        if store == "sqlite":
-            self._open_store = self._make_sqlite()
+        if store != "memory":
+            make = self._make_sqlite if isinstance(store, str) else store
+            self._open_store = make(self._store_now, self._closing)
             self.store = self._open_store()
             mix = [each for each in mix if each is not What.ROLL_BACK]
         self.observer = Observer(self.store, self._rows, self._witnesses)
@@ -190,7 +207,7 @@ class Simulation:
                 world.rng("plan"),
                 seconds=self._seconds,
                 hosts=hosts,
-                schedules=SCHEDULES,
+                schedules=schedules,
                 every=_BETWEEN * pace,
                 mix=mix,
             )
@@ -204,14 +221,16 @@ class Simulation:
     def _store_now(self) -> float:
         return self.world.now + self._offset
 
-    def _make_sqlite(self) -> Callable[[], Any]:
+    def _make_sqlite(self, now: Callable[[], float], closing: ExitStack) -> Callable[[], Any]:
         """Make a database, and return what opens it."""
-        folder = self._closing.enter_context(TemporaryDirectory(prefix="psched-simulation-"))
+        memory = "/dev/shm"  # noqa: S108  # a private folder in it
+        where = memory if os.access(memory, os.W_OK) else None
+        folder = closing.enter_context(TemporaryDirectory(prefix="psched-", dir=where))
         settings = from_mapping({**_SETTINGS, "url": f"sqlite:///{folder}/psched.db"})
 
         def open_store() -> VirtualStore:
-            made = VirtualStore(settings, _StoreTime(self._store_now), [])
-            self._closing.callback(made.disconnect)
+            made = VirtualStore(settings, _StoreTime(now), [])
+            closing.callback(made.disconnect)
             return made
 
         first = open_store()
@@ -238,15 +257,16 @@ class Simulation:
 
     def _run(self) -> Result:
         begun, world = time.process_time(), self.world
-        self._do(lambda schedules: add_all(schedules, self._pace))
+        self._do(lambda schedules: add_all(schedules, self._number, self._pace))
         for machine in self.machines:
             machine.start()
         for step in self.steps:
             world.at(START + step.at, partial(self._carry_out, step))
         world.run(START + self._seconds)
+        troubled = self.network.calls
         self._heal()
-        world.run(world.now + _QUIET)
-        violations = [*check_rows(self._rows().values(), self.store.now(), _QUIET / 2)]
+        world.run(world.now + self._quiet)
+        violations = [*check_rows(self._rows().values(), self.store.now(), self._quiet / 2)]
         for machine in self.machines:
             machine.signal(signal.SIGTERM)
         world.run(world.now + _STOPPING)
@@ -279,6 +299,7 @@ class Simulation:
             runs=len(self._witnesses),
             completed=sum(each.completed for each in self._witnesses.values()),
             calls=self.network.calls,
+            troubled=troubled,
             faults=Counter(each.what for each in seen.faults),
             unknown=verified.unknown,
             digest=hash((world.events, self.network.calls, *map(str, seen.witnesses))),
@@ -354,6 +375,7 @@ class Simulation:
                 self._offset += step.seconds
             case What.ROLL_BACK:
                 self.store.roll_back(min(step.seconds, 30.0))
+                self.observer.forget()
 
     def _answers_better(self) -> None:
         self.network.bad = max(0.0, self.network.bad - 0.2)

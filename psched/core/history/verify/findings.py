@@ -10,8 +10,8 @@ TOLERANCE = 1000
 """By how many milliseconds two times of different records can be wrong without being a violation.
 
 The times of a record are estimates, see `psched.core.history.records`: each is wrong by at most
-half the duration of the worker's last request for rows. This tolerance is enough as long as no such
-request takes longer than a second.
+half the duration of a worker's request, and requests that take longer than a second are used only
+by a worker that has had no shorter one.
 """
 
 

@@ -92,7 +92,12 @@ def overlapping(
         lost = record.outcome == Outcome.LOST
         # The start of a lost attempt is known in whole seconds.
         allowed = tolerance + 1000 if lost else tolerance
-        if busy is not None and record.started < busy.ended - allowed:
+        # A short run may seem to start a little later than the one that has really followed it.
+        if (
+            busy is not None
+            and record.started < busy.ended - allowed
+            and record.ended > (busy.started or 0) + allowed
+        ):
             yield record, busy
         # Nobody saw the end of a lost attempt. It ended at the latest when the next one started.
         if not lost and (busy is None or record.ended > busy.ended):
