@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 from support.code_blocks import ROOT, blocks_of, server_sql
 from support.owned_process import OwnedProcess
 from support.service import Master
-from support.waiting import HANG_TIMEOUT, wait_until
+from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
 
 pytestmark = pytest.mark.extended
 
@@ -80,6 +80,8 @@ def django_settings(database):
         "PASSWORD": url.password or "",
         "HOST": host or "",
         "PORT": str(url.port or ""),
+        # Django's own limit is 5 s for a lock, which a busy machine can exceed.
+        "OPTIONS": {"timeout": PATIENCE} if database.kind == "sqlite" else {},
     }
     driver = "import pymysql\npymysql.install_as_MySQLdb()\n" if database.kind == "mariadb" else ""
     return f"""{driver}
