@@ -85,6 +85,7 @@ class Proxy:
         self._dripping = False
         self._stopping = False
         self._releasing = False
+        self._cutting = False
         self._late = threading.Event()
         self._lines: set[_Line] = set()
         self._selector = selectors.DefaultSelector()
@@ -143,6 +144,14 @@ class Proxy:
         finally:
             self._delay = 0.0
 
+    def cut(self) -> None:
+        """Break all connections."""
+        self._cutting = True
+
+    def release_late(self) -> None:
+        """Pass on the requests that were held, if there are any; wait for no answer."""
+        self._releasing = True
+
     def release(self) -> None:
         """Pass on the request that was held; return when the server has answered it."""
         self._late.clear()
@@ -163,12 +172,26 @@ class Proxy:
                 self._answer_a_little(line)
             for line in [line for line in self._lines if line.late]:
                 self._answer_late(line)
-            if self._releasing:
-                self._releasing = False
-                for line in [line for line in self._lines if line.held]:
-                    line.server.sendall(line.held)
-                    line.held.clear()
-                    line.released = True
+            self._obey()
+
+    def _obey(self) -> None:
+        """Do what was ordered for all connections."""
+        if self._releasing:
+            self._releasing = False
+            for line in [line for line in self._lines if line.held]:
+                self._release(line)
+        if self._cutting:
+            self._cutting = False
+            for line in [*self._lines]:
+                self._cut(line)
+
+    def _release(self, line: _Line) -> None:
+        try:
+            line.server.sendall(line.held)
+        except OSError:  # the server has died meanwhile
+            self._cut(line)
+        line.held.clear()
+        line.released = True
 
     def _rest(self) -> float:
         """The most seconds to wait: until the next late answer is due."""

@@ -88,6 +88,7 @@ class Recorder(Base):
             "key": task.key,
             "scheduled_time": task.scheduled_time,
             "attempt": task.attempt,
+            "owner": task.token.owner,
             "fence": task.fence,
         }
 

@@ -63,7 +63,7 @@ class RunLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._notes: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self._notes: dict[tuple[str, str | None, int], list[dict[str, Any]]] = {}
         self._read = 0  # bytes
         path.touch()
 
@@ -73,7 +73,7 @@ class RunLog:
         # A handler may note something before its run is said to start.
         begun = [
             notes
-            for (key, _), notes in self._notes.items()
+            for (key, *_), notes in self._notes.items()
             if (not keys or key in keys) and any(note["event"] == "start" for note in notes)
         ]
         return sorted(map(_run, begun), key=lambda run: run.started)
@@ -92,7 +92,8 @@ class RunLog:
             whole = log.read().rpartition(b"\n")[0].splitlines(keepends=True)
         for line in whole:
             note = json.loads(line)
-            self._notes.setdefault((note["key"], note["fence"]), []).append(note)
+            lease = note["key"], note.get("owner"), note["fence"]
+            self._notes.setdefault(lease, []).append(note)
         self._read += sum(map(len, whole)) + bool(whole)
 
     def wait(

@@ -1,0 +1,110 @@
+"""People who change schedules meanwhile, by the API and by commands; they know of no fault."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from psched.client.collection import ScheduleCollection
+from psched.errors import PschedError
+from psched.testing.simulation.plan import Step
+from support.chaos.journal import Journal, now
+from support.chaos.plan import SCHEDULES
+from support.service import Service
+from support.waiting import wait_until
+
+_COMMANDS = frozenset({"pause", "resume", "skip", "trigger", "cancel", "requeue", "stop"})
+"""The verbs that are commands of the same name, of which every fourth is one."""
+
+
+def add_all(schedules: ScheduleCollection, seed: int, seconds: float) -> None:
+    """Add the schedules that exist at the beginning; see `People`."""
+    schedules.add_many(
+        [{"key": f"s{place}", **_schedule(place, seed, seconds)} for place in range(len(SCHEDULES))]
+    )
+
+
+def _schedule(place: int, seed: int, seconds: float) -> dict[str, object]:
+    settings, does = SCHEDULES[place % len(SCHEDULES)]
+    longest = min(does["longest"], seconds / 3)  # a short chaos is to end soon
+    return {
+        "type": f"t{place % 3}",
+        "data": {"seed": seed, **does, "longest": longest},
+        **settings,
+    }
+
+
+class People:
+    """Makes changes at their times.
+
+    Args:
+        service: what they use.
+        steps: what they do.
+        seed: the seed, for the tasks.
+        seconds: for how long something is done.
+        journal: what was done is noted there.
+
+    Attributes:
+        counts: how often each change was tried.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        steps: Iterable[Step],
+        journal: Journal,
+        *,
+        seed: int,
+        seconds: float,
+    ) -> None:
+        self.counts = Counter[str]()
+        self._service = service
+        self._steps = steps
+        self._seed = seed
+        self._seconds = seconds
+        self._journal = journal
+
+    def run(self) -> None:
+        """Make all changes."""
+        begun = now()
+        with self._service.schedules() as schedules:
+            for step in self._steps:
+                wait_until(lambda at=begun + step.at: now() >= at, what="the next change")
+                self.counts[step.what] += 1
+                self._journal.note(f"people: {step.what} {step.place}: {self._do(schedules, step)}")
+
+    def _do(self, schedules: ScheduleCollection, step: Step) -> str:
+        """Make a change; that it is refused is no fault."""
+        what, number, key = step.what, step.number, f"s{step.place}"
+        if what in _COMMANDS and number % 4 == 0:
+            done = self._service.psched(what, key)
+            assert done.returncode in {0, 1}, done.stderr
+            return f"psched exits with {done.returncode}"
+        type_, pushed = f"t{step.place % 3}", f"p{number % 20}"
+        own = _schedule(number, self._seed, self._seconds)
+        seconds = int(step.seconds)
+
+        def now_() -> int:
+            return int(schedules.now())
+
+        changes: dict[str, Callable[[], object]] = {
+            "push": lambda: schedules.push(
+                f"p{number}", type_, own["data"], run_at=now_() + seconds
+            ),
+            "add": lambda: schedules.add(f"a{number}", **own),
+            "edit": lambda: schedules.edit(key, every=own["every"]),
+            "pause": lambda: schedules.pause(key, now_() + 1 + seconds if number % 2 else None),
+            "resume": lambda: schedules.resume(key, backfill=number % 3 == 0),
+            "skip": lambda: schedules.skip(key, 1 + number % 3),
+            "trigger": lambda: schedules.trigger(key, overlap=["queue", "skip"][number % 2]),
+            "backfill": lambda: schedules.backfill(key, now_() - 15, now_(), again=number % 2 == 0),
+            "cancel": lambda: schedules.cancel(key),
+            "requeue": lambda: schedules.requeue(key),
+            "stop": lambda: schedules.stop(key),
+            "delete": lambda: schedules.delete(pushed),
+            "pause_type": lambda: schedules.pause_type(type_, now_() + 1 + seconds),
+            "resume_type": lambda: schedules.resume_type(type_, backfill=number % 2 == 0),
+        }
+        try:
+            changes[what]()
+        except PschedError as error:
+            return f"{type(error).__name__}: {error}"
+        return "done"

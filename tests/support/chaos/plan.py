@@ -1,0 +1,81 @@
+"""What is done to psched, and when: drawn from the seed before anything runs."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from psched.testing.simulation.plan import Step
+
+HOSTS = 3
+
+PROCESSES = ("master", "worker", "fork server", "collector", "task")
+"""The kinds of processes that are killed and stopped."""
+
+ON_PROCESSES = (
+    *(f"kill a {kind}" for kind in PROCESSES),
+    *(f"stop a {kind}" for kind in PROCESSES),
+    *("freeze a host", "power failure", "term", "hup", "hup"),
+)
+
+ON_NETWORK = ("cut", "black hole", "slow answers", "lose a request", "lose an answer", "late")
+"""What the proxy of one host does. ``late``: a request arrives after its sender has given up."""
+
+ON_SERVER = ("kill the store", "stop the store", "restart the store")
+
+ON_SQLITE = ("lock the store",)
+"""Another program holds the write lock, as a backup or a long transaction does."""
+
+VERBS = (
+    *("push", "push", "push", "push", "add", "edit", "pause", "resume", "resume", "skip"),
+    *("trigger", "backfill", "cancel", "requeue", "requeue", "requeue", "stop", "delete"),
+    *("pause_type", "resume_type", "resume_type"),
+)
+"""What people do. What undoes something is done more often, so that schedules go on running."""
+
+SCHEDULES: Sequence[tuple[Mapping[str, object], Mapping[str, float]]] = (
+    ({"every": "2s"}, {"longest": 1}),
+    ({"every": "2s", "catchup": "latest"}, {"longest": 3}),
+    ({"every": "3s", "catchup": "skip"}, {"longest": 8}),
+    ({"every": "3s", "delay": 1}, {"longest": 1}),
+    ({"every": "4s", "retry_wait": 0}, {"longest": 2}),
+    ({"every": "4s", "catchup": "latest", "kill_timeout": 6}, {"longest": 1, "overruns": True}),
+    ({"every": "5s", "jitter": 2}, {"longest": 3}),
+    ({"every": "5s", "pause_after_failures": 3}, {"longest": 2}),
+    ({"every": "6s", "alive_time": 16}, {"longest": 5}),
+    ({"every": "7s", "max_attempts": 2, "retry_backoff": "exponential"}, {"longest": 2}),
+    ({"every": "8s", "catchup": "latest", "kill_timeout": 9}, {"longest": 2, "overruns": True}),
+    ({"every": "10s", "catchup": "latest"}, {"longest": 30}),
+)
+"""The schedules: their settings, and what their tasks do, see `support.chaos.tasks`."""
+
+_FAULTS_EVERY = 1.2
+_VERBS_EVERY = 0.7
+"""The mean seconds between two faults, and between two changes by people."""
+
+_BEGIN = 3.0
+"""Seconds from the start of the masters to the first fault."""
+
+
+def draw(seed: int, seconds: float, store: str) -> list[Step]:
+    """Draw a plan.
+
+    Args:
+        seed: decides everything.
+        seconds: for how long something is done.
+        store: the kind of store.
+    """
+    rng = random.Random(f"{seed} plan")  # noqa: S311  # no secret
+    sqlite = store == "sqlite"
+    groups = [ON_PROCESSES, ON_SQLITE] if sqlite else [ON_PROCESSES, ON_NETWORK, ON_SERVER]
+    weights = [6, 1] if sqlite else [6, 4, 1]
+    longest = min(20.0, seconds / 3)  # longer than a lease, if there is time
+    steps = []
+    time = _BEGIN
+    while (time := time + rng.expovariate(1 / _FAULTS_EVERY)) < seconds:
+        what = rng.choice(rng.choices(groups, weights)[0])
+        lasts = rng.choice([rng.uniform(0.1, 2), rng.uniform(1, longest)])
+        steps.append(Step(time, what, rng.randrange(HOSTS), lasts, rng.randrange(2**30)))
+    time = 0.0
+    while (time := time + rng.expovariate(1 / _VERBS_EVERY)) < seconds:
+        place, lasts = rng.randrange(len(SCHEDULES)), rng.uniform(0, 5)
+        steps.append(Step(time, rng.choice(VERBS), place, lasts, rng.randrange(2**30)))
+    return sorted(steps, key=lambda step: step.at)
