@@ -126,3 +126,26 @@ def test_answers_are_counted_once_however_many_pieces_they_have(ask, proxy):
 def test_a_fault_that_nothing_has_met_is_a_failure(proxy):
     with pytest.raises(AssertionError, match="no request"), proxy.fault(Fault.LOSE_REPLY, b"x"):
         pass
+
+
+def test_a_cut_breaks_all_connections_and_new_ones_work(proxy, ask):
+    with socket.create_connection((LOOPBACK, proxy.port), timeout=HANG_TIMEOUT) as client:
+        client.sendall(b"one")
+        assert client.recv(1000) == b"one"
+
+        proxy.cut()
+
+        assert client.recv(1000) == b""
+    assert ask(b"two") == b"two"
+
+
+def test_a_late_request_arrives_after_its_sender_has_left(proxy, echo):
+    with proxy.fault(Fault.HOLD_REQUEST, b""):
+        with socket.create_connection((LOOPBACK, proxy.port), timeout=HANG_TIMEOUT) as client:
+            client.sendall(b"late")
+            wait_until(lambda: proxy.heard == 2, what="the request")
+    assert echo[1] == []
+
+    proxy.release_late()
+
+    wait_until(lambda: echo[1] == [b"late"], what="the request at the server")

@@ -87,7 +87,12 @@ class People:
 
         changes: dict[str, Callable[[], object]] = {
             "push": lambda: schedules.push(
-                f"p{number}", type_, own["data"], run_at=now_() + seconds
+                # The limit is for those of its tasks that never end.
+                f"p{number}",
+                type_,
+                own["data"],
+                run_at=now_() + seconds,
+                kill_timeout=6,
             ),
             "add": lambda: schedules.add(f"a{number}", **own),
             "edit": lambda: schedules.edit(key, every=own["every"]),
