@@ -140,10 +140,12 @@ def test_a_cut_breaks_all_connections_and_new_ones_work(proxy, ask):
 
 
 def test_a_late_request_arrives_after_its_sender_has_left(proxy, echo):
-    with proxy.fault(Fault.HOLD_REQUEST, b""):
-        with socket.create_connection((LOOPBACK, proxy.port), timeout=HANG_TIMEOUT) as client:
-            client.sendall(b"late")
-            wait_until(lambda: proxy.heard == 2, what="the request")
+    with (
+        proxy.fault(Fault.HOLD_REQUEST, b""),
+        socket.create_connection((LOOPBACK, proxy.port), timeout=HANG_TIMEOUT) as client,
+    ):
+        client.sendall(b"late")
+        wait_until(lambda: proxy.heard == 2, what="the request")
     assert echo[1] == []
 
     proxy.release_late()
