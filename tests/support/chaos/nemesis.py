@@ -78,10 +78,10 @@ class Host:
         if kind == "master":
             return [] if self.master.status is not None else [self.master.pid]
         if kind == "worker":
-            return [pid for pid in workers if ": 0 tasks" not in title(pid)] or workers
+            return [pid for pid in workers if any(map(_runs_a_task, runners(pid)))] or workers
         if kind == "task":
             found = [pid for worker in workers for pid in runners(worker)]
-            return [pid for pid in found if "idle" not in title(pid)] or found
+            return [pid for pid in found if _runs_a_task(pid)] or found
         found = [pid for worker in workers for pid in children(worker)]
         return [pid for pid in found if title(pid) == f"psched {kind}"]
 
@@ -266,6 +266,10 @@ class Nemesis:
             end()
             yield step.seconds / 2
             store.start()
+
+
+def _runs_a_task(runner: int) -> bool:
+    return "idle" not in title(runner)
 
 
 def _until(condition: Callable[[], bool]) -> Course:

@@ -13,8 +13,9 @@ PROCESSES = ("master", "worker", "fork server", "collector", "task")
 ON_PROCESSES = (
     *(f"kill a {kind}" for kind in PROCESSES),
     *(f"stop a {kind}" for kind in PROCESSES),
-    *("freeze a host", "power failure", "term", "hup", "hup"),
+    *("stop a worker", "stop a worker", "freeze a host", "power failure", "term", "hup", "hup"),
 )
+"""What is done most often puts most promises to the test: a stopped worker cannot keep a lease."""
 
 ON_NETWORK = ("cut", "black hole", "slow answers", "lose a request", "lose an answer", "late")
 """What the proxy of one host does. ``late``: a request arrives after its sender has given up."""
@@ -72,7 +73,7 @@ def draw(seed: int, seconds: float, store: str) -> list[Step]:
     time = _BEGIN
     while (time := time + rng.expovariate(1 / _FAULTS_EVERY)) < seconds:
         what = rng.choice(rng.choices(groups, weights)[0])
-        lasts = rng.choice([rng.uniform(0.1, 2), rng.uniform(1, longest)])
+        lasts = rng.choice([rng.uniform(0.1, 2), rng.uniform(longest / 2, longest)])
         steps.append(Step(time, what, rng.randrange(HOSTS), lasts, rng.randrange(2**30)))
     time = 0.0
     while (time := time + rng.expovariate(1 / _VERBS_EVERY)) < seconds:
