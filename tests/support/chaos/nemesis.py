@@ -33,6 +33,9 @@ Course = Generator[float]
 _OFTEN = 0.05
 """Seconds between two looks at something that is awaited."""
 
+_MOST_PATIENCE = 5.0
+"""Seconds for which a fault waits for a process that it can hit, such as a busy worker."""
+
 _LONGEST_FREEZE = 1.2
 """Seconds. While a whole host stands still, the kernel may kill a worker when its lease ends soon,
 and nobody can kill what its tasks have started before the lease ends, some two seconds later."""
@@ -73,15 +76,15 @@ class Host:
         self.is_down = False
 
     def processes(self, kind: str) -> list[int]:
-        """The living processes of a kind; those that run tasks, if there are any."""
+        """The living processes of a kind; of workers and tasks, those that are busy."""
         workers = self.master.workers()
         if kind == "master":
             return [] if self.master.status is not None else [self.master.pid]
         if kind == "worker":
-            return [pid for pid in workers if any(map(_runs_a_task, runners(pid)))] or workers
+            return [pid for pid in workers if any(map(_runs_a_task, runners(pid)))]
         if kind == "task":
             found = [pid for worker in workers for pid in runners(worker)]
-            return [pid for pid in found if _runs_a_task(pid)] or found
+            return [pid for pid in found if _runs_a_task(pid)]
         found = [pid for worker in workers for pid in children(worker)]
         return [pid for pid in found if title(pid) == f"psched {kind}"]
 
@@ -217,9 +220,11 @@ class Nemesis:
 
     def _hit_process(self, host: Host, step: Step) -> Course:
         how, _, kind = step.what.split(" ", 2)
-        found = host.processes(kind)
-        if not found:
-            return
+        since = now()
+        while not (found := host.processes(kind)):
+            if now() > since + _MOST_PATIENCE:
+                return
+            yield _OFTEN
         pid = found[step.number % len(found)]
         below = descendants(pid)
         self._journal.note(f"{host.name}: {how} {pid}, {title(pid)}")

@@ -105,7 +105,7 @@ class People:
             "requeue": lambda: schedules.requeue(key),
             "stop": lambda: schedules.stop(key),
             "delete": lambda: schedules.delete(pushed),
-            "pause_type": lambda: schedules.pause_type(type_, now_() + 1 + seconds),
+            "pause_type": lambda: schedules.pause_type(type_, now_() + 1 + seconds // 2),
             "resume_type": lambda: schedules.resume_type(type_, backfill=number % 2 == 0),
         }
         try:

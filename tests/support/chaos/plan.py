@@ -28,7 +28,7 @@ ON_SQLITE = ("lock the store",)
 VERBS = (
     *("push", "push", "push", "push", "add", "edit", "pause", "resume", "resume", "skip"),
     *("trigger", "backfill", "cancel", "requeue", "requeue", "requeue", "stop", "delete"),
-    *("pause_type", "resume_type", "resume_type"),
+    *("pause_type", "resume_type"),
 )
 """What people do. What undoes something is done more often, so that schedules go on running."""
 

@@ -55,7 +55,7 @@ class Chaotic(Recorder):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         elif way.startswith("starts"):
             self.start_process(way.rpartition(" ")[2])
-        if data.get("overruns") and rng.random() < 0.4:
+        if data.get("overruns") and rng.random() < 0.5:
             seconds = float("inf")
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
