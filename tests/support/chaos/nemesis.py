@@ -274,7 +274,8 @@ class Nemesis:
 
 
 def _runs_a_task(runner: int) -> bool:
-    return "idle" not in title(runner)
+    # It has the title of its fork server until it has begun.
+    return title(runner).startswith("psched runner: ") and "idle" not in title(runner)
 
 
 def _until(condition: Callable[[], bool]) -> Course:
