@@ -8,7 +8,7 @@ import abc
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from math import floor, inf
+from math import ceil, floor, inf
 
 from typing_extensions import override
 
@@ -264,12 +264,14 @@ class PlainStore(Store, abc.ABC):
             for row in [*found.values()]:
                 dead = row.owner is not None and row.owner.startswith(f"{nonce}.")
                 if dead and now < _time(row) <= now + alive_time + 1:
-                    wait = floor(wait_after_death(row.attempt, retry_wait)) + (row.attempt > 1)
+                    wait = ceil(wait_after_death(row.attempt, retry_wait))
                     found[row.key] = replace(
                         row,
                         owner=None,
                         claimed_at=None,
-                        next_run_time=now + wait,
+                        settled_by=str(row.token),
+                        # One second is added, because ``now`` is rounded down.
+                        next_run_time=now + wait + 1 if wait else now,
                         # A lease that was no attempt changes nothing else, see `claim_keys`. The
                         # reason of a paused row contains the end of its pause.
                         reason=row.reason

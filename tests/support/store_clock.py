@@ -1,13 +1,16 @@
 """A real database whose clock a test sets."""
 
 import contextlib
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace as changed
 from math import floor
 
 import pytest
 from sqlalchemy.engine import make_url
 
+from psched.stores.redis import scripts
+from psched.stores.redis.store import RedisStore
 from psched.stores.sql import connector
 from psched.stores.sql.dialects import dialect_of
 from support.clients import engine_of
@@ -60,3 +63,33 @@ def store_clock(url, *, start, **changes) -> Iterator[StoreClock]:
         patch.setattr(connector, "dialect_of", lambda _url: dialect)
         with contextlib.closing(StoreClock(url, start)) as clock:
             yield clock
+
+
+@contextlib.contextmanager
+def redis_clock(server, number) -> Iterator[Callable[[float], None]]:
+    """Within this context, new stores in Redis read a clock that the yielded function sets.
+
+    The ids of entries in streams contain the time of this clock, too.
+
+    Args:
+        server: the server.
+        number: the number of the database, which contains the clock.
+    """
+    now = 0.0
+
+    def set_to(seconds):
+        nonlocal now
+        now = seconds
+        values = "seconds", floor(now), "micro", floor(now % 1 * 1e6)
+        server.query("HSET", "store_clock", *values, db=number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, script in vars(scripts).items():
+            if isinstance(script, scripts.Script):
+                text = script.text.replace(
+                    "redis.call('TIME')", "redis.call('HMGET', 'store_clock', 'seconds', 'micro')"
+                ).replace("'*', 'key'", "integer(now_ms)..'-*', 'key'")
+                digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+                patch.setattr(scripts, name, scripts.Script(text, digest))
+        patch.setattr(RedisStore, "now", lambda _store: now)
+        yield set_to

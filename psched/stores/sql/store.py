@@ -366,13 +366,13 @@ class SqlStore(AlertStore[Statements]):
         self, nonce: str, dead: Sequence[Row], ends: Sequence[Settlement]
     ) -> Sequence[Settlement]:
         """Add to the settlements of a dead worker's leases the records of its lost attempts."""
-        worker, now = self._worker(nonce), floor(self.now())
+        worker, ended = self._worker(nonce), floor(self.now() * 1000)
         records = [
             lost_record(
                 row,
                 attempt=row.attempt,
                 claimed_at=row.claimed_at,
-                ended=now * 1000,
+                ended=ended,
                 reason=WORKER_DIED,
                 worker=worker,
             )

@@ -1,0 +1,229 @@
+"""Any sequence of what people and programs do with schedules, while their tasks run in process.
+
+After each step, the run history keeps psched's promises. Hypothesis draws the steps from
+``PSCHED_FUZZ_SEED``; if a sequence fails, it prints the shortest one that it finds.
+"""
+
+from collections import defaultdict
+from datetime import timedelta
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from psched.base.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    PschedError,
+)
+from psched.client.verifier import Verifier
+from psched.core.model import ENDED, PAUSED
+from psched.core.operations.extra_runs import schedule_of
+from psched.testing import Schedules
+from support.fuzzing import FACTOR, SEED
+
+EXAMPLES, STEPS = 40, 25
+"""How many sequences are drawn, and how many steps each has."""
+
+DOCUMENTED = AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
+"""The errors that the verbs of a schedule raise while the store is available."""
+
+KEYS = ("k", "l", "m")
+TYPES = ("t", "u")
+MINUTE = 60
+
+keys, types = st.sampled_from(KEYS), st.sampled_from(TYPES)
+triggers = st.sampled_from(
+    [
+        {"cron": "* * * * *"},
+        {"cron": "*/5 * * * *", "delay": 90},
+        {"every": "2m"},
+        {"every": "10m", "jitter": 30},
+        {"at": 1_893_456_420},
+    ]
+)
+settings = st.fixed_dictionaries(
+    {},
+    optional={
+        "catchup": st.sampled_from(["all", "latest", "skip"]),
+        "max_attempts": st.integers(1, 3),
+        "retry_wait": st.sampled_from([30, 300]),
+        "retention_time": st.sampled_from([0, 600]),
+        "pause_after_failures": st.integers(1, 2),
+    },
+)
+# Seconds from now.
+moments = st.sampled_from([-3600, -300, -1, 0, 1, 90, 600])
+untils = st.none() | st.sampled_from([1, 90, 600])
+
+
+class Verbs(RuleBasedStateMachine):
+    """The schedules of one store. Its tasks succeed or fail as they are told."""
+
+    def __init__(self):
+        super().__init__()
+        self.outcomes = []
+        self.schedules = Schedules(dict.fromkeys(TYPES, self.handle), retry_wait=MINUTE)
+        self.cancelled = set()
+        self.started = defaultdict(list)
+        self.start = self.schedules.now()
+
+    def teardown(self):
+        self.schedules.close()
+
+    @property
+    def now(self):
+        return int(self.schedules.now())
+
+    def handle(self, task):
+        row = self.schedules.read(task.key).row
+        assert task.scheduled_time + row.delay <= self.now or row.next_time != task.scheduled_time
+        assert row.status not in ENDED | {PAUSED}
+        paused = {rule.type for rule in self.schedules.pauses()}
+        assert paused.isdisjoint({task.type, None})
+        if self.outcomes and self.outcomes.pop():
+            raise ValueError("failed")
+
+    def verb(self, name, *args, **kwargs):
+        """Call a method; what it returns, or the error if it refuses."""
+        try:
+            return getattr(self.schedules, name)(*args, **kwargs)
+        except DOCUMENTED as error:
+            assert str(error)
+            return error
+
+    # --- adding and changing -------------------------------------------------------------
+
+    @initialize(trigger=triggers)
+    def begin(self, trigger):
+        self.schedules.add("k", "t", **trigger)
+
+    @rule(key=keys, type_=types, trigger=triggers, more=settings)
+    def add(self, key, type_, trigger, more):
+        self.verb("add", key, type_, **trigger, **more)
+
+    @rule(key=keys, type_=types, at=moments, more=settings)
+    def push(self, key, type_, at, more):
+        more.pop("catchup", None)
+        more.pop("pause_after_failures", None)
+        self.verb("push", key, type_, run_at=self.now + at, **more)
+
+    @rule(key=keys, changes=st.one_of(triggers, settings, st.builds(dict, type=types)),
+          method=st.sampled_from(["modify", "edit"]))  # fmt: skip
+    def change(self, key, changes, method):
+        self.verb(method, key, **changes)
+
+    @rule(key=keys, at=moments)
+    def move(self, key, at):
+        self.verb("modify", key, next_time=self.now + at)
+
+    # --- pausing -------------------------------------------------------------------------
+
+    @rule(key=keys, until=untils)
+    def pause(self, key, until):
+        self.verb("pause", key, until and self.now + until)
+
+    @rule(key=keys, backfill=st.booleans())
+    def resume(self, key, backfill):
+        self.verb("resume", key, backfill=backfill)
+
+    @rule(type_=types, until=untils)
+    def pause_type(self, type_, until):
+        self.verb("pause_type", type_, until and self.now + until)
+
+    @rule(type_=types, backfill=st.booleans())
+    def resume_type(self, type_, backfill):
+        self.verb("resume_type", type_, backfill=backfill)
+
+    # --- single runs ---------------------------------------------------------------------
+
+    @rule(key=keys, number=st.integers(1, 3))
+    def skip(self, key, number):
+        self.verb("skip", key, number)
+
+    @rule(key=keys, overlap=st.sampled_from(["queue", "allow", "skip"]), at=st.none() | moments)
+    def trigger(self, key, overlap, at):
+        at = at and self.now + at
+        self.verb("trigger", key, overlap=overlap, run_at=at)
+
+    @rule(key=keys, ago=st.sampled_from([300, 3600]), again=st.booleans(),
+          rate=st.sampled_from([None, "10/m"]))  # fmt: skip
+    def backfill(self, key, ago, again, rate):
+        self.verb("backfill", key, self.now - ago, self.now, again=again, rate=rate)
+
+    # --- ending --------------------------------------------------------------------------
+
+    @rule(key=keys, name=st.sampled_from(["cancel", "stop", "force_finish", "delete", "requeue"]))
+    def end(self, key, name):
+        self.verb(name, key)
+
+    @rule(key=keys, at=moments)
+    def requeue(self, key, at):
+        self.verb("requeue", key, self.now + at)
+
+    # --- running -------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1, 30, 61, 300, 900]))
+    def wait(self, seconds):
+        self.schedules.clock.advance(seconds)
+
+    @rule(seconds=st.sampled_from([0, 60, 240]), fails=st.lists(st.booleans(), max_size=4))
+    def run(self, seconds, fails):
+        self.outcomes = fails
+        before = self.now
+        self.schedules.run_due(timedelta(seconds=seconds), catch_exceptions=True)
+        assert self.now == before + seconds
+
+    @rule(key=keys)
+    def run_what_is_next(self, key):
+        """What a preview says runs next."""
+        try:
+            upcoming = self.schedules.next(key, 1)
+            row = self.schedules.read(key).row
+        except NotFoundError:
+            return
+        if not upcoming or row.next_run_time is None:
+            return
+        self.outcomes = []
+        end = max(row.next_run_time, self.now)
+        runs = self.schedules.run_due(end, catch_exceptions=True)
+        ran = [run.task.scheduled_time for run in runs if run.task.key == key]
+        if not {rule.type for rule in self.schedules.pauses()} & {row.type}:
+            assert ran[:1] == [upcoming[0].time]
+
+    # --- after each step -----------------------------------------------------------------
+
+    @invariant()
+    def the_history_keeps_the_promises(self):
+        store, settings = self.schedules._store, self.schedules._all_settings
+        found = Verifier(store, settings).verify(self.now - self.start + 7200)
+        assert not found.violations
+
+    @invariant()
+    def why_is_answered_for_each_key(self):
+        for metadata in self.schedules.list():
+            answer = self.schedules.why(metadata.key)
+            assert answer.sentence.endswith(".")
+            times = {self.now, metadata.row.next_time}
+            for time in times - {None}:
+                assert self.schedules.why(metadata.key, time).sentence.endswith(".")
+            assert len(self.schedules.next(metadata.key, 2)) <= 2 or schedule_of(metadata.key)
+
+
+def test_any_sequence_keeps_the_promises():
+    how = hypothesis.settings(
+        derandomize=False,
+        database=None,
+        max_examples=EXAMPLES * FACTOR,
+        stateful_step_count=STEPS,
+        report_multiple_bugs=False,
+    )
+    run_state_machine_as_test(hypothesis.seed(SEED)(Verbs), settings=how)
