@@ -179,7 +179,13 @@ def make_lease_loop(
         rng=rng,
     )
     unknown = UnknownClaims(
-        store, gateway, settings.driver_timeout, clock=clock, tasks=tasks, unstarted=unstarted
+        store,
+        gateway,
+        settings.driver_timeout,
+        clock=clock,
+        tasks=tasks,
+        unstarted=unstarted,
+        store_clock=recorder.clock,
     )
     claimer = Claimer(
         store,

@@ -62,7 +62,7 @@ from support.tables import fill_sqlite
 # must not show in whole milliseconds.
 START = 1_800_000_000.0004
 
-EXAMPLES, STEPS = 80, 40
+EXAMPLES, STEPS = 30, 40
 """How many sequences are drawn, and how many steps each has."""
 
 EXTRA_RUN = "a!0123456789abcdef"

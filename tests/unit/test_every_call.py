@@ -50,7 +50,6 @@ def numbers(store):
     """The requests of the short run while people do something."""
     golden = run(store)
     assert golden.violations == []
-    assert golden.faults == {}
     assert golden.runs > 10
     return range(1, golden.troubled + 1)
 
@@ -60,7 +59,7 @@ def broken(store, plans):
     found = []
     for plan in plans:
         result = run(store, plan)
-        assert result.faults != {}
+        assert {*plan.values()} & {*result.faults}
         if result.violations:
             found.append((plan, result.violations))
     return found

@@ -6,7 +6,14 @@ import pytest
 
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.history.verify.findings import Kind
-from psched.core.history.verify.witnesses import Fault, Seen, Witness, check_rows, check_witnesses
+from psched.core.history.verify.witnesses import (
+    PEOPLE,
+    Fault,
+    Seen,
+    Witness,
+    check_rows,
+    check_witnesses,
+)
 from psched.core.model import PAUSED, Row
 
 AT = 1_900_000_000
@@ -157,6 +164,10 @@ class TestPauses:
     def test_a_start_after_it_was_resumed(self):
         resume = changed(self.pause(), action="resume", time=(AT + 50) * 1000)
         assert kinds(witness(started=AT + 100.0), audits=[self.pause(), resume]) == []
+
+    def test_the_record_of_a_later_change_may_be_lost(self):
+        lost = fault(AT + 50, host=PEOPLE)
+        assert kinds(witness(started=AT + 100.0), audits=[self.pause()], faults=[lost]) == []
 
     def test_a_start_of_what_was_skipped(self):
         skip = RunRecord(

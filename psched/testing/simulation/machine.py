@@ -257,7 +257,8 @@ class Machine:
             processors=settings.processors,
             spawner=spawner,
             clock=self.master.clock,
-            draw_nonce=lambda: f"{self.host.name}-{next(self._nonces)}",
+            # Each is the beginning of the next one: only the dot after it tells its owners apart.
+            draw_nonce=lambda: f"{self.host.name}-{'1' * next(self._nonces)}",
             work=self._begin,
             clean_up=self._begin,
             start_timeout=settings.child_heartbeat_limit,
@@ -334,7 +335,9 @@ class Machine:
             self.inbox.send(number)
 
     def suffer(self, step: Step) -> None:
-        """Have a fault happen to this host."""
+        """Have a fault happen to this host, unless it is suspended."""
+        if self._stopped:
+            return
         number, seconds = step.number, step.seconds
         workers = [worker.process for worker in self.workers]
         masters = [self.master] if self.master is not None else []

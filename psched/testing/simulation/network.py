@@ -29,6 +29,7 @@ WRITES = frozenset(
 )
 """The methods of a store that change something."""
 
+_CLAIMS = frozenset({"claim", "claim_keys"})
 
 _SLOW = 0.01
 """How many of the ways take up to a second."""
@@ -64,6 +65,7 @@ class Network:
         calls: how many requests were sent.
         cut: the hosts that do not reach the store, each with the number of reasons; "" means all.
         bad: how probable a random fault of a request is.
+        loses_claims: whether no claim is answered.
         observe: called with each request that changes something, just before and after it is
             applied; see `psched.testing.simulation.observer.Observer`.
         happened: each fault of a request: its time, the host and the fault.
@@ -77,6 +79,7 @@ class Network:
     calls: int = 0
     cut: dict[str, int] = field(default_factory=dict)
     bad: float = 0.0
+    loses_claims: bool = False
     observe: Callable[[Process, str, tuple[Any, ...], Callable[[], Any]], Any] | None = None
     happened: list[tuple[float, str, CallFault]] = field(default_factory=list)
 
@@ -90,12 +93,14 @@ class Network:
 
         self.world.after(seconds, restore)
 
-    def fault_of(self, process: Process) -> CallFault | None:
+    def fault_of(self, process: Process, name: str) -> CallFault | None:
         """Count a request, and say what goes wrong with it; None if nothing does."""
         self.calls += 1
         fault = self.planned.get(self.calls)
         if self.cut.get("") or self.cut.get(process.host.name):
             fault = CallFault.NOT_SENT
+        elif self.loses_claims and name in _CLAIMS:
+            fault = self.rng.choice([CallFault.UNANSWERED, CallFault.APPLIED_LATE])
         elif fault is None and self.bad and self.rng.random() < self.bad:
             fault = self.rng.choice([*CallFault])
         if fault is not None:
@@ -118,7 +123,7 @@ class Network:
             arguments: its arguments.
             call: calls it.
         """
-        fault = self.fault_of(process)
+        fault = self.fault_of(process, name)
         process.pause(self.latency())
         if fault is CallFault.NOT_SENT:
             process.pause(self.rng.choice([0.0, self.timeout]))
@@ -138,7 +143,10 @@ class Network:
         if fault is CallFault.FROZEN:
             process.freeze()
             self.world.after(self.freeze, process.thaw)
-        process.pause(self.timeout * 0.95 if fault is CallFault.LATE_ANSWER else self.latency())
+        # An answer in pieces can take two timeouts. Requests for rows do not, because the times of
+        # records are as wrong as these are slow.
+        late = self.timeout * (1.95 if name == "extend" else 0.95)
+        process.pause(late if fault is CallFault.LATE_ANSWER else self.latency())
         if fault is CallFault.UNANSWERED or self.cut.get(process.host.name):
             raise self._unknown(name, arguments)
         return answer
@@ -151,7 +159,7 @@ class Network:
         return call()
 
     def _unknown(self, name: str, arguments: tuple[Any, ...]) -> Exception:
-        if name in {"claim", "claim_keys"}:
+        if name in _CLAIMS:
             return ClaimUnknownError(arguments[0], ())
         kind = UnknownOutcomeError if name in WRITES else StoreUnavailableError
         return kind("the store did not answer")

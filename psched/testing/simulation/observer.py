@@ -13,6 +13,8 @@ from psched.testing.simulation.world import Process
 _ENDS_LEASES = frozenset({"settle", "extend", "update_data"})
 """The requests of the holder of a lease."""
 
+_GRANTS = frozenset({"claim", "claim_keys", "extend"})
+
 
 class Observer:
     """Compares the rows before and after each request.
@@ -21,6 +23,7 @@ class Observer:
         store: the store.
         rows: reads its rows, by key.
         witnesses: what was seen of the tasks so far.
+        alive_time: the length of a lease in seconds, unless its row has its own.
 
     Attributes:
         violations: what must never be, and was.
@@ -33,6 +36,7 @@ class Observer:
         store: Any,  # noqa: ANN401  # a store that pauses types
         rows: Callable[[], Mapping[str, Row]],
         witnesses: Mapping[tuple[str, str], Witness],
+        alive_time: int,
     ) -> None:
         self.violations: list[Violation] = []
         self.changes = 0
@@ -40,6 +44,7 @@ class Observer:
         self._store = store
         self._rows = rows
         self._witnesses = witnesses
+        self._alive_time = alive_time
         self._known: Mapping[str, Row] | None = None
 
     def forget(self) -> None:
@@ -50,7 +55,6 @@ class Observer:
         self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
     ) -> Any:  # noqa: ANN401  # what the store returns
         """Have a request applied, and check what it has changed."""
-        del process
         before = self._rows() if self._known is None else self._known
         now = self._store.now()
         self.highest = max(self.highest, now)
@@ -61,6 +65,8 @@ class Observer:
             if was is not is_ and was != is_:
                 self.changes += 1
                 self._check(name, arguments, was, is_, floor(now))
+                if name == "extend" and is_ is not None and (alive := self._alive(is_)) is not None:
+                    alive.lease_end = (is_.next_run_time or 0) + process.host.world.now - now
         return answer
 
     def _check(
@@ -70,6 +76,9 @@ class Observer:
             self._found(Kind.FENCE, was, f"{name} lowers the fence to {is_.fence}")
         if was is None:
             return
+        length = was.alive_time or self._alive_time
+        if name in _GRANTS and is_ is not None and (is_.next_run_time or 0) <= now + length:
+            self._found(Kind.OVERLAP, was, f"{name} grants a lease that is too short")
         if name in {"claim", "claim_keys"} and is_ is not None:
             self._check_claim(name, was, is_, now)
         elif name in _ENDS_LEASES:

@@ -58,7 +58,7 @@ def carry_out(schedules: ScheduleCollection, step: Step, pace: int) -> None:
     trigger = _trigger(step.number, pace)
     now = schedules.now
     changes: dict[str, Callable[[], object]] = {
-        "add": lambda: schedules.add(f"a{step.number}", type_, **trigger),
+        "add": lambda: schedules.add(f"a{step.place % 3}", type_, **trigger),
         "push": lambda: schedules.push(f"p{step.number}", type_, delay=step.seconds),
         "pause": lambda: schedules.pause(key, int(now() + 200) if step.number % 2 else None),
         "resume": lambda: schedules.resume(key, backfill=step.number % 3 == 0),
@@ -72,7 +72,7 @@ def carry_out(schedules: ScheduleCollection, step: Step, pace: int) -> None:
         "cancel": lambda: schedules.cancel(key),
         "requeue": lambda: schedules.requeue(key),
         "stop": lambda: schedules.stop(key),
-        "delete": lambda: schedules.delete(f"p{step.number}"),
+        "delete": lambda: schedules.delete(f"a{step.place % 3}"),
         "force_finish": lambda: schedules.force_finish(key),
     }
     try:

@@ -95,7 +95,7 @@ def draw(
         seconds: for how long something is done.
         hosts: the number of hosts.
         schedules: the number of schedules.
-        every: the mean time between two faults, and between two changes.
+        every: the mean time between two faults; people change something three times as often.
         mix: the kinds of faults.
     """
     steps = []
@@ -106,7 +106,7 @@ def draw(
         length = rng.choice([rng.uniform(0.1, 3), rng.uniform(1, 30), rng.uniform(20, 90)])
         steps.append(Step(time, what, rng.randrange(hosts), length, rng.randrange(2**30)))
     time = 5.0
-    while (time := time + rng.expovariate(1 / every)) < seconds:
+    while (time := time + rng.expovariate(3 / every)) < seconds:
         change, place = rng.choice(CHANGES), rng.randrange(schedules)
         steps.append(Step(time, change, place, rng.uniform(0, 120), rng.randrange(2**30)))
     return sorted(steps, key=lambda step: step.at)

@@ -55,12 +55,13 @@ class SimulatedRunner(ManualRunner):
         seconds = rng.choice([rng.uniform(0.01, 1), rng.uniform(0.01, 20), rng.expovariate(0.04)])
         how = rng.choices(["done", "failed", "crashed", "released"], [85, 9, 3, 3])[0]
         self._pool.after(seconds, lambda: self._leave(witness, how))
-        if rng.random() < 0.1:  # noqa: PLR2004
+        if rng.random() < 0.3:  # noqa: PLR2004
             self._pool.after(seconds / 2, lambda: self._extend(witness))
 
     def _extend(self, witness: Witness) -> None:
         if self._witness is witness and not self._dies and self._then is None:
-            self._ask(lambda: None, extend=True)
+            requests = {"extend": True}, {"update_data": True, "data": b"{}"}
+            self._ask(lambda: None, **self._pool.rng.choice(requests))
 
     def _ask(self, then: Callable[[], None], **question: Any) -> None:  # noqa: ANN401  # a message
         """Send the worker a request; the task waits for the answer."""

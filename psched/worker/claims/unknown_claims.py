@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 
 from psched.base.clock import Clock
+from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.worker.store_gateway import StoreGateway
@@ -57,6 +58,8 @@ class UnknownClaims:
         clock: measures when to ask.
         tasks: knows leases of which the worker knows already.
         unstarted: knows the others; gets the schedules that are to be given back.
+        store_clock: is read before the rows of a claim are returned, because that claim, which may
+            be the worker's first one, has not told the store's time.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class UnknownClaims:
         clock: Clock,
         tasks: TaskTable,
         unstarted: UnstartedLeases,
+        store_clock: StoreClock,
     ) -> None:
         self._store = store
         self._gateway = gateway
@@ -75,6 +79,7 @@ class UnknownClaims:
         self._clock = clock
         self._tasks = tasks
         self._unstarted = unstarted
+        self._store_clock = store_clock
         self._claims: list[_UnknownClaim] = []
 
     def __bool__(self) -> bool:
@@ -121,7 +126,7 @@ class UnknownClaims:
             # The rows contain the end of their leases. It is not known when they fell due.
             rows = [changed(row, next_run_time=None) for row in rows if not self._knows(row)]
             ask = rows and not claim.schedules
-            now = self._gateway.request(self._store.now) if ask else None
+            now = self._gateway.request(self._read_clock) if ask else None
             claim.next = min(mono + _PAUSE, claim.until)
             if mono >= claim.until:
                 self._claims.remove(claim)
@@ -130,6 +135,13 @@ class UnknownClaims:
                 continue
             for row in rows:
                 self._unstarted.give_back(row)
+
+    def _read_clock(self) -> float:
+        """Ask for the time of the store's clock."""
+        sent = self._clock.boottime()
+        now = self._store.now()
+        self._store_clock.read(now, sent, self._clock.boottime())
+        return now
 
     def _knows(self, row: Row) -> bool:
         """Whether this worker knows already that it holds the lease of a row."""

@@ -29,7 +29,8 @@ class Kind(StrEnum):
     EARLY = "early"
     """A run has started before it was due."""
     PAUSED = "paused"
-    """A run has started while its schedule was paused, or after its occurrence was skipped."""
+    """A run has started while its schedule was paused, or after its occurrence was skipped; or it
+    was skipped before it was due."""
     STALE = "stale"
     """Somebody whose lease was over has changed the row."""
     UNSEEN = "unseen"

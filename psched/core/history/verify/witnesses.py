@@ -12,12 +12,22 @@ from operator import attrgetter
 
 from psched.core.catchup import iso
 from psched.core.history.changes import values
-from psched.core.history.records import SKIPPED, AuditRecord, Outcome, RunRecord
+from psched.core.history.records import (
+    FOREVER,
+    SKIPPED,
+    AuditRecord,
+    Fate,
+    Outcome,
+    RunRecord,
+)
 from psched.core.history.verify.findings import Kind, Violation
 from psched.core.history.verify.lease_checks import begins_series, overlapping
 from psched.core.model import SET_ASIDE, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.pausing import read_reason
+
+PEOPLE = "people"
+"""The host of a fault that has hit a change by a person."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +45,7 @@ class Witness:
         store_time: the latest time that the store's clock had shown until then, in Unix seconds.
         ended: when its last process had ended, in Unix seconds; None while one lives.
         completed: whether it has done all its work.
+        lease_end: when its lease ends unless it is extended, in Unix seconds; None if not known.
     """
 
     key: str
@@ -47,6 +58,7 @@ class Witness:
     store_time: float
     ended: float | None = None
     completed: bool = False
+    lease_end: float | None = None
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} on {self.host} ({self.owner}#{self.fence})"
@@ -151,6 +163,10 @@ def check_witnesses(seen: Seen) -> Iterator[Violation]:
     for witness in seen.witnesses:
         if witness.store_time < witness.scheduled_time - seen.tolerance:
             yield _violation(Kind.EARLY, witness, f"began {_before_due(witness)} s early")
+        over, ended = witness.lease_end, witness.ended or seen.now
+        is_late = over is not None and ended > over + seen.tolerance
+        if is_late and not seen.explain(witness.started, ended, breaks=True):
+            yield _violation(Kind.OVERLAP, witness, "went on when its lease was over")
     yield from _against_records(seen)
     yield from _against_pauses(seen)
     yield from _after_the_stop(seen)
@@ -250,15 +266,20 @@ def _against_records(seen: Seen) -> Iterator[Violation]:
                 lease=record.lease,
             )
     for identity, witness in of.items():
-        if identity not in recorded and witness.completed:
+        if identity not in recorded:
             until = seen.now if witness.ended is None else witness.ended + seen.lease
             if not seen.explain(witness.started, until, witness.host):
-                yield _violation(Kind.UNSEEN, witness, "has finished, and left no record")
+                yield _violation(Kind.UNSEEN, witness, "has ended, and left no record")
 
 
 def _against_pauses(seen: Seen) -> Iterator[Violation]:
     """Check that nothing began while it was paused, or after it was skipped."""
     skipped = [each for each in seen.records if each.fate in SKIPPED]
+    for record in skipped:
+        is_early = record.ended / 1000 + 1 < record.last < FOREVER
+        if is_early and record.fate != Fate.SKIPPED:
+            text = f"was {record.fate} before it was due"
+            yield Violation(kind=Kind.PAUSED, key=record.key, instant=record.last, text=text)
     for witness in seen.witnesses:
         for record in skipped:
             if (
@@ -278,7 +299,11 @@ def _against_pauses(seen: Seen) -> Iterator[Violation]:
         since, reason = (before[-1].time or 0) / 1000, values(before[-1].after).get("reason")
         until = read_reason(reason).until if isinstance(reason, str) else None
         over = until is not None and until <= witness.store_time
-        excused = seen.explain(since, witness.started, breaks=True)
+        excused = seen.explain(since, witness.started, breaks=True) or any(
+            # The record of a later change may be lost.
+            fault.host == PEOPLE and fault.touches(since, witness.started, PEOPLE)
+            for fault in seen.faults
+        )
         if witness.started > since + seen.lease and not over and not excused:
             yield _violation(Kind.PAUSED, witness, f"began while paused since {iso(int(since))}")
 

@@ -1,0 +1,221 @@
+"""Mutants: copies of psched with one fault each, which a simulation or a test has to notice.
+
+``tests/mutants/mutants.txt`` lists them, one on each line, and describes their fields.
+``bin/mutants`` runs them.
+"""
+
+import os
+import re
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from support.session_folders import storage
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = ROOT / "tests/mutants/mutants.txt"
+
+BUDGET = 120
+"""The most seconds of CPU time for one killer, unless the list says otherwise."""
+
+_SLOWNESS = 20
+"""How many seconds a killer may take for each second of its budget, before it counts as hung."""
+
+SURVIVED = "SURVIVED"
+
+_LAUNCH = """
+import importlib.util, runpy, sys
+package, sys.argv = sys.argv[1], sys.argv[2:]
+found = importlib.util.find_spec("psched").submodule_search_locations
+assert found == [package], found
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Runs a module, if psched is imported from the given folder. Its other modules then are, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault.
+
+    Attributes:
+        name: says what is broken.
+        file: the file, relative to ``psched``.
+        old: the text that is replaced; it occurs once in the file.
+        new: what replaces it.
+        killer: what has to fail: ``simulate``, ``simulate-sqlite`` or ``pytest``, and arguments.
+        budget: the most seconds of CPU time.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    killer: str
+    budget: int = BUDGET
+
+    def problem(self) -> str | None:
+        """Why this is no mutant of psched as it is now; None if it is one."""
+        text = (ROOT / "psched" / self.file).read_text()
+        number = text.count(self.old)
+        if number != 1:
+            return f"its old text occurs {number} times in {self.file}"
+        try:
+            compile(text.replace(self.old, self.new), self.file, "exec")
+        except SyntaxError as error:
+            return str(error)
+        return "it changes nothing" if self.old == self.new else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What has become of a mutant, or of psched itself.
+
+    Attributes:
+        found: what the killer has found; None if it has passed.
+        cpu: how many seconds of CPU time it took.
+        failure: why nothing is known, such as an exceeded budget; None if something is.
+    """
+
+    found: str | None
+    cpu: float
+    failure: str | None = None
+
+
+def read() -> list[Mutant]:
+    """All mutants of the list."""
+    lines = (line for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+    return [_parse(line) for line in lines]
+
+
+def _parse(line: str) -> Mutant:
+    name, file, old, new, killer, *budget = (
+        field.strip().replace(r"\n", "\n") for field in line.split(" :: ")
+    )
+    return Mutant(name, file, old, new, killer, *map(int, budget))
+
+
+@contextmanager
+def mutated(mutant: Mutant | None) -> Iterator[Path]:
+    """A folder with a copy of psched, in which the mutant's text is replaced."""
+    with tempfile.TemporaryDirectory(prefix="psched-mutant-", dir=storage()) as folder:
+        copy = Path(folder, "psched")
+        shutil.copytree(ROOT / "psched", copy)
+        if mutant is not None:
+            file = copy / mutant.file
+            file.write_text(file.read_text().replace(mutant.old, mutant.new))
+            shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
+        yield Path(folder)
+
+
+def run(killer: str, budget: int = BUDGET, mutant: Mutant | None = None) -> Verdict:
+    """Run a killer on psched, or on a mutant of it."""
+    tool, *arguments = killer.split()
+    options = {
+        "simulate": ["psched.testing.simulation", "--no-shrink"],
+        "simulate-sqlite": ["psched.testing.simulation", "--no-shrink", "--store", "sqlite"],
+        "pytest": ["pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+    }[tool]
+    with mutated(mutant) as folder, tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            # -P: the current directory, which has psched itself, is not searched.
+            [sys.executable, "-P", "-c", _LAUNCH, folder / "psched", *options, *arguments],
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(folder),
+                "PYTHONHASHSEED": "0",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PSCHED_TEST_NO_SERVERS": "1",
+            },
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (budget, budget))
+        status, cpu = _wait(process, budget * _SLOWNESS)
+        output.seek(0)
+        printed = output.read()
+    if status not in {0, 1}:  # such as SIGXCPU, or a test that does not exist
+        return Verdict(None, cpu, f"exit status {status}: {printed[-500:]}")
+    return Verdict(_reason(printed, is_test=tool == "pytest") if status else None, cpu)
+
+
+def _wait(process: "subprocess.Popen[str]", seconds: float) -> tuple[int, float]:
+    """Wait for a process; return its exit status and the CPU time of it and its children."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        if not select.select([descriptor], [], [], seconds)[0]:
+            process.kill()
+        _, status, usage = os.wait4(process.pid, 0)
+    finally:
+        os.close(descriptor)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+def _reason(printed: str, *, is_test: bool) -> str:
+    """What a killer has found, in a few words."""
+    lines = printed.splitlines()
+    if is_test:
+        failed = [
+            line.split()[1] for line in lines if line.startswith(("FAILED tests", "ERROR tests"))
+        ]
+        return failed[0].rpartition("/")[2] if failed else lines[-1]
+    # A simulation prints "  overlap: s3: ..." for each violation.
+    kinds = {line.split(":")[0].strip() for line in lines if re.match(r"  \w+: ", line)}
+    return ", ".join(sorted(kinds)) or lines[-1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run mutants by name, or all of them; return the exit status."""
+    mutants = read()
+    if arguments == ["--list"]:
+        click.echo("\n".join(mutant.name for mutant in mutants))
+        return 0
+    chosen = [mutant for mutant in mutants if mutant.name in arguments or not arguments]
+    wrong = {*arguments} - {mutant.name for mutant in mutants}
+    problems = [f"{name}: no such mutant" for name in sorted(wrong)]
+    problems += [f"{each.name}: {problem}" for each in chosen if (problem := each.problem())]
+    if problems:
+        click.echo("\n".join(problems), err=True)
+        return 2
+    with ThreadPoolExecutor(2) as pool:
+        # Each killer has to pass on psched itself. Several mutants can have the same one.
+        budgets = {each.killer: each.budget for each in chosen}
+        passed = [*pool.map(_passes, budgets, budgets.values())]
+        if not all(passed):
+            return 2
+        rows = [*pool.map(_row, chosen)]
+    click.echo("\n".join(["", *sorted(rows)]))
+    survivors = sum(row.startswith(SURVIVED) for row in rows)
+    click.echo(f"\n{len(rows)} mutants, {survivors} survived")
+    return int(survivors > 0)
+
+
+def _passes(killer: str, budget: int) -> bool:
+    verdict = run(killer, budget)
+    wrong = verdict.found or verdict.failure
+    click.echo(f"{verdict.cpu:6.1f} s  {killer}: {wrong or 'passes without a mutant'}")
+    return wrong is None
+
+
+def _row(mutant: Mutant) -> str:
+    verdict = run(mutant.killer, mutant.budget, mutant)
+    fate = SURVIVED if verdict.found is None else "killed  "
+    by = verdict.found or verdict.failure or mutant.killer
+    row = f"{fate} {verdict.cpu:6.1f} s  {mutant.name}: {by}"
+    click.echo(row)
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
