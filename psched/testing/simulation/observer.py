@@ -14,6 +14,10 @@ _ENDS_LEASES = frozenset({"settle", "extend", "update_data"})
 """The requests of the holder of a lease."""
 
 _GRANTS = frozenset({"claim", "claim_keys", "extend"})
+"""The requests that write the end of a lease."""
+
+_PRECISION = 0.001
+"""By how many seconds the time that a store tells can differ from the one that it uses."""
 
 
 class Observer:
@@ -64,23 +68,27 @@ class Observer:
             was, is_ = before.get(key), after.get(key)
             if was is not is_ and was != is_:
                 self.changes += 1
-                self._check(name, arguments, was, is_, floor(now))
+                self._check(name, arguments, was, is_, now)
                 if name == "extend" and is_ is not None and (alive := self._alive(is_)) is not None:
                     alive.lease_end = (is_.next_run_time or 0) + process.host.world.now - now
         return answer
 
     def _check(
-        self, name: str, arguments: tuple[Any, ...], was: Row | None, is_: Row | None, now: int
+        self, name: str, arguments: tuple[Any, ...], was: Row | None, is_: Row | None, now: float
     ) -> None:
         if is_ is not None and was is not None and is_.fence < was.fence:
             self._found(Kind.FENCE, was, f"{name} lowers the fence to {is_.fence}")
         if was is None:
             return
         length = was.alive_time or self._alive_time
-        if name in _GRANTS and is_ is not None and (is_.next_run_time or 0) <= now + length:
+        if (
+            name in _GRANTS
+            and is_ is not None
+            and (is_.next_run_time or 0) <= floor(now - _PRECISION) + length
+        ):
             self._found(Kind.OVERLAP, was, f"{name} grants a lease that is too short")
         if name in {"claim", "claim_keys"} and is_ is not None:
-            self._check_claim(name, was, is_, now)
+            self._check_claim(name, was, is_, floor(now + _PRECISION))
         elif name in _ENDS_LEASES:
             self._check_holder(name, arguments, was)
         elif name == "recover" and (alive := self._alive(was)) is not None:

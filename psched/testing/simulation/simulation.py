@@ -30,14 +30,13 @@ from psched.core.history.verify.witnesses import (
     check_witnesses,
 )
 from psched.core.model import Row
-from psched.testing.manual_clock import ManualClock
 from psched.testing.memory_store import MemoryStore
 from psched.testing.simulation.machine import Machine
 from psched.testing.simulation.network import CallFault, Connection, Network
 from psched.testing.simulation.observer import Observer
 from psched.testing.simulation.people import SCHEDULES, add_all, carry_out
 from psched.testing.simulation.plan import ON_STORE, RARE, Step, What, draw
-from psched.testing.simulation.world import START, Host, Process, World
+from psched.testing.simulation.world import START, Host, HostClock, Process, World
 from psched.testing.virtual_schedules import VirtualStore
 
 _QUIET = 250.0
@@ -66,11 +65,16 @@ _SETTINGS = {
 }
 
 
-class _StoreTime(ManualClock):
-    """The clock of a store, which a simulation sets."""
+class _StoreClock(HostClock):
+    """The clock of a store, whose time of day a simulation sets.
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        super().__init__()
+    Args:
+        host: the machine of the store.
+        now: returns its time of day.
+    """
+
+    def __init__(self, host: Host, now: Callable[[], float]) -> None:
+        super().__init__(host, lambda _seconds: None)
         self._now = now
 
     @override
@@ -78,7 +82,7 @@ class _StoreTime(ManualClock):
         return self._now()
 
 
-MakeStore = Callable[[Callable[[], float], ExitStack], Callable[[], Any]]
+MakeStore = Callable[[HostClock, ExitStack], Callable[[], Any]]
 """Makes a store with a clock, and whatever is to be closed; returns what opens it for a process."""
 
 
@@ -175,7 +179,9 @@ class Simulation:
         self._open_store: Callable[[], Any] = lambda: in_memory
         if store != "memory":
             make = self._make_sqlite if isinstance(store, str) else store
-            self._open_store = make(self._store_now, self._closing)
+            self._open_store = make(
+                _StoreClock(Host(world, "store"), self._store_now), self._closing
+            )
             self.store = self._open_store()
             mix = [each for each in mix if each is not What.ROLL_BACK]
         alive_time = self.settings.alive_time
@@ -226,7 +232,7 @@ class Simulation:
     def _store_now(self) -> float:
         return self.world.now + self._offset
 
-    def _make_sqlite(self, now: Callable[[], float], closing: ExitStack) -> Callable[[], Any]:
+    def _make_sqlite(self, clock: HostClock, closing: ExitStack) -> Callable[[], Any]:
         """Make a database, and return what opens it."""
         memory = "/dev/shm"  # noqa: S108  # a private folder in it
         where = memory if os.access(memory, os.W_OK) else None
@@ -234,7 +240,7 @@ class Simulation:
         settings = from_mapping({**_SETTINGS, "url": f"sqlite:///{folder}/psched.db"})
 
         def open_store() -> VirtualStore:
-            made = VirtualStore(settings, _StoreTime(now), [])
+            made = VirtualStore(settings, clock, [])
             closing.callback(made.disconnect)
             return made
 
