@@ -44,18 +44,7 @@ def read_config(
     environment: str | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> Config:
-    """Read the settings.
-
-    Args:
-        given: the source of the settings, see `ConfigLike`.
-        environment: the section of the file to read; None means ``$PSCHED_ENV``, else
-            ``$RAILS_ENV``, else ``development``.
-        overrides: settings that replace those of the source, such as the options of a command
-            line; the value None resets a setting to its default.
-
-    Raises:
-        ConfigError: the settings cannot be used; the text names file, line, key and fix.
-    """
+    """Read the settings."""
     given = called(given)
     if isinstance(given, Config):
         settings = given
@@ -70,20 +59,7 @@ def read_config(
 def open_schedules(
     given: ConfigLike = None, *, environment: str | None = None, program: str | None = None
 ) -> ScheduleCollection:
-    """Open the collection of schedules in a store; the collection is a context manager.
-
-    Args:
-        given: settings, a mapping of some settings, or the path of a file; or a function that
-            returns one of these. None means the file that ``$PSCHED_CONFIG`` names, else
-            ``config/psched.yml``, ``config/perfectsched.yml`` or ``/etc/psched/psched.yml``. If
-            there is no such file, the store is an SQLite database in the user's state folder.
-        environment: the section of the file to read; None means ``$PSCHED_ENV``, else
-            ``$RAILS_ENV``, else ``development``.
-        program: the name of this program in the audit trail; None means the name of its script.
-
-    Raises:
-        ConfigError: the settings cannot be used.
-    """
+    """Open the collection of schedules in a store; the collection is a context manager."""
     settings = read_config(given, environment)
     return _open(settings, warns_without_type=not settings.names_handlers, program=program)
 
@@ -92,9 +68,6 @@ def open_in_worker(settings: Config) -> ScheduleCollection:
     """Open the collection for a task; it never warns that the settings name no handler.
 
     A worker can have handlers that the settings do not name: those of `psched.Worker.run`.
-
-    Raises:
-        ConfigError: the settings cannot be used.
     """
     return _open(settings, warns_without_type=False, program=WORKER)
 
@@ -120,12 +93,7 @@ def hint_of(settings: Config) -> Callable[[], object] | None:
 
 
 def make_store(settings: Config) -> Store:
-    """Create the store that the settings describe; the store is not connected yet.
-
-    Raises:
-        ConfigError: the store's url cannot be used.
-        StoreError: a store in memory cannot be created.
-    """
+    """Create the store that the settings describe; the store is not connected yet."""
     # The generator is created in the process that uses it, because two forked processes must not
     # get the same random jitter.
     make = partial(stores.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter

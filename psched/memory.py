@@ -45,12 +45,7 @@ class MemoryFolder:
 
     @property
     def url(self) -> str:
-        """The database's url. If this process uses no folder yet, one is created or found first.
-
-        Raises:
-            ConfigError: the folder cannot be created; or this process must use the folder of a
-                running master, and the number of running masters is not one.
-        """
+        """The database's url. If this process uses no folder yet, one is created or found first."""
         if self._folder is None:
             if self._uses_running_master:
                 self._folder = _folder_of_the_only_master()
@@ -64,17 +59,7 @@ class MemoryFolder:
         self._uses_running_master = True
 
     def join(self, owner: int, *, holds: bool = True) -> None:
-        """Use the owner's folder, and create it if it does not exist.
-
-        Args:
-            owner: the pid of this process or of its master.
-            holds: whether the folder stays while this process lives. A process that the kernel
-                kills with its master must not hold it: it may still be dying when the last worker
-                looks whether it can remove the folder, and then nobody would.
-
-        Raises:
-            ConfigError: the folder cannot be created.
-        """
+        """Use the owner's folder, and create it if it does not exist."""
         for folder in _all():
             _remove_if_abandoned(folder)
         folder = _folder_of(owner)
@@ -116,11 +101,7 @@ def remove(owner: int) -> None:
 
 
 def _open_lock(folder: Path) -> int:
-    """Open the file that processes lock while they use the folder.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Open the file that processes lock while they use the folder."""
     path = folder / "lock"
     try:
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)

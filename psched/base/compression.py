@@ -32,14 +32,7 @@ ColumnForm = Callable[[bytes], str | bytes]
 
 
 def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
-    """The value to store for a payload: compressed if the payload is large, else unchanged.
-
-    Args:
-        plain: the payload; if it is compressed already, it is returned unchanged.
-        above: a payload with more bytes than this is compressed if that makes it shorter. 0 means
-            that no payload is compressed.
-        form: converts compressed bytes to a value for the column.
-    """
+    """The value to store for a payload: compressed if the payload is large, else unchanged."""
     content = plain.encode() if isinstance(plain, str) else plain
     if not 0 < above < len(content) or content.startswith((_GZIP, _GZIP_IN_BASE64)):
         return plain
@@ -49,16 +42,7 @@ def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
 
 
 def decompress(stored: str | bytes, most: int = LARGEST) -> str | bytes:
-    """The decompressed payload; a payload that is not compressed is returned unchanged.
-
-    Args:
-        stored: the column's value, which any client may have written.
-        most: the largest decompressed size in bytes.
-
-    Raises:
-        TooLargeError: the decompressed payload would be larger than ``most``.
-        ValueError: the payload cannot be decompressed.
-    """
+    """The decompressed payload; a payload that is not compressed is returned unchanged."""
     content = _gzip_of(stored)
     if content is None:
         return stored
@@ -75,13 +59,7 @@ def decompress(stored: str | bytes, most: int = LARGEST) -> str | bytes:
 
 
 def beginning(stored: str | bytes, most: int) -> tuple[str | bytes, bool]:
-    """The beginning of a payload, decompressed if possible, and whether the payload is longer.
-
-    Args:
-        stored: the column's value, which any client may have written.
-        most: the largest length of the beginning: in bytes if the result is bytes, in characters if
-            it is text.
-    """
+    """The beginning of a payload, decompressed if possible, and whether the payload is longer."""
     plain, content = stored, _gzip_of(stored)
     if content is not None:
         with suppress(zlib.error):

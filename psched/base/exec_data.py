@@ -27,10 +27,6 @@ def check_declared_exec(data: Mapping[str, Any]) -> None:
 
     Unknown fields are refused, because most of them are misspelt. Fields that are meant for the
     program stand under ``data``.
-
-    Raises:
-        InvalidError: a field is unknown, missing or invalid; the error's text names the field and
-            the fix.
     """
     for name in data:
         if name not in _FIELDS:
@@ -47,9 +43,6 @@ def check_exec(data: Mapping[str, Any]) -> None:
     """Check the fields that the handler reads. Other fields are for the program.
 
     A field that is None counts as missing.
-
-    Raises:
-        InvalidError: a field is missing or invalid; the error's text names the field and the fix.
     """
     for name, check in _FIELDS.items():
         if data.get(name) is not None:

@@ -13,12 +13,6 @@ def refusal(path: Path, *, sticky: bool = False, owner: bool = True) -> str | No
     It says nothing against a file of somebody who has no account here, nor against a file system
     that is mounted read-only: both are usual in containers. The group is not considered, because a
     umask of 002 lets it write everything. What cannot be examined is not refused.
-
-    Args:
-        path: the file or folder; links are followed.
-        sticky: whether a folder is accepted in which everybody may create files, but nobody may
-            replace those of others (``/tmp``).
-        owner: False if its owner may be anybody.
     """
     try:
         found = path.stat()

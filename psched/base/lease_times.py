@@ -82,13 +82,7 @@ def slow_request(alive_time: float, driver_timeout: float) -> float:
 
 
 def sufficient_alive_time(answer: float, driver_timeout: float | None) -> int:
-    """The shortest lease in whole seconds that is not lost if each answer takes ``answer`` seconds.
-
-    Args:
-        answer: the time of an answer in seconds.
-        driver_timeout: the setting ``database_timeout`` in seconds. None means the default, which
-            depends on the lease.
-    """
+    """The shortest lease, in whole seconds, that lasts if each answer takes ``answer`` seconds."""
     for lease in itertools.count(SHORTEST_ALIVE_TIME):
         if _usable(lease, effective_driver_timeout(driver_timeout, lease)) >= 3 * answer:
             return lease
@@ -120,11 +114,6 @@ def lease_time(own: int | None, alive_time: int, shortest: int) -> int:
 
     The claim of every store must grant a lease of this length, whether it calls this function or
     repeats the formula, for example in SQL.
-
-    Args:
-        own: the row's own ``alive_time`` in seconds. None means that the setting applies.
-        alive_time: the setting in seconds.
-        shortest: the result of `shortest_alive_time`; a worker cannot guard a shorter lease.
     """
     return min(max(alive_time if own is None else own, shortest), LONGEST_ALIVE_TIME)
 

@@ -39,9 +39,6 @@ def load_object(name: str) -> Any:  # noqa: ANN401  # any object
     """Import the module in ``"module:name"``, and return the object ``name`` of the module.
 
     Both names can be dotted.
-
-    Raises:
-        LoadError: the module cannot be imported, or it does not define the name.
     """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
@@ -50,12 +47,7 @@ def load_object(name: str) -> Any:  # noqa: ANN401  # any object
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module by its name or by the path of its .py file.
-
-    Raises:
-        LoadError: there is no such module, its code raised an exception, or there is an
-            `objection`.
-    """
+    """Import a module by its name or by the path of its .py file."""
     if (known := sys.modules.get(name)) is not None and _accepted.get(name) is known:
         return known
     if not name.endswith(".py") and (reason := objection(name)):
@@ -79,9 +71,6 @@ def objection(name: str) -> str | None:
 
     A module of Python's own, such as ``calendar``, may be loaded long before ``load_path`` is set,
     and then Python looks for no other with this name. Or everybody may write the file.
-
-    Args:
-        name: the module's name; if it is dotted, its first part counts.
     """
     first = name.partition(".")[0]
     spec = PathFinder.find_spec(first)
@@ -99,9 +88,6 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
     """Find an object by ``"module:name"``, or by a bare name.
 
     A bare name is looked up in the modules in order. In both forms, the name can be dotted.
-
-    Raises:
-        LoadError: the object was not found.
     """
     if ":" in name:
         return load_object(name)
@@ -114,11 +100,7 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
 
 
 def extend_path(folders: Sequence[str]) -> None:
-    """Insert folders at the beginning of the module search path, in the given order.
-
-    Raises:
-        LoadError: another user may write one of them.
-    """
+    """Insert folders at the beginning of the module search path, in the given order."""
     for folder in reversed(folders):
         if folder not in sys.path:
             if (reason := refusal(Path(folder))) is not None:
@@ -130,10 +112,6 @@ def is_below(name: str, folders: Sequence[str]) -> bool:
     """Whether an import would load the module from one of these folders; nothing is imported.
 
     False if an import would load the module from elsewhere, as it does for built-in modules.
-
-    Args:
-        name: the module's name, which can be dotted.
-        folders: folders on the module search path (see `extend_path`).
     """
     try:
         files = _files_of(name, [*folders])
@@ -144,10 +122,6 @@ def is_below(name: str, folders: Sequence[str]) -> bool:
 
 def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
     """The files that an import of a module runs: those of its parent packages, then its own.
-
-    Args:
-        name: the module's name.
-        path: the folders to search for the first part of the name; None means ``sys.path``.
 
     Returns:
         One file for each part of the name; an entry is None if the part has no file. If the module

@@ -132,11 +132,7 @@ class Log(logging.Handler):
             self._copy(record, self.copies_to)
 
     def _write_to_reader(self, line: bytes) -> None:
-        """Write a line to a pipe, a socket or a terminal; leave it out if the reader stands still.
-
-        Raises:
-            OSError: nobody can read it any more.
-        """
+        """Write a line to a pipe, socket or terminal; leave it out if the reader stands still."""
         line = self._note_of_loss("its reader stands still") + line
         wait = 0.0 if self._reader_stands_still else _LONGEST_WAIT
         whole = _write_in_time(self._descriptor, line, wait, terminal=self.is_on_terminal)
@@ -144,11 +140,7 @@ class Log(logging.Handler):
         self._left_out = 0 if whole else self._left_out + 1
 
     def _write_to_file(self, line: bytes) -> None:
-        """Write a line to a file; leave it out if the file has no room for all of it.
-
-        Raises:
-            OSError: the file has no room for a part of it either.
-        """
+        """Write a line to a file; leave it out if the file has no room for all of it."""
         note = self._note_of_loss("they could not be written") if self._left_out else b""
         if note and self._is_torn:
             note = b"\n" + note
@@ -296,12 +288,6 @@ class Log(logging.Handler):
 
         If the path leads to a folder or a device, the log reports this and stays in the present
         file: a task may have put the folder or device there, and must not prevent a start.
-
-        Args:
-            path: the file, ``/dev/stdout`` or ``/dev/stderr``; None means standard error.
-
-        Raises:
-            OSError: the file cannot be opened.
         """
         name, fresh = _place(path)
         if (name, fresh) == (self._path, self._descriptor):
@@ -358,9 +344,6 @@ def _write_in_time(descriptor: int, text: bytes, wait: float, *, terminal: bool)
 
     Returns:
         Whether all was written. If a part was written, the rest is lost.
-
-    Raises:
-        OSError: nobody can read it any more.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU]) if terminal else None
     try:
@@ -381,9 +364,6 @@ def _write_at_once(descriptor: int, piece: bytes) -> int:
     """Write as much as is accepted at once; return how many bytes that is.
 
     The descriptor stays in blocking mode, because other processes that have it would see a change.
-
-    Raises:
-        OSError: nobody can read it any more.
     """
     try:
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -413,16 +393,7 @@ def _wait_for_room(descriptor: int, seconds: float) -> bool:
 
 
 def start(path: Path | None, level: str, process: str) -> Log:
-    """Send everything that this process logs to one file.
-
-    Args:
-        path: the file; None means standard error.
-        level: ``debug``, ``info``, ``warning`` or ``error``.
-        process: the name of this process on each line, in one or two words.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Send everything that this process logs to one file."""
     log = Log(path, process)
     root = logging.getLogger()
     for handler in [*root.handlers]:
@@ -467,10 +438,6 @@ def open_file(name: str) -> int:
 
     A FIFO, a socket, a symbolic link that does not belong to root, or an empty folder at the path
     is removed first, because a task may have put it there.
-
-    Raises:
-        NotRegularError: the path, or root's link at the path, leads to another kind of file.
-        OSError: the file cannot be opened.
     """
     flags, mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640
     try:

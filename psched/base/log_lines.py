@@ -42,13 +42,7 @@ def is_journal(descriptor: int) -> bool:
 
 
 def text_line(record: logging.LogRecord, process: str, subject: str) -> str:
-    """A message as text, with its traceback if there is one; it ends with a line feed.
-
-    Args:
-        record: the message.
-        process: the name of the process that logs it.
-        subject: the occurrence that the message is about; empty if there is none.
-    """
+    """A message as text, with its traceback if there is one; it ends with a line feed."""
     return f"{_time(record)} [{os.getpid()}] {_body(record, process, subject)}\n"
 
 
@@ -70,12 +64,6 @@ def json_line(
     The fields are ``time`` (ISO 8601, UTC), ``level``, ``pid``, ``process``, ``occurrence`` and its
     ``key`` (only if the message is about an occurrence), ``message``, and ``traceback`` (only if
     there is one).
-
-    Args:
-        record: the message.
-        process: the name of the process that logs it.
-        subject: the occurrence that the message is about; empty if there is none.
-        for_journal: whether the line begins with the message's priority.
     """
     fields: dict[str, object] = {
         "time": _time(record),

@@ -32,14 +32,7 @@ def wrap(raw: bytes) -> tuple[dict[str, str], str]:
 
 
 def unwrap(text: str, form: str | None) -> bytes:
-    """The payload as it was submitted: the wrapped text or bytes, or the text of the object.
-
-    Args:
-        text: a JSON object, as text.
-        form: the option's value; None if the row does not have the option. If the object does not
-            have this form, a handler has replaced the payload by an object that wraps nothing, so
-            the text of the object is returned.
-    """
+    """The payload as it was submitted: the wrapped text or bytes, or the text of the object."""
     if form is not None:
         found = _wrapped(json.loads(text), form)
         if found is not None:

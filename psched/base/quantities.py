@@ -64,11 +64,7 @@ def as_rate(value: object) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """Write how long something took: ``12 ms``, or ``4.2 min``, with one decimal place.
-
-    Args:
-        seconds: the duration. It can be negative, if a clock was set meanwhile.
-    """
+    """Write how long something took: ``12 ms``, or ``4.2 min``, with one decimal place."""
     if abs(milliseconds := round(seconds * 1000)) < 1000:  # noqa: PLR2004  # a second
         return f"{milliseconds} ms"
     for unit, size, most in _LIMITS:

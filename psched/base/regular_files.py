@@ -35,18 +35,8 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool 
     If this process owns the file or its folder, but a changed mode forbids it to open the file, the
     rights of the owner are restored and the file is opened again.
 
-    Args:
-        path: the file.
-        flags: the flags of ``open(2)``.
-        mode: the mode of a file that is created, less the umask.
-        devices: whether a character device, such as ``/dev/null``, is also accepted.
-
     Returns:
         A descriptor that is closed when the process executes another program.
-
-    Raises:
-        NotRegularError: the path leads to a file of another kind.
-        OSError: the file cannot be opened.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -64,12 +54,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool 
 
 
 def read(path: Path) -> bytes:
-    """The content of a regular file of at most `LARGEST` bytes.
-
-    Raises:
-        NotRegularError: the path leads to a file of another kind.
-        OSError: the file cannot be read, or is too large (EFBIG).
-    """
+    """The content of a regular file of at most `LARGEST` bytes."""
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(LARGEST + 1)
@@ -82,9 +67,6 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file that atomically replaces whatever is at the path.
 
     The replacement of a folder is not atomic: the folder is removed or renamed first.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     # The name is random, so that no task can create a file with this name beforehand.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -107,10 +89,6 @@ def discard(path: str | Path) -> None:
 
     A regular file is not removed, because another process that called this function at the same
     time can have created it just now.
-
-    Raises:
-        NotRegularError: the path leads to a device, or to a folder that is not empty.
-        OSError: the file at the path cannot be removed.
     """
     path = Path(path)
     with suppress(FileNotFoundError):
@@ -130,9 +108,6 @@ def clear(path: Path) -> None:
     """Remove whatever is at a path that belongs to psched.
 
     A folder that is not empty is renamed, because the removal of its content could take very long.
-
-    Raises:
-        OSError: the file or folder can be neither removed nor renamed.
     """
     try:
         path.unlink(missing_ok=True)

@@ -26,30 +26,14 @@ def send_once(request: Callable[[], T]) -> T:
 
 
 def read_each(send: Send, found: Iterator[T]) -> Iterator[T]:
-    """Yield what a store has found, which it reads page by page.
-
-    Args:
-        send: reads each page. It may repeat the request, because an iterator of a store reads the
-            same page again after an error.
-        found: what the store has found.
-    """
+    """Yield what a store has found, which it reads page by page."""
     end = object()
     while (item := send(lambda: next(found, end))) is not end:
         yield item  # type: ignore[misc]  # it is not `end`
 
 
 def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:
-    """Send a request, and repeat it while the store is unavailable.
-
-    Args:
-        request: sends the request; called at most ``tries`` times.
-        clock: sleeps between two tries.
-        tries: the largest number of times that the request is sent.
-
-    Raises:
-        MissingDatabaseError: the SQLite file does not exist; the request is not repeated.
-        TransientStoreError: all tries failed; this is the error of the last try.
-    """
+    """Send a request, and repeat it while the store is unavailable."""
     pause = _PAUSE
     for _ in range(tries - 1):
         try:

@@ -27,10 +27,6 @@ def visible(text: str, *, lines: bool = False) -> str:
 
     Control characters, bidirectional controls, zero-width characters, line separators and lone
     surrogates are replaced.
-
-    Args:
-        text: a text of any origin.
-        lines: whether line feeds and tabs stay as they are.
     """
     plain = text.replace("\n", "").replace("\t", "") if lines else text
     if plain.isprintable():

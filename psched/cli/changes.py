@@ -19,12 +19,7 @@ message = click.option(
 
 @contextmanager
 def open_to_change(settings: Config, note: str | None = None) -> Iterator[ScheduleCollection]:
-    """Open the schedules for the command that is running.
-
-    Args:
-        settings: the settings.
-        note: why the command changes schedules, for the audit trail.
-    """
+    """Open the schedules for the command that is running."""
     program = f"psched {click.get_current_context().info_name}"
     with open_schedules(settings, program=program) as schedules, schedules.audited(note):
         yield schedules

@@ -89,11 +89,7 @@ def complete_key(
 
 
 def _matching_keys(location: ConfigLocation, beginning: str) -> Sequence[str]:
-    """Read keys from the database.
-
-    Raises:
-        PschedError: the settings cannot be used, or the database cannot be read.
-    """
+    """Read keys from the database."""
     settings = read_config(*location)
     if not _is_trusted(settings, location):
         return []

@@ -22,13 +22,7 @@ HELP = {"help_option_names": HELP_NAMES}
 
 
 def duration(*, whole: bool = False, least: float | None = None) -> Callable[[str | float], float]:
-    """Return the ``type`` of an option that takes a duration: seconds, or a number with a unit.
-
-    Args:
-        whole: whether only whole numbers of seconds are accepted. The command gets an int if they
-            are, else a float.
-        least: the shortest duration that is accepted, in seconds; None if the command checks it.
-    """
+    """Return the ``type`` of an option that takes a duration: seconds, or a number with a unit."""
     number: type[int | float] = int if whole else float
     wanted = f"{'whole ' if whole else ''}seconds, or a number with a unit: {DURATIONS}"
 
@@ -145,11 +139,7 @@ def _show_in(context: click.Context, option: click.Parameter, value: str | None)
 
 
 def zone(*names: str) -> Callable[[F], F]:
-    """Add the options --utc and --zone, which select the zone of all times (`reader_zone`).
-
-    Args:
-        names: further names of --zone.
-    """
+    """Add the options --utc and --zone, which select the zone of all times (`reader_zone`)."""
 
     def add(command: F) -> F:
         shared: dict[str, Any] = {"expose_value": False, "callback": _show_in}

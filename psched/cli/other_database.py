@@ -40,12 +40,7 @@ _STATE_DIRECTORY = re.compile(r"^StateDirectory=(\S+)", re.MULTILINE)
 
 
 def settings_to_write(location: ConfigLocation) -> Config:
-    """Read the settings for a command that writes to the store.
-
-    Raises:
-        ConfigError: the settings cannot be used; or no url is configured, and a service on this
-            host uses another database.
-    """
+    """Read the settings for a command that writes to the store."""
     settings = read_config(*location)
     if (other := _describe_other_database(settings)) is not None:
         raise ConfigError(other)
@@ -57,9 +52,6 @@ def settings_to_read(location: ConfigLocation) -> Config:
 
     If no url is configured, and a service on this host uses another database, warn on standard
     error.
-
-    Raises:
-        ConfigError: the settings cannot be used.
     """
     settings = read_config(*location)
     warn_of_other_database(settings)

@@ -83,17 +83,7 @@ def one_line(stored: str | bytes | None) -> str:
 
 
 def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -> None:
-    """Write a file atomically: other processes read either the old content or the new content.
-
-    Args:
-        path: the file.
-        content: the new content of the file.
-        force: whether an existing file is replaced.
-        secret: whether only the file's owner is allowed to read it.
-
-    Raises:
-        ConfigError: the file exists and ``force`` is false, or the file cannot be written.
-    """
+    """Write a file atomically: other processes read either the old content or the new content."""
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already; --force replaces it")
     umask = os.umask(0o077)

@@ -54,12 +54,7 @@ class Progress:
 
     @contextmanager
     def meter(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """Return a function that shows how many of the items are done; the number must not shrink.
-
-        Args:
-            what: names the work that the caller does with the items.
-            total: the number of all items; None if it is not known.
-        """
+        """Return a function that shows how many items are done; the number must not shrink."""
         begun, meter = self._clock.monotonic(), list[_Bar | _Lines]()
 
         def show(done: int) -> None:
@@ -99,13 +94,7 @@ class Footer:
             self._is_shown = False
 
     def show(self, what: str, done: int, total: int) -> None:
-        """Show how far the work has come, but not more often than a person can read.
-
-        Args:
-            what: names what was done with each item.
-            done: the number of the items that are done.
-            total: the number of all items.
-        """
+        """Show how far the work has come, but not more often than a person can read."""
         now = self._clock.monotonic()
         took = now - self._begun
         if not self._is_able or took < _PATIENCE or now - self._shown_at < _BLINK:

@@ -68,12 +68,7 @@ class Colours(NamedTuple):
 
 
 def with_zone(headings: Sequence[str], now: float) -> Sequence[str]:
-    """The headings of a table, of which the first one of a time names the zone of all times.
-
-    Args:
-        headings: the headings.
-        now: the present time, in Unix seconds.
-    """
+    """The headings of a table, of which the first one of a time names the zone of all times."""
     first = next((name for name in headings if name in _TIMES), None)
     return [f"{name} ({zone_label(now)})" if name == first else name for name in headings]
 
@@ -82,11 +77,6 @@ def print_table(
     headings: Sequence[str], rows: Iterable[TableRow], colours: Colours | None = None
 ) -> int:
     """Print rows as a table while they are read; print nothing if there are none.
-
-    Args:
-        headings: the headings of the columns.
-        rows: the rows.
-        colours: the colours on a terminal; None for none.
 
     Returns:
         The number of rows.

@@ -73,11 +73,7 @@ def _zone_of(name: str | None) -> Zone:
 
 
 def zone_label(now: float) -> str:
-    """The reader's zone, for the head of a table: ``UTC``, or ``CET/CEST``, the present one first.
-
-    Args:
-        now: the present time, in Unix seconds.
-    """
+    """The zone for the head of a table: ``UTC``, or ``CET/CEST``, the present one first."""
     zone = reader_zone()
     names = (zone.at(each).tzname() or "" for each in (now, now + _HALF_A_YEAR))
     return "/".join(dict.fromkeys(names))
@@ -89,18 +85,7 @@ def zone_label(now: float) -> str:
 def parse_time(
     field: str, text: str | None, now: float, *, zone: Zone | None = None, is_next: bool = True
 ) -> int | None:
-    """Parse an instant in one of the forms that people write; return None if ``text`` is None.
-
-    Args:
-        field: the name of the option, which error texts contain.
-        text: the text that the user wrote.
-        now: the present time, in Unix seconds.
-        zone: the zone of a text without an offset; None means the reader's.
-        is_next: whether a time of day without a date is the next one, and not the last one.
-
-    Raises:
-        InvalidError: the text is no time, or could be a date in digits.
-    """
+    """Parse an instant in one of the forms that people write; return None if ``text`` is None."""
     if text is None:
         return None
     return parse_instant(field, text, zone or reader_zone(), now, is_next=is_next)
@@ -109,15 +94,8 @@ def parse_time(
 def parse_since(text: str | None, now: float) -> int | str | None:
     """Read the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
 
-    Args:
-        text: the text that the user wrote.
-        now: the present time, in Unix seconds.
-
     Returns:
         A value for the argument ``since`` of `ScheduleCollection.runs`.
-
-    Raises:
-        InvalidError: the text is neither an age nor a time.
     """
     if text is None or not isinstance(as_seconds(text), str):
         return text
@@ -137,13 +115,7 @@ def parse_since(text: str | None, now: float) -> int | str | None:
 
 
 def format_time(instant: int | None, zone: Zone | None = None, *, named: bool = True) -> str:
-    """Format an instant in Unix seconds as a date and time; None as a dash.
-
-    Args:
-        instant: the instant.
-        zone: the zone; None means the reader's.
-        named: whether the zone follows; otherwise the head of the table names it.
-    """
+    """Format an instant in Unix seconds as a date and time; None as a dash."""
     if instant is None:
         return "-"
     return _format(instant, f"%Y-%m-%d %H:%M:%S{' %Z' if named else ''}", zone)
@@ -163,24 +135,13 @@ def _in_own_zone(found: re.Match[str]) -> str:
 
 
 def short_time(instant: int, now: float, *, seconds: bool = False) -> str:
-    """Format an instant in few characters: ``Mon 23 14:05``, or ``2026-12-24 14:05`` if it is far.
-
-    Args:
-        instant: the instant, in Unix seconds.
-        now: the present time, in Unix seconds.
-        seconds: whether the seconds are shown, too.
-    """
+    """Format an instant shortly: ``Mon 23 14:05``, or ``2026-12-24 14:05`` if it is far."""
     form = "%a %d %H:%M" if abs(instant - now) < _NEAR else "%Y-%m-%d %H:%M"
     return _format(instant, f"{form}:%S" if seconds else form)
 
 
 def format_span(seconds: int, *, most: int = 3) -> str:
-    """Format a duration as in settings: ``90m`` is ``1h30m``.
-
-    Args:
-        seconds: the duration.
-        most: the largest number of units; smaller units are dropped.
-    """
+    """Format a duration as in settings: ``90m`` is ``1h30m``."""
     left, parts = seconds, list[str]()
     for unit, size in _SHORT_UNITS:
         number, left = divmod(left, size)

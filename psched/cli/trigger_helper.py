@@ -51,10 +51,6 @@ class _Helper:
         """Let the child compute a trigger's first time after an instant, and return the time.
 
         If ``instant`` is None, the child only finds the class, and the result is None.
-
-        Raises:
-            NotLoadedError: the class does not exist, or the operator does not allow it.
-            InvalidError: the class cannot be used, or the child does not answer.
         """
         if call in self._failures:
             raise InvalidError("cron", self._failures[call])
@@ -112,12 +108,7 @@ def _receive(link: Link) -> Any:  # noqa: ANN401  # any message
 
 
 def _run_child(command: int, link: Link) -> int:
-    """Answer the command's questions, in the child, until the command closes the link.
-
-    Args:
-        command: the process id of the command.
-        link: receives the questions, and sends the answers.
-    """
+    """Answer the command's questions, in the child, until the command closes the link."""
     unblock()
     kernel.die_with_parent(command)
     limit_memory()

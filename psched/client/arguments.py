@@ -17,11 +17,7 @@ _LONGEST_AGE = 10**9
 
 
 def keeping_history(store: Store) -> KeepsHistory:
-    """The store, if it can keep a run history and an audit trail.
-
-    Raises:
-        NotSupportedError: a store of this kind keeps none.
-    """
+    """The store, if it can keep a run history and an audit trail."""
     if not isinstance(store, KeepsHistory):
         raise NotSupportedError(
             "this store keeps no run history and no audit trail; psched's own table keeps both, and"
@@ -31,11 +27,7 @@ def keeping_history(store: Store) -> KeepsHistory:
 
 
 def keeping_output(store: Store) -> KeepsOutput:
-    """The store, if it can keep what tasks print.
-
-    Raises:
-        NotSupportedError: a store of this kind cannot.
-    """
+    """The store, if it can keep what tasks print."""
     if not isinstance(store, KeepsOutput):
         raise NotSupportedError(
             "this store does not keep what tasks print; psched's own table does, and so does a"
@@ -45,15 +37,7 @@ def keeping_output(store: Store) -> KeepsOutput:
 
 
 def earliest(since: Since, now: Callable[[], float]) -> int:
-    """The earliest time that is meant by an argument ``since``, in Unix milliseconds.
-
-    Args:
-        since: an age, an aware datetime or Unix seconds.
-        now: returns the present time of the store's clock, from which an age is counted.
-
-    Raises:
-        InvalidError: the value is none of these.
-    """
+    """The earliest time that is meant by an argument ``since``, in Unix milliseconds."""
     if isinstance(since, datetime):
         if since.tzinfo is None:
             raise InvalidError(
@@ -83,25 +67,14 @@ def is_possible(key: object) -> bool:
 
 
 def stored_key(key: str) -> str:
-    """Return the key unchanged, if a store can contain it.
-
-    Raises:
-        NotFoundError: no row can have this key, because the key is not a text, contains NUL (which
-            PostgreSQL cannot store), or contains half of a surrogate pair (with which Python
-            represents invalid UTF-8 in file names and arguments).
-    """
+    """Return the key unchanged, if a store can contain it."""
     if not is_possible(key):
         raise NotFoundError(f"no schedule has the key {key!r}")
     return key
 
 
 def chosen_key(key: str | None) -> str | None:
-    """Return the argument ``key`` of a method that selects records: a key, or None for every key.
-
-    Raises:
-        InvalidError: it is neither.
-        NotFoundError: no row can have this key; see `stored_key`.
-    """
+    """Return the argument ``key`` of a method that selects records; None means every key."""
     if key is None:
         return None
     if not isinstance(key, str):

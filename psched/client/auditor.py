@@ -84,11 +84,7 @@ class Auditor:
 
     @contextmanager
     def noting(self, note: str | None) -> Iterator[None]:
-        """Add a note to the records of the changes within the block.
-
-        Args:
-            note: why the changes are made; None means no note.
-        """
+        """Add a note to the records of the changes within the block."""
         former, self._note = self._note, visible(note or "", lines=True)[:LONGEST_NOTE] or None
         try:
             yield
@@ -109,21 +105,12 @@ class Auditor:
             self._write(records)
 
     def record(self, action: str, changes: Sequence[Changed]) -> None:
-        """Record changes that were made.
-
-        Args:
-            action: what was done, for example ``add``.
-            changes: the changes. Those that have changed none of `COLUMNS` are not recorded.
-        """
+        """Record changes that were made."""
         if self.is_able:
             self._keep([each for change in changes if (each := self._record(action, *change))])
 
     def record_added(self, rows: Sequence[Row]) -> None:
-        """Record that schedules were added.
-
-        Args:
-            rows: their rows, which `psched.core.declare` has created.
-        """
+        """Record that schedules were added."""
         if not self.is_able:
             return
         texts = dict[tuple[Any, ...], str]()
@@ -140,14 +127,7 @@ class Auditor:
         self._keep(added)
 
     def record_about(self, action: str, key: str, about: Mapping[str, Any]) -> None:
-        """Record that something was done with a schedule that has not changed the schedule itself.
-
-        Args:
-            action: what was done, for example ``trigger``.
-            key: the key of the schedule.
-            about: what is to be known of it. A name that is also that of a column has a value of
-                this column.
-        """
+        """Record something that was done with a schedule but has not changed it."""
         if self.is_able:
             shown = {name: _shown(name, value) for name, value in about.items()}
             self._keep([self._made(action, key, before="{}", after=_json(shown))])
@@ -162,12 +142,7 @@ class Auditor:
             self._write(records)
 
     def record_present(self, action: str, keys: Sequence[str]) -> None:
-        """Record schedules that another object has written, with their present definitions.
-
-        Args:
-            action: what was done, for example ``migrate``.
-            keys: the keys of the schedules.
-        """
+        """Record schedules that another object has written, with their present definitions."""
         if not self.is_able or not keys:
             return
         try:

@@ -34,12 +34,7 @@ class Author:
 
 
 def this_process(program: str | None = None) -> Author:
-    """The author of the changes that this process makes.
-
-    Args:
-        program: the name of the program; None means the name of the script or module that Python
-            runs.
-    """
+    """The author of the changes that this process makes."""
     name = _script() if program is None else program
     return Author(*(visible(text)[:LONGEST] for text in (_user(), socket.gethostname(), name)))
 

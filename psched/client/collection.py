@@ -115,12 +115,7 @@ class ScheduleCollection(CollectionOfAlerts):
         return Schedule(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a schedule with this key exists, like `Schedule.exists`.
-
-        Args:
-            key: the key, or a `Schedule`, because iteration returns these. For anything else, the
-                result is False, as for a key that no schedule has.
-        """
+        """Whether a schedule with this key exists, like `Schedule.exists`."""
         if isinstance(key, Schedule):
             key = key.key
         return isinstance(key, str) and self[key].exists()

@@ -80,11 +80,7 @@ class CollectionHistory:
         return self._explain(key, time=time, zone=zone)
 
     def _last_attempt(self, row: Row) -> Run | None:
-        """The last attempt at a row that has ended; None if the run history does not contain it.
-
-        Raises:
-            TransientStoreError: the store is unavailable.
-        """
+        """The last attempt at a row that has ended; None if the run history does not contain it."""
         try:
             newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST, extra_runs=False)
             # Older records can be those of a deleted schedule with the same key. So an attempt is
@@ -249,11 +245,7 @@ class CollectionHistory:
         return earliest(since, lambda: self._send(self._store.now))
 
     def _history(self) -> KeepsHistory:
-        """The store.
-
-        Raises:
-            NotSupportedError: it keeps no history now; the text names the fix.
-        """
+        """The store, if it keeps a history now."""
         history = keeping_history(self._store)
         if (problem := self._send(history.history_problem)) is not None:
             raise NotSupportedError(f"there is no run history: {problem}")

@@ -67,19 +67,7 @@ def explain_from_store(
     time: When | str | None,
     zone: str | Zone | None,
 ) -> Answer:
-    """Explain what became of an occurrence; see `ScheduleCollection.why`.
-
-    Args:
-        store: the store that holds the schedule.
-        settings: the installation's settings.
-        send: sends each request.
-        key: the key of the schedule.
-        time: the time about which somebody asks; None means the last one that was due.
-        zone: the zone of local times; None means that of the schedule.
-
-    Raises:
-        InvalidError: ``time`` or ``zone`` is invalid.
-    """
+    """Explain what became of an occurrence; see `ScheduleCollection.why`."""
     key = stored_key(key)
     row = send(partial(store.get, key))
     explained = partial(_explained, store, settings, send, key, time=time, zone=zone)

@@ -35,13 +35,6 @@ def find(
     """Read the rows that fulfil the conditions, and whose keys match one of the patterns, if any.
 
     Rows are read by the beginnings of the patterns, which the database finds through an index.
-
-    Args:
-        schedules: the schedules.
-        patterns: keys or patterns.
-        conditions: arguments of `psched.ScheduleCollection.list`.
-        order: that of the rows, see `psched.ScheduleCollection.list`.
-        watch: gets the rows that are read before their keys are compared; it can end the search.
     """
     beginnings = {_before_wildcard(pattern) for pattern in patterns or ("",)}
     # A beginning is dropped if it is longer than another one that its keys have as well.

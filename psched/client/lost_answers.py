@@ -33,15 +33,7 @@ class LostAnswers(Generic[W]):
         return bool(self._writes)
 
     def send(self, write: W, request: Callable[[], T]) -> T:
-        """Send a write, and remember it if its answer is lost.
-
-        Args:
-            write: the value that is remembered for the write.
-            request: sends the write.
-
-        Raises:
-            UnknownOutcomeError: the answer was lost.
-        """
+        """Send a write, and remember it if its answer is lost."""
         try:
             return request()
         except UnknownOutcomeError:
@@ -67,12 +59,6 @@ def were_inserted(
     row overwrites the nonce. So the insert also counts as applied if all rows have been settled,
     equal the wanted rows, and are no older than the request. If another caller has added such rows,
     the result is wrong, but this caller has the rows that it wanted.
-
-    Args:
-        found: the rows by key, as they are stored now.
-        wanted: the rows that were to be inserted.
-        nonce: the nonce of the insert.
-        since: the store's clock when the request was first sent, or a little earlier.
     """
     if any(row.settled_by == nonce for row in found.values()):
         return True
@@ -86,13 +72,7 @@ def _has_run(row: Row, wanted: Row, since: float) -> bool:
 
 
 def was_replaced(row: Row, seen: Row, written: Row) -> bool:
-    """Whether a replacement was applied, even if the new row has run since.
-
-    Args:
-        row: the row as it is stored now.
-        seen: the row that was to be replaced.
-        written: the row that was to replace ``seen``.
-    """
+    """Whether a replacement was applied, even if the new row has run since."""
     if not _is_alike(row, written):
         return False
     if row.next_time != written.next_time:
@@ -105,12 +85,7 @@ def was_replaced(row: Row, seen: Row, written: Row) -> bool:
 
 
 def was_requeued(row: Row, written: Row) -> bool:
-    """Whether a requeue was applied, even if the row has run and ended again since.
-
-    Args:
-        row: the row as it is stored now.
-        written: the row that was to be written; its ``created_at`` is the time of the requeue.
-    """
+    """Whether a requeue was applied, even if the row has run and ended again since."""
     return row.version > written.version and row.created_at == written.created_at
 
 

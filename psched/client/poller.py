@@ -102,12 +102,7 @@ class Poller:
         return lease_times.lease_time(row.alive_time, self.settings.alive_time, self.shortest)
 
     def record(self, row: Row, record: RunRecord | None) -> None:
-        """Write a record that belongs to no settlement; a failure is ignored.
-
-        Args:
-            row: the row of the record, which can have a setting ``history`` of its own.
-            record: the record; None if there is none.
-        """
+        """Write a record that belongs to no settlement; a failure is ignored."""
         store: object = self.store
         if record is None or not isinstance(store, KeepsHistory):
             return
@@ -120,9 +115,6 @@ class Poller:
         """Write the records that the store has not written with their settlements.
 
         If this fails, too, it is noted that they may be lost, and the next call tries again.
-
-        Args:
-            nonce: identifies the lease that was settled.
         """
         store: object = self.store
         if not isinstance(store, HandsBackRecords) or not store.unwritten:
@@ -178,11 +170,6 @@ class Poller:
 
     def _lease_schedule(self, row: Row, run: Run, now: float) -> Row | Settlement | None:
         """Lease the schedule of an extra run, see `psched.core.operations.extra_runs`.
-
-        Args:
-            row: the row that was claimed.
-            run: what to run.
-            now: the store's clock at the claim.
 
         Returns:
             The row of the schedule; None if the row needs no other lease; or the settlement of the

@@ -42,22 +42,13 @@ def new_key(type_: object, now: float, nonce: str) -> str:
     """Make a key for a task that is pushed without one: its type and a new identifier.
 
     The keys of one type are sorted by the times of the pushes.
-
-    Args:
-        type_: the type of the task; None stands for the default.
-        now: the present time in Unix seconds.
-        nonce: a text that makes the key unique.
     """
     shown = str(DEFAULT_TYPE if type_ is None else type_)[:_KEY_OF_TYPE]
     return f"{shown}-{random_id(now, nonce, length=_ID_LENGTH)}"
 
 
 def refuse_data_as_type(method: str, key: str | None, type_: object) -> None:
-    """Refuse data where a method expects the type.
-
-    Raises:
-        InvalidError: the type is a mapping; the error's text shows the right call.
-    """
+    """Refuse data where a method expects the type."""
     if isinstance(type_, Mapping):
         raise InvalidError(
             "type",
@@ -90,12 +81,7 @@ def fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def naming_arguments(tasks: Sequence[object]) -> Iterator[None]:
-    """Name in errors the argument that was given, and not the field that it sets.
-
-    Args:
-        tasks: for each task, a mapping of the arguments of `ScheduleCollection.push`. An error
-            about one of several contains its number.
-    """
+    """Name in errors the argument that was given, and not the field that it sets."""
     try:
         yield
     except InvalidError as error:

@@ -72,16 +72,7 @@ class Verifier:
         self._audits: Mapping[str, Sequence[AuditRecord]] | None = None
 
     def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
-        """Check everything since a time.
-
-        Args:
-            since: the age in seconds of the first instant that is checked.
-            keys: the schedules to check; empty means all of them, and those that were deleted.
-
-        Raises:
-            NotFoundError: there is neither a schedule nor a record with one of the keys.
-            NotSupportedError: the store keeps no history; the text says why.
-        """
+        """Check everything since a time."""
         keys = [stored_key(key) for key in keys]
         if (problem := self._send(self._history.history_problem)) is not None:
             raise NotSupportedError(problem)
@@ -193,14 +184,7 @@ class Verifier:
         return None
 
     def _check(self, key: str, row: Row | None, period: Period, *, again: bool = False) -> Findings:
-        """Check one key.
-
-        Args:
-            key: the key.
-            row: its row.
-            period: the period.
-            again: whether to read the records again, which must not be older than the row.
-        """
+        """Check one key; read its records again if they must not be older than the row."""
         with_extra_runs = key in self._with_extra_runs
         if self._runs is None or again:
             selection = RunSelection(

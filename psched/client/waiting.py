@@ -20,11 +20,7 @@ _LONGEST_PAUSE = 1.0
 
 
 def longest_wait(timeout: Duration | None) -> float | None:
-    """The argument ``timeout`` of `Schedule.wait` in seconds.
-
-    Raises:
-        InvalidError: it is no duration.
-    """
+    """The argument ``timeout`` of `Schedule.wait` in seconds."""
     seconds = as_seconds(timeout)
     if seconds is None:
         return None
@@ -46,19 +42,7 @@ def wait_for_end(
     send: Send,
     look: Callable[[Row], object] | None = None,
 ) -> Row:
-    """Wait until a schedule that runs only once has ended; see `Schedule.wait`.
-
-    Args:
-        store: the store that contains the schedule.
-        key: the schedule's key.
-        timeout: the longest wait in seconds; None means no limit.
-        clock: measures the wait.
-        send: sends the first request, again and again while the store is unavailable.
-        look: is called with each row that has not ended yet.
-
-    Returns:
-        The row after its end.
-    """
+    """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
     give_up_at = None if timeout is None else clock.monotonic() + timeout
     pause = _FIRST_PAUSE
     row = send(lambda: read_row(store, key))

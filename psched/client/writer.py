@@ -111,15 +111,7 @@ class Writer:
         self._send = send
 
     def insert(self, rows: Sequence[Row], *, audited: bool = True) -> None:
-        """Insert either all of the rows, or none.
-
-        Args:
-            rows: the rows of new schedules.
-            audited: False for tasks that are pushed, which are not in the audit trail.
-
-        Raises:
-            AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
-        """
+        """Insert either all of the rows, or none."""
         nonce, begun = self._draw_nonce(), self._clock.boottime()
         lost = LostAnswers[str]()
 
@@ -220,11 +212,7 @@ class Writer:
         return lost.send(None, lambda: store.replace_many(changes))
 
     def requeue(self, key: str, run_at: When | None, only_if: Condition | None = None) -> None:
-        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
 
         def change(seen: Row) -> Row:
             require(only_if, seen)
@@ -241,27 +229,15 @@ class Writer:
         self.replace("requeue", key, change, lambda row, _seen, written: was_requeued(row, written))
 
     def cancel(self, key: str, only_if: Condition | None = None) -> bool:
-        """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Cancel a schedule, or mark a leased one to be cancelled later; see `Schedule.cancel`."""
         return self._end("cancel", key, CANCELLED, CANCELLING, only_if)
 
     def force_finish(self, key: str, only_if: Condition | None = None) -> bool:
-        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Finish a schedule, or mark a leased one to be finished; see `Schedule.force_finish`."""
         return self._end("force_finish", key, FINISHED, FINISHING, only_if)
 
     def read(self, key: str) -> Row:
-        """Read the row with this key.
-
-        Raises:
-            NotFoundError: no row has this key.
-        """
+        """Read the row with this key."""
         return self._send(partial(read_row, self._store, key))
 
     def replace(
@@ -275,16 +251,6 @@ class Writer:
 
         Records are written in the transaction that replaces the row. A store that cannot do this
         gets them afterwards.
-
-        Args:
-            action: what is done, for the audit trail.
-            key: the row's key.
-            change: a function that returns the new row, given the row as it is stored now. It
-                returns None if nothing must be written. It can be called again, and must then
-                return records of the same owner.
-            was_applied: a function that returns whether a replacement whose answer was lost has
-                been applied. Its arguments are the row as it is stored now, the row that was to be
-                replaced, and the row that was to be written; see `psched.client.lost_answers`.
         """
         lost = LostAnswers[tuple[Row, Row, Sequence[RunRecord]]]()
         done: list[tuple[Row, Row, Sequence[RunRecord]]] = []
@@ -343,13 +309,6 @@ class Writer:
 
         If its row is leased, the row is only marked; the worker that holds the lease then stops the
         task and ends the schedule.
-
-        Args:
-            action: what is done, for the audit trail.
-            key: the schedule's key.
-            status: the status of the schedule when it has ended; None if it is deleted.
-            mark: the status that marks a leased row, unless its own task does this.
-            only_if: see `Condition`; None if the row is changed in any case.
 
         Returns:
             True if the schedule has ended or its row was deleted; False if the row was marked.
@@ -426,31 +385,19 @@ def _is_of_own_task(row: Row) -> bool:
 
 
 def check_requeue(row: Row) -> None:
-    """Refuse to requeue a row that runs again anyway, or is about to end.
-
-    Raises:
-        AlreadyExistsError: the row has not ended, and is neither quarantined nor paused.
-    """
+    """Refuse to requeue a row that runs again anyway, or is about to end."""
     if row.status not in CAN_BE_REQUEUED:
         raise AlreadyExistsError(f"{row.key!r} has not ended: it is {row.state}")
 
 
 def require(condition: Condition | None, seen: Row) -> None:
-    """Refuse to change a row that does not fulfil a condition.
-
-    Raises:
-        ChangedMeanwhileError: it does not.
-    """
+    """Refuse to change a row that does not fulfil a condition."""
     if condition is not None and not condition(seen):
         raise ChangedMeanwhileError(f"{seen.key!r} was changed meanwhile: it is {seen.state}")
 
 
 def read_row(store: Store, key: str) -> Row:
-    """Read the row with this key.
-
-    Raises:
-        NotFoundError: no row has this key.
-    """
+    """Read the row with this key."""
     row = store.get(stored_key(key))
     if row is None:
         raise NotFoundError(f"no schedule has the key {key!r}")

@@ -43,20 +43,7 @@ def check_values(
     origin: Path | None,
     problems: Iterable[Problem],
 ) -> dict[str, Any]:
-    """Read the given values, and return the values of all settings.
-
-    Args:
-        settings: every setting, by name.
-        given: the values in the configuration, by the names of their settings.
-        context: the environment variables that references refer to, and the folder that relative
-            paths start from.
-        start: the values of the settings that are not in `given`; None means their defaults.
-        origin: the file that the values were read from; None if there is no file.
-        problems: the problems that were already found while the file was read.
-
-    Raises:
-        ConfigError: there are problems; the error lists all of them.
-    """
+    """Read the given values, and return the values of all settings."""
     found = list(problems)
     given = _without_aliases(given, found)
     values = dict(start or {name: setting.default for name, setting in settings.items()})

@@ -46,12 +46,7 @@ class Document(NamedTuple):
 
 
 def parse(content: str, origin: Path) -> Document:
-    """Parse the content of a configuration file. An empty file is valid, and contains no settings.
-
-    Raises:
-        ConfigError: the content is not YAML, is not a mapping, or contains a tag (!) or too many
-            aliases.
-    """
+    """Parse a configuration file. An empty one is valid, and contains no settings."""
     try:
         loader = Loader(content)
         root = loader.get_single_node()
@@ -99,11 +94,6 @@ class Loader(yaml.SafeLoader):
 
         A nested mapping is read in the same way, down to `levels` levels. A mapping on a deeper
         level becomes a plain dictionary without line numbers.
-
-        Args:
-            node: the mapping.
-            levels: the number of levels on which values become `RawValue`. 1 means that only the
-                direct values of `node` do.
         """
         self.flatten_mapping(node)  # puts merged keys (<<) first, so that own keys overwrite them
         entries = {}

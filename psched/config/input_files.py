@@ -46,12 +46,7 @@ class InputFile(Kind):
 
 
 def read_password(file: Path) -> str:
-    """Return the password in a file, which must contain exactly one line.
-
-    Raises:
-        InvalidValueError: the file cannot be read, every user of the host is allowed to read or
-            change the file, or its content is not exactly one printable line.
-    """
+    """Return the password in a file, which must contain exactly one line."""
     try:
         line = _content(file, private=True).decode().removesuffix("\n")
     except UnicodeDecodeError:

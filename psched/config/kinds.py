@@ -54,26 +54,10 @@ class Kind(ABC):
 
     @abstractmethod
     def read(self, value: object, context: Context) -> object:
-        """Check a value as the user wrote it, and return it in the form that psched uses.
-
-        Raises:
-            InvalidValueError: the value is not of this kind, or a reference in it cannot be
-                resolved.
-        """
+        """Check a value as the user wrote it, and return it in the form that psched uses."""
 
     def text(self, value: object, context: Context, *, encode: range = range(0)) -> str:
-        """Return the text of a value, with its references expanded.
-
-        Args:
-            value: the value as the user wrote it, or a path object from a Python program.
-            context: the environment variables that the references refer to.
-            encode: positions in the unexpanded text. If a reference begins at one of these
-                positions, the value of the reference is percent-encoded.
-
-        Raises:
-            InvalidValueError: the value is not text, its text is empty or not printable, or a
-                reference in it cannot be resolved.
-        """
+        """Return the text of a value, with its references expanded."""
         if isinstance(value, PurePath):
             value = str(value)
         if not isinstance(value, str):

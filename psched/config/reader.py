@@ -27,25 +27,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Read the settings from a configuration file, or from several.
-
-    Args:
-        path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` or
-            PerfectSched's ``config/perfectsched.yml`` in the current folder, else
-            ``/etc/psched/psched.yml``. If neither ``path`` nor the variable is set and none of
-            these files exists, all settings have their defaults. Of several files, the settings of
-            a later one replace those of an earlier one.
-        environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
-            else of ``$RAILS_ENV``, as in PerfectSched, else ``development``. A file without
-            sections applies to all environments; it is an error to give this argument for such a
-            file.
-        environ: the environment variables.
-        cwd: the folder that relative paths start from; by default the current folder.
-
-    Raises:
-        ConfigError: the file cannot be read, or there are problems in it; the error lists all of
-            them.
-    """
+    """Read the settings from a configuration file, or from several."""
     context = _context(environ, cwd)
     each = path if isinstance(path, tuple) else (path,)
     if sources := [source for one in each if (source := _find(one, context)) is not None]:
@@ -61,16 +43,7 @@ def from_mapping(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Read the settings from a mapping that has the form of a configuration file without sections.
-
-    Args:
-        mapping: the values by the names of their settings.
-        environ: the environment variables.
-        cwd: the folder that relative paths start from; by default the current folder.
-
-    Raises:
-        ConfigError: there are problems; the error lists all of them.
-    """
+    """Read the settings from a mapping in the form of a file without sections."""
     if not isinstance(mapping, Mapping):
         raise config_error([Problem(f"settings must be a mapping, not a {type(mapping).__name__}")])
     given = {str(key): RawValue(value) for key, value in mapping.items()}
@@ -78,15 +51,7 @@ def from_mapping(
 
 
 def read_raw(path: Files, environment: str | None = None) -> dict[str, object]:
-    """Return the settings as they are written in a file. No value is checked or expanded.
-
-    Args:
-        path: the file, or several; see `load`.
-        environment: the name of the section in the file; see `load`.
-
-    Raises:
-        ConfigError: the file cannot be read or is malformed, or has no section for the environment.
-    """
+    """Return the settings as they are written in a file. No value is checked or expanded."""
     raw: dict[str, object] = {}
     for each in path if isinstance(path, tuple) else (path,):
         source = _Source(Path(each), "asked for by name")
@@ -99,9 +64,6 @@ def raw_settings(settings: Config, environment: str | None = None) -> dict[str, 
     """Return the settings as they are written in the file that ``settings`` were read from.
 
     The result is empty if ``settings`` were not read from a file.
-
-    Raises:
-        ConfigError: the file cannot be read any more.
     """
     return {} if settings.origin is None else read_raw(settings.origin, environment)
 

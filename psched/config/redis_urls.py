@@ -92,11 +92,7 @@ def is_redis(url: str | None) -> bool:
 
 
 def parse(url: str) -> Address:
-    """Parse a Redis url.
-
-    Raises:
-        InvalidValueError: a part of the url is missing, malformed or unknown.
-    """
+    """Parse a Redis url."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     login, at, place = rest.rpartition("@")
@@ -142,11 +138,7 @@ def parse(url: str) -> Address:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return a url with a password added.
-
-    Raises:
-        InvalidValueError: the url is not valid, or already has a password.
-    """
+    """Return a url with a password added."""
     address = parse(url)
     if address.password is not None:
         raise InvalidValueError(

@@ -48,11 +48,7 @@ class Context:
     literal: bool = False
 
     def absolute(self, path: str | Path) -> Path:
-        """The absolute path of a file or folder.
-
-        Raises:
-            InvalidValueError: the path is relative, and the current folder was deleted.
-        """
+        """The absolute path of a file or folder."""
         if Path(path).is_absolute():
             return Path(path)
         try:
@@ -68,9 +64,6 @@ def current_folder() -> Path:
     """The path of the current folder: ``$PWD`` if that names it, else the path without links.
 
     ``$PWD`` can lead through a link, such as ``app/current``, which leads to another release later.
-
-    Raises:
-        FileNotFoundError: the folder was deleted; the error's ``strerror`` says so, and names it.
     """
     named = Path(os.environ.get("PWD", ""))
     with suppress(OSError, ValueError):
@@ -136,18 +129,7 @@ def masked(text: str) -> str:
 
 
 def expand(text: str, context: Context, *, encode: range = range(0)) -> str:
-    """Return `text` with its references replaced by their values.
-
-    Args:
-        text: a value as the user wrote it.
-        context: the environment variables that the references refer to. If ``context.literal`` is
-            true, `text` is returned unchanged.
-        encode: positions in `text`. If a reference begins at one of these positions, its value is
-            percent-encoded.
-
-    Raises:
-        InvalidValueError: a reference cannot be resolved, or is malformed.
-    """
+    """Return `text` with its references replaced by their values."""
     if context.literal:
         return text
 

@@ -69,21 +69,7 @@ def apply_rules(
     invalid: Collection[str],
     before: Mapping[str, Any] | None,
 ) -> Iterator[tuple[str, str]]:
-    """Derive settings from others, and find contradictions.
-
-    Args:
-        values: the values of all settings; this function changes the mapping in place.
-        context: the environment variables that the default url depends on, and the folder that the
-            path of a relative SQLite file starts from.
-        given: the names of the settings in the configuration.
-        invalid: the names of the settings whose values were refused. `values` does not contain
-            the refused values.
-        before: the values of all settings before `Config.with_settings` changes some of them; None
-            if a configuration is being read.
-
-    Yields:
-        For each problem, the name of the setting and what is wrong with it.
-    """
+    """Derive settings from others, and find contradictions."""
     _derive_defaults(values, given)
     yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):

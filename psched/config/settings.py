@@ -490,19 +490,7 @@ def check(
     origin: Path | None = None,
     problems: Iterable[Problem] = (),
 ) -> Config:
-    """Check values, and return them as a `Config`.
-
-    Args:
-        given: the values in the configuration, by the names of their settings.
-        context: the environment variables that references refer to, and the folder that relative
-            paths start from.
-        start: the values of the settings that are not in `given`; None means their defaults.
-        origin: the file that the values were read from; None if there is no file.
-        problems: the problems that were already found while the file was read.
-
-    Raises:
-        ConfigError: there are problems; the error lists all of them.
-    """
+    """Check values, and return them as a `Config`."""
     values = check_values(SETTINGS, given, context, start=start, origin=origin, problems=problems)
     withheld = frozenset[str]().union(
         *(_SECRETS[name](each.value) for name, each in given.items() if name in _SECRETS)

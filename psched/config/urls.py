@@ -124,9 +124,6 @@ def with_absolute_file(url: str, context: Context) -> str:
     """Return a url that `Url` has read, with the path of its SQLite file made absolute.
 
     A url of any other database is returned unchanged.
-
-    Raises:
-        InvalidValueError: the url names no file, or the file's path cannot be used in a url.
     """
     scheme, divider, rest = url.partition("://")
     if not scheme.startswith("sqlite"):
@@ -151,12 +148,7 @@ def from_sequel(url: str) -> str:
 
 
 def default_url(context: Context) -> str:
-    """Return the url of the SQLite file that is used if no url is configured.
-
-    Raises:
-        InvalidValueError: no environment variable contains a folder for the file, or the path of
-            the file cannot be used in a url.
-    """
+    """Return the url of the SQLite file that is used if no url is configured."""
     # systemd lists all state folders of the unit, separated by colons. Only the first is used.
     folder, _, _ = context.environ.get("STATE_DIRECTORY", "").partition(":")
     state = Path(folder) if folder else _state_home(context.environ) / "psched"
@@ -220,11 +212,7 @@ def secret_variables(url: str) -> set[str]:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return a url with a password added.
-
-    Raises:
-        InvalidValueError: the url already has a password, has no user, or is not for a server.
-    """
+    """Return a url with a password added."""
     if redis_urls.is_redis(url):
         return redis_urls.with_password(url, password)
     scheme, divider, rest = url.partition("://")
@@ -254,10 +242,6 @@ def wake_code(url: str, table: str) -> str:
 
     Names of hosts, users and drivers are left out, because programs can use different ones for one
     database. So two tables can have the same code; a secret is not in it.
-
-    Args:
-        url: the url that `Url` and `with_absolute_file` have made, with or without its secrets.
-        table: the setting ``table``.
     """
     scheme, _, rest = url.partition("://")
     place = rest.partition("?")[0]

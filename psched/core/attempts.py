@@ -39,11 +39,7 @@ _CLAIMS = 1000
 
 
 def after(instant: int) -> int:
-    """The ``attempt`` of a row without a ``next_time`` that continues after an instant.
-
-    Args:
-        instant: a scheduled time; what becomes of the occurrences up to it is decided.
-    """
+    """The ``attempt`` of a row without a ``next_time`` that continues after an instant."""
     return -(instant * _CLAIMS + _CLAIMS - 1)
 
 
@@ -64,10 +60,6 @@ def borrowed(next_run_time: int | None, attempt: int) -> int:
     If the worker dies, the number tells the next worker that claims the row what to restore. A
     worker of an older version computes the time of the next run anew, because the number is
     negative.
-
-    Args:
-        next_run_time: the row's ``next_run_time`` before that lease; None if it had none.
-        attempt: its ``attempt`` before that lease.
     """
     # 0 stands for None, so a time before 1 becomes 1; such a row stays due. A later time than
     # LATEST_TIME becomes LATEST_TIME, because the product must fit into eight bytes. 1 is added to
@@ -92,12 +84,7 @@ def returned(row: Row) -> tuple[int | None, int] | None:
 
 
 def given_back(row: Row, owner: str | None = None) -> Row:
-    """A row as it is when the worker of an extra run has given its lease back.
-
-    Args:
-        row: the row. If no such worker has leased it, it is returned unchanged.
-        owner: the owner of the returned row; that of ``row`` if its lease is still to be settled.
-    """
+    """A row as it is when the worker of an extra run has given its lease back."""
     restored = returned(row)
     if restored is None:
         return row
@@ -117,9 +104,6 @@ def as_it_waits(row: Row, now: float) -> Row:
 def while_borrowed(row: Row) -> int | None:
     """The ``attempt`` of a free row while an extra run's worker holds its lease.
 
-    Args:
-        row: the row; nobody holds its lease, but its last lease may have ended without a settle.
-
     Returns:
         The number, which is the same as before if it already says what to restore, or if the row
         has no time to restore; None if the row must not be leased. Its last lease was that of a
@@ -134,13 +118,7 @@ def while_borrowed(row: Row) -> int | None:
 
 
 def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:
-    """The first occurrence of a row without a ``next_time``; None if there is none.
-
-    Args:
-        row: the row.
-        trigger: its trigger; None if it has one occurrence.
-        now: the time of the store's clock.
-    """
+    """The first occurrence of a row without a ``next_time``; None if there is none."""
     now = ceil(now)
     if trigger is None:
         return now

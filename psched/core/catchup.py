@@ -35,17 +35,7 @@ A value holds the row's ``next_time`` (the cursor), the last occurrence that was
 
 
 def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
-    """The oldest occurrence that the catch-up policy keeps; None if it keeps none.
-
-    Args:
-        trigger: the schedule's trigger.
-        cursor: the row's ``next_time``; earlier occurrences are not considered.
-        definition: the schedule's definition.
-        now: the time of the store's clock.
-
-    Raises:
-        InvalidError: a user's trigger returns an invalid time.
-    """
+    """The oldest occurrence that the catch-up policy keeps; None if it keeps none."""
     settings = definition.settings
     # Only occurrences up to ``ready`` can be late: later ones may still be delayed by the
     # schedule's delay and jitter.

@@ -56,12 +56,7 @@ def plain_reason(reason: str | None) -> str | None:
 
 
 def check_name(field: str, name: object) -> str:
-    """Check a key or a type, and return it. Every store stores a valid name unchanged.
-
-    Raises:
-        InvalidError: the name is empty, too long, not printable, not a text, or has blanks at its
-            ends.
-    """
+    """Check a key or a type, and return it. Every store stores a valid name unchanged."""
     if not isinstance(name, str):
         raise InvalidError(field, f"must be a text, not {type(name).__name__}")
     if not name:
@@ -80,9 +75,6 @@ def check_text(field: str, text: object) -> str:
     """Check a text of one or several lines, and return it.
 
     Every store can store a valid text, and a terminal can show it.
-
-    Raises:
-        InvalidError: the text is empty, too long, not printable, or not a text.
     """
     if not isinstance(text, str):
         raise InvalidError(field, f"must be a text, not {type(text).__name__}")
@@ -96,11 +88,7 @@ def check_text(field: str, text: object) -> str:
 
 
 def check_payload_form(field: str, form: object) -> str:
-    """Check and return the option that tells how ``data`` wraps a payload that is no JSON object.
-
-    Raises:
-        InvalidError: the option is not one of the keys of `psched.base.payload.WRAPPED_IN`.
-    """
+    """Check and return the option that says how ``data`` wraps what is no JSON object."""
     if not isinstance(form, str) or form not in payload.WRAPPED_IN:
         known = " or ".join(payload.WRAPPED_IN)
         raise InvalidError(field, f"must be {known}, not {form!r}; leave it out for an object")
@@ -108,11 +96,7 @@ def check_payload_form(field: str, form: object) -> str:
 
 
 def check_number(field: str, value: object, most: int) -> int:
-    """Check that a value is a whole number from 0 to ``most``, and return it.
-
-    Raises:
-        InvalidError: the value is something else.
-    """
+    """Check that a value is a whole number from 0 to ``most``, and return it."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidError(field, f"must be a whole number, not {value!r}")
     if not 0 <= value <= most:
@@ -121,11 +105,7 @@ def check_number(field: str, value: object, most: int) -> int:
 
 
 def check_seconds(field: str, value: object) -> object:
-    """Convert a duration to seconds, and return them; other numbers are returned unchanged.
-
-    Raises:
-        InvalidError: the value is a text that is no duration.
-    """
+    """Convert a duration to seconds, and return them; other numbers are returned unchanged."""
     seconds = as_seconds(value)
     if isinstance(seconds, str):
         raise InvalidError(
@@ -135,26 +115,13 @@ def check_seconds(field: str, value: object) -> object:
 
 
 def check_length(field: str, stored: str | bytes, most: int, unit: str = "bytes") -> None:
-    """Refuse a column that is too long to be parsed.
-
-    Raises:
-        InvalidError: the column is longer than ``most``.
-    """
+    """Refuse a column that is too long to be parsed."""
     if len(stored) > most:
         raise InvalidError(field, f"has {len(stored)} {unit}, and may have {most}")
 
 
 def check_size(field: str, size: int, most: int) -> None:
-    """Refuse a payload that is larger than the setting ``data_limit``.
-
-    Args:
-        field: the name of the payload's field, for an error.
-        size: the size of the payload as JSON, in bytes.
-        most: the setting, in bytes.
-
-    Raises:
-        InvalidError: the payload is larger.
-    """
+    """Refuse a payload that is larger than the setting ``data_limit``."""
     if size > most:
         raise InvalidError(
             field,
@@ -164,28 +131,12 @@ def check_size(field: str, size: int, most: int) -> None:
 
 
 def parse_payload(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
-    """Parse the payload of a row.
-
-    Args:
-        stored: the column ``data``, which any client may have written.
-        data_limit: the setting of this name, in bytes.
-
-    Raises:
-        InvalidError: the payload is not a JSON object, or too large.
-    """
+    """Parse the payload of a row."""
     return decode("data", payload_text(stored, data_limit), values=None)
 
 
 def payload_text(stored: str | bytes | None, data_limit: int) -> str:
-    """The payload of a row as text, decompressed but not parsed.
-
-    Args:
-        stored: the column ``data``, which any client may have written.
-        data_limit: the setting of this name, in bytes.
-
-    Raises:
-        InvalidError: the payload is too large, cannot be decompressed, or is not UTF-8.
-    """
+    """The payload of a row as text, decompressed but not parsed."""
     return plain_text("data", stored, most=payload_limit(data_limit)) if stored else "{}"
 
 
@@ -195,20 +146,12 @@ def payload_limit(data_limit: int) -> int:
 
 
 def parse_options(stored: str | bytes | None) -> dict[str, Any]:
-    """Parse the column ``options``; an empty column gives an empty mapping.
-
-    Raises:
-        InvalidError: the column is not a JSON object, or too large.
-    """
+    """Parse the column ``options``; an empty column gives an empty mapping."""
     return decode("options", stored, most=LARGEST_OPTIONS) if stored else {}
 
 
 def payload_form(options: Mapping[str, Any]) -> str | None:
-    """The option that tells how ``data`` wraps the payload; None if ``data`` is the payload.
-
-    Raises:
-        InvalidError: the option is invalid.
-    """
+    """The option that tells how ``data`` wraps the payload; None if ``data`` is the payload."""
     form = options.get(payload.OPTION)
     try:
         return None if form is None else check_payload_form("options", form)
@@ -226,11 +169,7 @@ def annotation(row: Row, name: str) -> str | None:
 
 
 def raw_data(row: Row) -> bytes:
-    """A row's payload as it was submitted, byte for byte; see `psched.base.payload`.
-
-    Raises:
-        InvalidError: ``data`` or ``options`` is not a JSON object, or the option is invalid.
-    """
+    """A row's payload as it was submitted, byte for byte; see `psched.base.payload`."""
     form = payload_form(parse_options(row.options))
     if not row.data:
         return b"{}"
@@ -239,16 +178,7 @@ def raw_data(row: Row) -> bytes:
 
 
 def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> str:
-    """Convert a mapping to JSON text.
-
-    Args:
-        field: the name of the field, for an error.
-        value: the mapping.
-        most: the setting ``data_limit`` in bytes; None means no limit.
-
-    Raises:
-        InvalidError: the value is not a mapping that JSON can represent, or too large.
-    """
+    """Convert a mapping to JSON text."""
     if not isinstance(value, Mapping):
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
     plain = dict(value)
@@ -261,11 +191,7 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
 
 
 def encode_result(value: Any) -> str:  # noqa: ANN401  # any value that a task assigns
-    """Convert the result of a task to JSON text.
-
-    Raises:
-        InvalidError: JSON cannot represent the value, or its text is larger than `LARGEST_RESULT`.
-    """
+    """Convert the result of a task to JSON text."""
     text, size = _json_text("result", value)
     if size > LARGEST_RESULT:
         raise InvalidError(
@@ -280,17 +206,7 @@ def encode_result(value: Any) -> str:  # noqa: ANN401  # any value that a task a
 def decode(
     field: str, stored: str | bytes, *, most: int = LARGEST, values: int | None = MOST_VALUES
 ) -> dict[str, Any]:
-    """Parse the JSON object in a column.
-
-    Args:
-        field: the name of the column, for an error.
-        stored: the value of the column, compressed or not; any client may have written it.
-        most: the largest allowed size in bytes, before and after decompression.
-        values: the largest allowed number of values, see `MOST_VALUES`; None means no limit.
-
-    Raises:
-        InvalidError: the column is not a JSON object, or too large.
-    """
+    """Parse the JSON object in a column."""
     text = plain_text(field, stored, most=most)
     try:
         if values is not None:
@@ -315,16 +231,7 @@ def decode(
 
 
 def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
-    """A column as text, decompressed if necessary.
-
-    Args:
-        field: the name of the column, for an error.
-        stored: the value of the column, which any client may have written.
-        most: the largest allowed size in bytes, before and after decompression.
-
-    Raises:
-        InvalidError: the column is too large, cannot be decompressed, or is not UTF-8.
-    """
+    """A column as text, decompressed if necessary."""
     check_length(field, stored, most)
     try:
         plain = decompress(stored, most)
@@ -337,11 +244,7 @@ def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
 
 
 def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
-    """A value as JSON text, and the size of the text in bytes.
-
-    Raises:
-        InvalidError: JSON cannot represent the value.
-    """
+    """A value as JSON text, and the size of the text in bytes."""
     try:
         text = _encode(value)
         return text, len(text.encode())  # raises if the text has half of a surrogate pair
@@ -350,15 +253,7 @@ def _json_text(field: str, value: Any) -> tuple[str, int]:  # noqa: ANN401
 
 
 def _refuse_other_keys(field: str, value: dict[str, Any]) -> None:
-    """Refuse keys that are no texts: JSON has turned them into texts without an error.
-
-    Args:
-        field: the name of the field, for an error.
-        value: a value that JSON can represent, so that it does not contain itself.
-
-    Raises:
-        InvalidError: a mapping in the value has such a key.
-    """
+    """Refuse keys that are no texts: JSON has turned them into texts without an error."""
     pending: list[Any] = [value]
     while pending:
         each = pending.pop()

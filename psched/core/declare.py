@@ -64,20 +64,7 @@ _DELAYS = frozenset({"delay", "jitter"})
 
 
 def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
-    """Create the row of a new schedule.
-
-    Args:
-        key: the schedule's unique name.
-        fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`; the value None means the default.
-        settings: the installation's settings.
-        now: the store's clock, which is called only if the fields define no ``next_time``, or a
-            ``next_run_time`` that is earlier.
-
-    Raises:
-        InvalidError: a value is invalid, the key has the form of an extra run's key, or
-            ``next_run_time`` is before the ``next_time`` of a one-shot; the error's ``field`` is
-            the name of the value.
-    """
+    """Create the row of a new schedule."""
     row, definition, fields = _declared(key, fields, settings)
     return _started(row, definition, fields, now)
 
@@ -107,17 +94,7 @@ def _declared(
 
 
 def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> Row:
-    """Create the row of a one-shot that is defined like another row; it has no times yet.
-
-    Args:
-        key: the key of the new row.
-        seen: the row whose type, data, time zone, ``alive_time`` and options are copied.
-        fields: ``data`` and any of `OVERRIDES` and `OTHER_OPTIONS`, which replace those of the row.
-        settings: the installation's settings.
-
-    Raises:
-        InvalidError: a value is invalid, also one of the row; the error's ``field`` is its name.
-    """
+    """Create the row of a one-shot that is defined like another row; it has no times yet."""
     copy = Row(
         key=key,
         type=seen.type,
@@ -131,17 +108,7 @@ def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> 
 
 
 def restart(row: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
-    """Compute the first times of a new schedule's row anew. This is faster than `declare`.
-
-    Args:
-        row: the row, which `declare` has created from ``fields`` at another time.
-        fields: see `declare`; only `TIMES` and the shorthand ``at`` are read.
-        settings: the installation's settings.
-        now: the store's clock, which is called only if the fields define no ``next_time``.
-
-    Raises:
-        InvalidError: the trigger has no time at or after the start.
-    """
+    """Compute the first times of a new schedule's row anew. This is faster than `declare`."""
     times = {name: fields[name] for name in TIMES if fields.get(name) is not None}
     if fields.get("at") is not None:
         times["next_time"] = fields["at"]
@@ -170,18 +137,7 @@ def _first_times(
 def declare_all(
     schedules: Iterable[Mapping[str, Any]], settings: Config, now: Callable[[], float]
 ) -> Sequence[Row]:
-    """Create the rows of many new schedules.
-
-    Args:
-        schedules: for each schedule, a mapping of its ``key`` and of any fields that `declare`
-            accepts.
-        settings: the installation's settings.
-        now: the store's clock, which is called at most once.
-
-    Raises:
-        InvalidError: a value is invalid, or two schedules have one key. The error's ``field`` is
-            the name of the value, such as ``schedules[17].cron``.
-    """
+    """Create the rows of many new schedules."""
     similar, places = _SimilarSchedules(settings, cache(now)), dict[str, int]()
     rows = []
     for place, schedule in enumerate(schedules):
@@ -215,15 +171,7 @@ class _SimilarSchedules:
         self._known: dict[Hashable, tuple[Row, Definition]] = {}
 
     def declare(self, schedule: object) -> Row:
-        """Create the row of a new schedule, as the function `declare` does.
-
-        Args:
-            schedule: a mapping of the schedule's ``key`` and of its fields.
-
-        Raises:
-            InvalidError: a value is invalid. The error's ``field`` is the name of the value, or
-                empty if ``schedule`` is no mapping.
-        """
+        """Create the row of a new schedule, as the function `declare` does."""
         if not isinstance(schedule, Mapping):
             raise InvalidError("", f"must be a mapping, not {type(schedule).__name__}")
         fields = dict(schedule)
@@ -280,14 +228,7 @@ instants, because ``fold`` is not compared."""
 
 
 def _all_but_key_and_data(fields: Mapping[str, Any]) -> Hashable:
-    """A value that is equal for schedules that differ only in their key and their data.
-
-    Args:
-        fields: the schedule's fields, without its data.
-
-    Returns:
-        The value; None if a field cannot be compared.
-    """
+    """A value that is equal for schedules that differ only in their key and their data."""
     types = [*map(type, fields.values())]
     if not _PLAIN.issuperset(types):
         return None
@@ -307,17 +248,6 @@ def redeclare(
     ``next_time`` if the trigger does not change. A paused row stays paused until a change sets a
     time. A row that has ended, or is about to, does not run again until a change sets its trigger
     or a time. One that had ended then counts as created anew.
-
-    Args:
-        seen: the row as it is stored now.
-        fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`.
-        settings: the installation's settings.
-        now: the store's clock, which is called only if the next occurrence is computed anew, or
-            ``next_run_time`` is earlier than the next occurrence, or the row has ended.
-
-    Raises:
-        InvalidError: a value is invalid, or ``next_run_time`` would run the next occurrence before
-            its scheduled time; the error's ``field`` is the name of the value.
     """
     return while_free(seen, partial(_redeclared, fields, settings, now))
 
@@ -466,9 +396,6 @@ def _refuse_early_run(
     Such a run would use up the occurrence, so that nothing would run at the scheduled time. Whoever
     adds a schedule can ask for that, as in PerfectSched. But a change is probably meant as an extra
     run. The times that plain SQL has written are not checked.
-
-    Raises:
-        InvalidError: the occurrence would run early; the error's text names the right call.
     """
     if run_at is None or run_at >= next_time or next_time <= now():
         return

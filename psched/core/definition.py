@@ -87,10 +87,6 @@ def parse_row(row: Row, settings: Config) -> Definition:
     only its size is checked; the process that runs the task parses the payload with
     `psched.core.columns.parse_payload`. The length of every other column is checked before the
     column is parsed.
-
-    Raises:
-        NotLoadedError: the trigger is a class that cannot be imported in this process.
-        InvalidError: a column is invalid; the error's ``field`` is the name of the column.
     """
     if visible(row.key) != row.key:
         # We do not use the stricter `check_name`, which checks new keys, because rows that were

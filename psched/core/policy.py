@@ -66,12 +66,6 @@ def after_claim(
 ) -> Run | Settlement:
     """Decide what to do with a row that has just been claimed.
 
-    Args:
-        row: the row as the claim returned it.
-        settings: the installation's settings.
-        now: the time of the store's clock.
-        pauses: when the row's type was paused, see `psched.core.operations.pauses`.
-
     Returns:
         The occurrence to run; or a settlement, if there is nothing to run. There is nothing to run
         if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
@@ -109,16 +103,7 @@ def _not_waiting(row: Row, settings: Config, now: float) -> Settlement:
 def after_run(
     leased: Row, current: Row, decision: Decision, settings: Config, now: float = 0.0
 ) -> Settlement:
-    """Decide how to settle a lease after a run.
-
-    Args:
-        leased: the row as it was claimed and run.
-        current: the row as it is stored now; it differs from ``leased`` if the schedule was changed
-            during the run.
-        decision: the result of the run.
-        settings: the installation's settings.
-        now: the time of the store's clock; needed only if the definition was changed.
-    """
+    """Decide how to settle a lease after a run."""
     end = _after_run(leased, current, decision, settings, now)
     return pausing.set_aside(end, current)
 
@@ -243,13 +228,7 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
 
 
 def _dropped_by_change(leased: Row, until: int, settings: Config) -> tuple[Skipped, ...]:
-    """Describe the occurrences that are dropped because the trigger was changed during a run.
-
-    Args:
-        leased: the row as it was claimed, with the old trigger.
-        until: the instant until which the occurrences of the old trigger are dropped.
-        settings: contain the defaults for settings that the row does not contain.
-    """
+    """Describe the occurrences that are dropped because the trigger was changed during a run."""
     missed = _next_of(leased, settings)
     if missed is None or missed > until:
         return ()
@@ -428,17 +407,7 @@ def _dropped(
     now: float,
     busy_until: int | None = None,
 ) -> Settlement:
-    """The settlement that drops the occurrences which the catch-up policy does not keep.
-
-    Args:
-        row: the row as the claim returned it.
-        definition: the schedule's definition.
-        trigger: its trigger.
-        cursor: the first occurrence, which is dropped.
-        oldest: the oldest occurrence that is kept; None if none is kept.
-        now: the time of the store's clock.
-        busy_until: see `dropped_spans`.
-    """
+    """The settlement that drops the occurrences which the catch-up policy does not keep."""
     why = describe_dropped(definition, cursor, oldest)
     settled = _at(row, definition, oldest, reason=why)
     skipped = pausing.missed_spans(
@@ -483,12 +452,6 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
 
     A one-shot that has not failed can be purged after its ``retention_time``; if that is 0, the row
     is removed at once.
-
-    Args:
-        row: the row as it is stored now.
-        own: the settings of the row's definition.
-        status: the row's new status.
-        reason: a text for people that says why the row has ended; None for no text.
     """
     stays = row.cron is not None or status == FAILED
     retain = None if stays else own.retention_time

@@ -95,14 +95,7 @@ def clock_change_effects(
 def upcoming_times(
     trigger: Trigger | None, timezone: str, after: int, count: int
 ) -> list[UpcomingTime]:
-    """A trigger's first times after an instant, with the skipped times between them.
-
-    Args:
-        trigger: the trigger; if it is None, the result is empty.
-        timezone: the name of the zone for `UpcomingTime.local`.
-        after: the instant in Unix seconds.
-        count: the number of times; skipped times are not counted.
-    """
+    """A trigger's first times after an instant, with the skipped times between them."""
     times = list(_times(trigger, after, count)) if trigger else []
     return _with_skipped(trigger, find_zone(timezone), times, after)
 
@@ -110,18 +103,7 @@ def upcoming_times(
 def upcoming_occurrences(
     row: Row, definition: Definition, count: int, now: float
 ) -> list[UpcomingTime]:
-    """A schedule's upcoming occurrences, beginning with the one that is due or running.
-
-    Args:
-        row: the row as it is stored now; a row without a next run has no upcoming occurrences.
-            Those of a paused row begin at the end of its pause, if it has one.
-        definition: the definition parsed from the row.
-        count: the number of occurrences.
-        now: the time of the store's clock.
-
-    Raises:
-        InvalidError: the row's time, its trigger, or the count is invalid.
-    """
+    """A schedule's upcoming occurrences, beginning with the one that is due or running."""
     if not check_number("number", count, _MOST):
         raise InvalidError("number", f"must be from 1 to {_MOST}, not 0")
     row = attempts.given_back(row)

@@ -118,11 +118,7 @@ def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, An
 
 
 def parse_answer(request: PolicyRequest, message: object) -> Settlement | None:
-    """The settlement in an answer; None if the answer is to run the row's occurrence.
-
-    Raises:
-        ValueError: the message is not a valid answer.
-    """
+    """The settlement in an answer; None if the answer is to run the row's occurrence."""
     match message:
         case {"run": True} if request.leased is None:
             return None

@@ -55,13 +55,7 @@ class Selection:
         return not (self.statuses or self.types or self.labels or self.prefix or self.due)
 
     def matches(self, row: Row, now: float | None = None) -> bool:
-        """Whether a row fulfils all conditions.
-
-        Args:
-            row: the row.
-            now: the time of the store's clock in Unix seconds; None means that the caller has
-                compared the row's time already.
-        """
+        """Whether a row fulfils all conditions."""
         return (
             (not self.statuses or row.state in self.statuses)
             and (not self.types or row.type in self.types)
@@ -85,11 +79,7 @@ def selection_of(
     limit: int | None = None,
     order: str = "next",
 ) -> Selection:
-    """Check the arguments of `ScheduleCollection.list`, and return the selection.
-
-    Raises:
-        InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
-    """
+    """Check the arguments of `ScheduleCollection.list`, and return the selection."""
     statuses = chosen_texts("status", status)
     if unknown := statuses - STATES:
         raise InvalidError(
@@ -155,21 +145,13 @@ class SelectedRows(Iterator[Row]):
 
 
 def check_limit(limit: int | None) -> None:
-    """Check the argument ``limit`` of a method that reads; None means no limit.
-
-    Raises:
-        InvalidError: it is no whole number from 0 to `LARGEST_LIMIT`.
-    """
+    """Check the argument ``limit`` of a method that reads; None means no limit."""
     if limit is not None:
         check_number("limit", limit, LARGEST_LIMIT)
 
 
 def chosen_texts(field: str, values: str | Iterable[str] | None) -> frozenset[str]:
-    """Check a condition that is one text or several; None gives an empty set.
-
-    Raises:
-        InvalidError: the condition is something else, or an empty list.
-    """
+    """Check a condition that is one text or several; None gives an empty set."""
     if values is None:
         return frozenset()
     listed = [values] if isinstance(values, str) or not isinstance(values, Iterable) else [*values]

@@ -104,9 +104,6 @@ class Settler:
 
         Returns:
             DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
-
-        Raises:
-            TransientStoreError: the store is unavailable; the call must be repeated later.
         """
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
@@ -171,21 +168,8 @@ def settle(
     If a schedule was redefined while its task ran, this function reads the row again, and computes
     the next time from the new definition.
 
-    Args:
-        store: the store that holds the rows.
-        endings: how each lease ends.
-        settings: the installation's settings.
-        results: a mapping to which this function adds each result as soon as it is known, so that
-            the caller has the results even if this function raises an error.
-        conclude: computes each settlement.
-        send: sends each request.
-        recorder: creates the records of the run history; None if there are none.
-
     Returns:
         DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
-
-    Raises:
-        TransientStoreError: the store is unavailable; the call must be repeated later.
     """
     results = {} if results is None else results
     open_endings = {ending.leased.key: ending for ending in endings}

@@ -38,16 +38,7 @@ _WAYS = ("cron", "every", "at", "trigger")
 
 
 def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the shorthands in the fields of a schedule by columns.
-
-    Args:
-        key: the schedule's key.
-        fields: the fields that were given; a shorthand that is None counts as not given.
-
-    Raises:
-        InvalidError: a value is invalid, or contradicts another value; the error's ``field`` is the
-            name of the value.
-    """
+    """Replace the shorthands in the fields of a schedule by columns."""
     columns = {name: value for name, value in fields.items() if name not in SHORTHANDS}
     given = {name: fields[name] for name in SHORTHANDS if fields.get(name) is not None}
     ways = [name for name in _WAYS if fields.get(name) is not None]
@@ -75,15 +66,7 @@ def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def instant(name: str, when: When) -> int:
-    """Convert an instant to Unix seconds, rounded up so that nothing runs early.
-
-    Args:
-        name: the name of the value, which becomes the ``field`` of an error.
-        when: the instant.
-
-    Raises:
-        InvalidError: ``when`` is not an instant.
-    """
+    """Convert an instant to Unix seconds, rounded up so that nothing runs early."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidError(
@@ -118,9 +101,6 @@ def name_main_class(trigger: object) -> object:
 
     The path is valid in the workers that a program starts, because they run the program's
     ``__main__``. Other triggers are returned unchanged.
-
-    Raises:
-        InvalidError: the trigger is a tuple or a list that does not have two items.
     """
     named, arguments = _parts(trigger)
     if inspect.isclass(named) and named.__module__ == "__main__" and "<" not in named.__qualname__:

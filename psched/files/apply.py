@@ -101,22 +101,7 @@ def apply_plan(
     report: ReportChange = lambda _done, _key: None,
     track: Track = untracked,
 ) -> None:
-    """Carry out a plan; if a part of the plan is refused, change nothing.
-
-    Args:
-        made: the plan.
-        schedules: the schedules of the store that the plan was made from.
-        settings: the settings that the plan was made with.
-        prune: whether to remove the schedules in ``left``. If one of them is running, its worker
-            stops the task first.
-        report: is called for each schedule after the change to it has been written.
-        track: shows how many schedules have been added, changed and removed.
-
-    Raises:
-        AlreadyExistsError: a key belongs to another label, or was added after the plan was made.
-        NotFoundError: a schedule to be changed has been deleted since the plan was made.
-        InvalidError: the trigger of a schedule to be added has no time from now on.
-    """
+    """Carry out a plan; if a part of the plan is refused, change nothing."""
     if made.refused:
         raise AlreadyExistsError("; ".join(f"{key} {why}" for key, why in made.refused.items()))
     if made.added:
@@ -140,11 +125,7 @@ def apply_plan(
 def _new_rows(
     added: Sequence[Item], schedules: ScheduleCollection, settings: Config, track: Track
 ) -> Sequence[Row]:
-    """The rows of the schedules to be added, with their first times from now on.
-
-    Raises:
-        InvalidError: a trigger has no time from now on; the error's ``field`` begins with the key.
-    """
+    """The rows of the schedules to be added, with their first times from now on."""
     now = cache(schedules.now)
     rows = []
     # Equal triggers follow each other, so that each of them is parsed only once.
@@ -164,11 +145,7 @@ def _trigger_of(item: Item) -> tuple[str, str]:
 
 
 def _remaining_changes(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
-    """The declared values of the fields in which the row ``seen`` still differs from them.
-
-    Raises:
-        AlreadyExistsError: the row must not be changed, because it belongs to another label now.
-    """
+    """The declared values of the fields in which the row ``seen`` still differs from them."""
     before = annotation(item.found, "label") if item.found is not None else None
     # Adopt the schedule only if it still has the label that the plan has shown to the user.
     adopt = made.adopt and annotation(seen, "label") == before

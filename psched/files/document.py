@@ -84,12 +84,7 @@ class Reader:
         self._problems: list[tuple[str, int, str]] = []
 
     def read(self, paths: Iterable[Path]) -> Sequence[Document]:
-        """Read files, and the YAML files in folders; returns one document for each label.
-
-        Raises:
-            ConfigError: there are mistakes; the text has a line ``FILE:LINE: key: field: text`` for
-                each of them.
-        """
+        """Read files, and the YAML files in folders; returns one document for each label."""
         seen = set[Path]()
         for path in paths:
             for file in self._files(path):
@@ -131,11 +126,7 @@ class Reader:
             self._refuse(origin, problem.line, said)
 
     def documents(self) -> Sequence[Document]:
-        """All schedules that were read, as one document for each label.
-
-        Raises:
-            ConfigError: there are mistakes; see `read`.
-        """
+        """All schedules that were read, as one document for each label."""
         if self._problems:
             in_order = sorted(dict.fromkeys(self._problems), key=lambda problem: problem[:2])
             raise ConfigError("\n".join(text for _, _, text in in_order))
@@ -286,9 +277,6 @@ def _loader_of(content: str) -> _SchedulesLoader:
 
     libyaml accepts tabs where PyYAML refuses them. A text with tabs is left to PyYAML, so that all
     hosts accept the same files.
-
-    Raises:
-        ReaderError: the text contains a character that YAML does not allow.
     """
     with suppress(AttributeError, yaml.YAMLError):
         if "\t" in content:

@@ -29,10 +29,6 @@ Documents = Mapping[str | None, Mapping[str, Mapping[str, Any]]]
 def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[str], Sequence[str]]:
     """Collect the declarations from which these schedules can be created again.
 
-    Args:
-        rows: the schedules; those that run only once, or are being deleted, are skipped.
-        settings: the source of the fields' defaults.
-
     Returns:
         The documents; remarks on schedules whose status a file cannot declare; and remarks on
         schedules that are left out, because they are not valid.

@@ -92,25 +92,7 @@ def plan(
     adopt: bool = False,
     declared: Mapping[str, Row] = MappingProxyType({}),
 ) -> Plan:
-    """Compare declared schedules with existing ones.
-
-    Args:
-        wanted: the declarations: each has a ``key`` and any of the fields of `declare.FIELDS`
-            except the label. ``next_time`` and ``next_run_time`` apply only to schedules that are
-            added; the ``next_time`` of a schedule that runs once always applies.
-        existing: every schedule with a declared key, and every schedule of this label; other
-            schedules are ignored.
-        label: the label of the declared schedules; None means that they have no label.
-        settings: the settings that declarations are checked against.
-        now: the store's clock; users' triggers are tried from this time on.
-        adopt: whether to take over schedules that have another label, or no label.
-        declared: rows of repeating schedules that `describe` has already made of their
-            declarations, by key. They are not made again.
-
-    Raises:
-        InvalidError: a value is not valid, or a key is declared twice. The error's ``field`` is the
-            key, or the key and the field, such as ``nightly.cron``.
-    """
+    """Compare declared schedules with existing ones."""
 
     def describe_once(key: str, fields: Mapping[str, Any]) -> Row:
         return declared.get(key) or _describe(key, fields, settings, now)

@@ -42,13 +42,7 @@ def before(item: Item, settings: Config) -> NextRuns | None:
 
 
 def after(item: Item, settings: Config, now: float) -> NextRuns | None:
-    """The next runs after a plan has been applied; None if the schedule is no longer declared.
-
-    Args:
-        item: the schedule in the plan.
-        settings: the settings that the plan was made with.
-        now: the time on the store's clock, in Unix seconds.
-    """
+    """The next runs after a plan has been applied; None if the schedule is no longer declared."""
     wanted, found = item.wanted, item.found
     if wanted is None:
         return None

@@ -49,12 +49,7 @@ class SingleHandler(Dispatch):
 
 
 def load_handlers(settings: Config) -> Dispatch | None:
-    """Import the handlers that the settings name; None if the settings name no handler.
-
-    Raises:
-        LoadError: a module, program or class is missing, or the user's code has raised; the error's
-            text says which.
-    """
+    """Import the handlers that the settings name; None if the settings name no handler."""
     if settings.exec:
         return SingleHandler(_program(settings.exec), settings.exec[0])
     dispatch = load_dispatch(settings.load_path, settings.require, settings.dispatch)

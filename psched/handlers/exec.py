@@ -62,13 +62,7 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Run the program until it exits.
-
-        Raises:
-            CommandError: a signal killed the program, or its exit status does not count as success.
-            NoRoomError: the system has no process or memory left.
-            OSError: the program cannot be started.
-        """
+        """Run the program until it exits."""
         try:
             self._process = self._start()
         except OSError as error:
@@ -105,11 +99,7 @@ class Program:
         return self._task.raw_data if self._stdin is None else self._stdin.encode()
 
     def kill(self, reason: str) -> None:
-        """Send TERM to the program and its process group.
-
-        Raises:
-            ProcessStopError: the program has not been started.
-        """
+        """Send TERM to the program and its process group."""
         if self._process is None:
             raise ProcessStopError(reason)
         if self._process.returncode is None:

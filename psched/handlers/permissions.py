@@ -22,11 +22,7 @@ _REFUSED = ("shell", "env", "cwd")
 
 
 def check_enabled(allowed: bool | Sequence[str]) -> None:  # noqa: FBT001  # the setting's value
-    """Refuse every program if ``exec_type`` is off.
-
-    Raises:
-        NotAllowedError: ``exec_type`` is off.
-    """
+    """Refuse every program if ``exec_type`` is off."""
     if allowed is False:
         raise NotAllowedError(
             "exec_type is off: rows of type exec run nothing here; set exec_type to on, or to a"
@@ -35,11 +31,7 @@ def check_enabled(allowed: bool | Sequence[str]) -> None:  # noqa: FBT001  # the
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Refuse a row's data that could make a listed program run another program.
-
-    Raises:
-        NotAllowedError: the data use a field that only ``exec_type: on`` allows.
-    """
+    """Refuse a row's data that could make a listed program run another program."""
     for name in _REFUSED:
         if data.get(name):
             raise NotAllowedError(
@@ -55,17 +47,6 @@ def find_listed(command: str, programs: Sequence[str]) -> str:
     Symbolic links are resolved before files are compared. A link with another name than the listed
     link is another program, although both lead to one file, because the behaviour of BusyBox and
     similar programs depends on the name under which they are run.
-
-    Args:
-        command: the program that a row asks for: a path, or a name that is searched for in $PATH.
-        programs: the listed programs: paths or names, like ``command``.
-
-    Returns:
-        The absolute path of the listed program. Run this path and not the row's own path, because
-        somebody could put another file at the row's path after the comparison.
-
-    Raises:
-        NotAllowedError: the program is not in the list, or not on this host.
     """
     asked = _which(command)
     if asked is None:

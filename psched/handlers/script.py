@@ -16,17 +16,7 @@ _DEFAULT_CLASS = "Run"
 
 
 def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
-    """Import a script and return its handler class; ``kill``, if defined, accepts a reason.
-
-    Args:
-        script: the file's path, followed by the script's arguments (``sys.argv[1:]``).
-        class_name: the class's name; None means ``Run``, or, if the script has no ``Run``, the only
-            class with ``run()``.
-
-    Raises:
-        LoadError: the script cannot be imported, or has no such class, or the class cannot be a
-            handler.
-    """
+    """Import a script and return its handler class; ``kill``, if defined, accepts a reason."""
     path, *arguments = script
     # sys.path and sys.argv are set as Python sets them for a script, because the script may import
     # modules from its folder and read its arguments.

@@ -54,14 +54,6 @@ class KeptSocket:
         """Create the socket in the first folder that can be written to.
 
         Sockets of masters that were killed are removed from the folders that are tried.
-
-        Args:
-            folders: the folders, in the order in which they are tried.
-            name: the name of the socket.
-            sockets: returns the pids and the paths of the masters' sockets in a folder.
-
-        Returns:
-            Why it could not be created; empty if it was, or if there is no folder.
         """
         problems = []
         for folder in folders:

@@ -152,9 +152,6 @@ class Master:
 
         A fault during the start of a generation is treated like a broken configuration: the old
         generation continues. If there is no old generation, `run` returns `CRASHED`.
-
-        Args:
-            inbox: this process's signals.
         """
         while True:
             timeout = self.tick()
@@ -390,11 +387,6 @@ class Master:
 
         If there is no earlier generation, try again later, or stop the master if another try would
         fail for the same reason.
-
-        Args:
-            why: the reason, for the log and for ``psched status``.
-            status: the exit status of the master if another try would fail for the same reason;
-                None if another try can succeed.
         """
         # End a pause by WINCH in the failed generation: it must not pause the next try.
         self._paused_until = min(self._paused_until, self._generation)

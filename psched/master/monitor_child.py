@@ -141,13 +141,7 @@ class MonitorKeeper:
         return min(silent, told, float("inf") if child.ladder is None else child.ladder.wakes)
 
     def step(self, generation: int, spec: GenerationSpec | None, state: MasterState) -> None:
-        """Start, watch or end the monitor, whatever is due.
-
-        Args:
-            generation: the number of the present generation.
-            spec: the parameters of the present generation; None if there is none yet.
-            state: what the master is doing. When it stops, the monitor ends after the workers.
-        """
+        """Start, watch or end the monitor, whatever is due."""
         self._state = state
         stopping = state == MasterState.STOPPING
         if stopping and not self._workers and self._over_since is None:
@@ -183,12 +177,7 @@ class MonitorKeeper:
                 self._end(child, now)
 
     def heard(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
-        """Note what a worker's message says that the monitor needs.
-
-        Args:
-            worker: the worker, which can have ended.
-            message: its message.
-        """
+        """Note what a worker's message says that the monitor needs."""
         if "counted" in message:
             self.totals.add(message["counted"])
         self._pings.note(worker, message)

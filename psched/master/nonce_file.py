@@ -78,12 +78,7 @@ class NonceFile:
         self._next_check = 0.0
 
     def add(self, nonce: str, *, own_cgroup: bool) -> None:
-        """Add the nonce of a worker that holds no lease yet to the file.
-
-        Args:
-            nonce: the worker's nonce.
-            own_cgroup: True if the worker is in a cgroup that no other worker uses.
-        """
+        """Add the nonce of a worker that holds no lease yet to the file."""
         self._in_own_cgroup[nonce] = own_cgroup
         self._write()
 
@@ -207,10 +202,6 @@ def _parse(path: Path) -> tuple[tuple[int, int], str, list[tuple[str, str]]]:
     Returns:
         The pid and start time of the master that wrote the file, the file's first line, and each
         nonce with "own" or "".
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file was not written by a master.
     """
     name = _NAME.fullmatch(path.name)
     place, *lines = regular_files.read(path).decode().split("\n")
@@ -234,9 +225,6 @@ def here() -> str:
 
     A pid or a name of a cgroup that another process has written is valid in this process only if
     this function returns the same line in both processes.
-
-    Raises:
-        OSError: the boot, the namespaces or the cgroup cannot be read.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "cgroup")]
@@ -248,10 +236,6 @@ def make(environ: Mapping[str, str], clock: Clock) -> NonceFile:
     """The nonce file of this master, in the first of the `volatile_folders` that it can write to.
 
     If the master can write to none of them, its nonces are not written.
-
-    Args:
-        environ: the environment variables.
-        clock: see `NonceFile`.
     """
     folder = usable_folder(environ)
     try:

@@ -32,13 +32,7 @@ class PidFile:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Lock the file and write the pid.
-
-        Raises:
-            AlreadyRunningError: another process has locked the file. The error's text contains the
-                pid of that process.
-            OSError: the file cannot be written.
-        """
+        """Lock the file and write the pid."""
         while True:
             try:
                 descriptor = regular_files.open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)

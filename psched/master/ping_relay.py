@@ -67,12 +67,7 @@ class PingRelay:
                 self._keep(packed({**run, "what": "fail", "text": text}))
 
     def pass_on(self, link: Link, *, everything: bool = False) -> None:
-        """Send the monitor what it accepts now.
-
-        Args:
-            link: the link to the monitor.
-            everything: whether to send all, because the monitor is about to end.
-        """
+        """Send the monitor what it accepts now."""
         while self._waiting and (everything or not link.unsent):
             message = self._waiting.popleft()
             self._size -= len(message)

@@ -10,22 +10,14 @@ _SOCKET = re.compile(r"master\.([0-9]{1,10})\.sock")
 
 
 def service_folder(environ: Mapping[str, str]) -> Path | None:
-    """The runtime folder that systemd has created for this service; None if there is none.
-
-    Args:
-        environ: the environment variables.
-    """
+    """The runtime folder that systemd has created for this service; None if there is none."""
     # The variable contains all runtime folders of the unit, separated by colons. Use the first.
     first, _, _ = environ.get("RUNTIME_DIRECTORY", "").partition(":")
     return Path(first) if first else None
 
 
 def socket_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The folders in which a master can create its socket, in the order in which it tries them.
-
-    Args:
-        environ: the environment variables.
-    """
+    """The folders in which a master can create its socket, in the order in which it tries them."""
     folders = volatile_folders(environ)
     if service_folder(environ) is None and environ.get("HOME"):
         folders.append(Path(environ["HOME"], ".local/state/psched"))
@@ -33,11 +25,7 @@ def socket_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def volatile_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The `socket_folders` that are local to this host and are emptied at each boot.
-
-    Args:
-        environ: the environment variables.
-    """
+    """The `socket_folders` that are local to this host and are emptied at each boot."""
     if (own := service_folder(environ)) is not None:
         return [own]
     folders = [Path("/run/psched")]
@@ -50,9 +38,6 @@ def usable_folder(environ: Mapping[str, str]) -> Path | None:
     """The first of the `volatile_folders` that this master can write to; None if there is none.
 
     The folder is created if it does not exist.
-
-    Args:
-        environ: the environment variables.
     """
     return next(filter(_is_usable, volatile_folders(environ)), None)
 
@@ -74,9 +59,6 @@ def sockets(folder: Path) -> list[tuple[int, Path]]:
     """The sockets of masters in a folder: the pid of each master and the path of its socket.
 
     The pid is read from the socket's name. The master might be dead.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
     found = map(_SOCKET.fullmatch, os.listdir(folder))
     return sorted((int(match[1]), folder / match[0]) for match in found if match)
@@ -87,9 +69,6 @@ def short_address(path: Path) -> Iterator[str]:
     """Yield a short address of the socket at ``path``; it is valid within the ``with`` block.
 
     A long path itself is no valid address, because sockaddr_un has room for only 107 bytes.
-
-    Raises:
-        OSError: the folder of the socket cannot be opened.
     """
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:

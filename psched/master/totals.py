@@ -69,11 +69,6 @@ class Totals:
     ) -> Mapping[str, Any] | None:
         """The message for the monitor with the totals that have changed since the last call.
 
-        Args:
-            host: what is true now.
-            everything: whether the message contains all totals, for a new monitor.
-            anyway: whether there is a message even if nothing has changed.
-
         Returns:
             The message; None if nothing has changed.
         """
@@ -96,12 +91,7 @@ class Totals:
 
 
 def host_of(workers: Workers, problem: str | None) -> Host:
-    """What is true now of the workers.
-
-    Args:
-        workers: all workers that are alive.
-        problem: why no task could be claimed lately; None if one could be.
-    """
+    """What is true now of the workers."""
     living = [*workers]
     load = total(worker.load for worker in living if not worker.draining)
     return Host(

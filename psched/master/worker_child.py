@@ -190,9 +190,6 @@ class WorkerChild(Child):
     def recovered(self, nonces: Collection[str]) -> set[str]:
         """Note the worker's report that it has released the leases of dead workers.
 
-        Args:
-            nonces: the nonces of the dead workers.
-
         Returns:
             Those of the nonces whose leases the worker had been told to release.
         """
@@ -201,11 +198,7 @@ class WorkerChild(Child):
         return done
 
     def has_only_to_clean_up(self, nonces: Sequence[str]) -> None:
-        """Mark this process as a cleaner, which is killed `CLEAN_UP_LIMIT` seconds after its fork.
-
-        Args:
-            nonces: the nonces of the dead workers whose leases the cleaner releases.
-        """
+        """Mark this process as a cleaner, which is killed `CLEAN_UP_LIMIT` s after its fork."""
         self.draining, self.recovering = True, [*nonces]
         self._kill_at(self.started, self.started + CLEAN_UP_LIMIT)
 
@@ -229,13 +222,7 @@ class WorkerChild(Child):
         self.tell(stop=timeout, hurry=hurry)
 
     def shut_down(self, timeout: float, now: float, *, hurry: bool = False) -> None:
-        """End the worker because the master stops: `drain` a ready worker, kill any other worker.
-
-        Args:
-            timeout: see `drain`.
-            now: see `drain`.
-            hurry: see `drain`.
-        """
+        """End the worker because the master stops: `drain` a ready one, kill any other."""
         if self.ready:
             self.drain(timeout, now, hurry=hurry)
         else:

@@ -117,11 +117,7 @@ class Workers:
         return found == [worker] and not worker.draining
 
     def spawn(self, number: int, generation: int, spec: GenerationSpec) -> WorkerChild:
-        """Fork a worker.
-
-        Raises:
-            OSError: the system's limit of processes or of memory is reached.
-        """
+        """Fork a worker."""
         nonce = self._draw_nonce()
         identity = WorkerIdentity(number, generation, nonce, self._make_cgroup(nonce), Deadline())
         try:
@@ -173,12 +169,7 @@ class Workers:
         return made
 
     def spare(self, pid: int, ended: Callable[[Exit], object]) -> None:
-        """Let a child alone that is no worker; call this at once after its fork.
-
-        Args:
-            pid: the child's pid.
-            ended: is called when the child was reaped.
-        """
+        """Let a child alone that is no worker; call this at once after its fork."""
         self._not_ours |= {pid}
         self._helpers[pid] = ended
         self._has_hooks = True

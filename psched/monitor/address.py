@@ -22,11 +22,7 @@ class Place:
 
 
 def place_of(text: str) -> Place:
-    """Take the value of the setting apart, which `psched.config` has checked.
-
-    Raises:
-        ValueError: there is no such port.
-    """
+    """Take the value of the setting apart, which `psched.config` has checked."""
     kind, _, path = text.partition(":")
     if kind == "unix":
         return Place(socket=Path(path))

@@ -237,11 +237,7 @@ class Alarms:
         self._thread: threading.Thread | None = None
 
     def step(self, now: float) -> float:
-        """Start the thread, if it does not run.
-
-        Raises:
-            Exception: what has ended the thread.
-        """
+        """Start the thread, if it does not run."""
         del now
         if self._error is not None:
             self._thread = None

@@ -176,11 +176,7 @@ class _HookThread:
             self._jobs.put(jobs)
 
     def reaped(self, took: float) -> None:
-        """Note that the delivery of a message has ended.
-
-        Args:
-            took: the seconds that it has taken.
-        """
+        """Note that the delivery of a message has ended."""
         self._waiting -= 1
         self._usual += _SMOOTHING * (took - self._usual)
 
@@ -243,15 +239,7 @@ class Deliveries:
         return not self._taken
 
     def step(self, tell_time: Callable[[], float], *, takes: bool = True) -> None:
-        """Note what was delivered, and take what is due.
-
-        Args:
-            tell_time: returns the time of the store's clock, in Unix seconds; called if needed.
-            takes: whether more is taken; if not, what is going on is brought to its end.
-
-        Raises:
-            StoreError: the store does not answer. What is not noted is noted by a later step.
-        """
+        """Note what was delivered, and take what is due."""
         if self._taken:
             now = tell_time()
             self._reap(now)

@@ -82,11 +82,7 @@ class HookCaller:
         )
 
     def deliver(self, hook: str, told: Sequence[Told]) -> None:
-        """Deliver an event by a hook, or several in one message.
-
-        Raises:
-            DeliveryError: they were not delivered.
-        """
+        """Deliver an event by a hook, or several in one message."""
         common: dict[str, Any] = {
             "installation": self._settings.table,
             "host": self._host,
@@ -109,11 +105,7 @@ class HookCaller:
 
 
 def context_of(store: Store, event: str, alert: Alert) -> Context:
-    """Read what people want to know besides an alert about a schedule.
-
-    Raises:
-        StoreError: the store does not answer.
-    """
+    """Read what people want to know besides an alert about a schedule."""
     row = light_rows(store, [alert.key]).get(alert.key) if alert.key else None
     if row is None:
         return Context()

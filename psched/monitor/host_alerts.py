@@ -78,11 +78,7 @@ class HostAlerts:
         self._ours: set[str] | None = None
 
     def step(self) -> Judged:
-        """Raise and close what is due.
-
-        Raises:
-            StoreError: the store does not answer. The next step does the same.
-        """
+        """Raise and close what is due."""
         host = self._observe()
         if host is None:
             return Judged()

@@ -143,11 +143,7 @@ class Monitor:
         return 0
 
     def tick(self) -> float:
-        """Obey the master, and do what is due.
-
-        Returns:
-            Seconds until the next tick.
-        """
+        """Obey the master, and do what is due; return seconds until the next tick."""
         self._receive()
         for each in self._duties:
             now = self._clock.monotonic()

@@ -136,11 +136,7 @@ class Outage:
         return self._deliveries.is_idle
 
     def step(self, *, takes: bool = True) -> None:
-        """Deliver what is due.
-
-        Args:
-            takes: whether more is begun.
-        """
+        """Deliver what is due."""
         self._deliveries.step(self._kept.now, takes=takes)
 
     def close(self) -> None:

@@ -136,12 +136,7 @@ class Pinging:
 
 
 def url_of(url: str, message: Mapping[str, Any]) -> str:
-    """The URL of a ping: that of its check, what has happened, and the id of the run.
-
-    Args:
-        url: the URL in the setting.
-        message: the message of the master; see `psched.master.messages`.
-    """
+    """The URL of a ping: that of its check, what has happened, and the id of the run."""
     parts = urlsplit(url)
     path = parts.path
     if path.endswith(f"/{KEY}"):

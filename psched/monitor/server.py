@@ -265,11 +265,7 @@ def _response(answer: Answer, *, head_only: bool) -> bytes:
 
 
 def listen(place: Place) -> socket.socket:
-    """Listen at an address or a path.
-
-    Raises:
-        OSError: it cannot be used.
-    """
+    """Listen at an address or a path."""
     if place.socket is not None:
         return _listen_on_path(place.socket)
     host, port = place.tcp or ("", 0)
@@ -303,11 +299,7 @@ def _listen_on_path(path: Path) -> socket.socket:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove the Unix socket of a monitor that was killed.
-
-    Raises:
-        OSError: another process listens on it, or it is no socket.
-    """
+    """Remove the Unix socket of a monitor that was killed."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -45,11 +45,7 @@ class ServesMetrics:
         self._server: MetricsServer | None = None
 
     def step(self, now: float) -> float:
-        """Begin to listen, if that is not done yet.
-
-        Raises:
-            OSError: the address cannot be used now.
-        """
+        """Begin to listen, if that is not done yet."""
         del now
         if self._server is None:
             paths = {
@@ -92,11 +88,7 @@ class WritesMetrics:
         self._read = read
 
     def step(self, now: float) -> float:
-        """Write the file.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the file."""
         del now
         # node_exporter reads only names that end in .prom.
         new = self._path.with_name(f"{self._path.name}.new")

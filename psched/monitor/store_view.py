@@ -92,11 +92,7 @@ class StoreView:
             return self._seen
 
     def _ask(self) -> Seen:
-        """Send the requests that are due.
-
-        Raises:
-            StoreError: the store does not answer.
-        """
+        """Send the requests that are due."""
         if self._store is None:
             self._store = self._make_store()
         return Seen(_backlog(self._store), self._successes(self._store))

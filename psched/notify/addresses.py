@@ -29,10 +29,6 @@ def refusal(text: str, allowed: Sequence[Network] = ()) -> str | None:
 
     An IPv6 address that contains an IPv4 address, and leads to it, is judged by the IPv4 address.
 
-    Args:
-        text: the address, as the operating system writes it.
-        allowed: networks whose addresses are allowed, whatever they are.
-
     Returns:
         None if the address is public, or allowed.
     """

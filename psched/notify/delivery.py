@@ -51,12 +51,7 @@ class Deliverer(Protocol):
 
 
 def next_wait(tries: int, most: int = MOST_TRIES) -> int | None:
-    """The seconds from a failed try to the next one; None if there is none.
-
-    Args:
-        tries: the number of tries so far, at least 1.
-        most: the largest number of tries.
-    """
+    """The seconds from a failed try to the next one; None if there is none."""
     if tries >= most:
         return None
     return min(_LONGEST_PAUSE, _FIRST_PAUSE << min(tries - 1, 32))

@@ -53,11 +53,7 @@ class Deliverers(Mapping[str, Deliverer]):
         return len(self._made)
 
     def named(self, name: str) -> Deliverer:
-        """The deliverer of a hook.
-
-        Raises:
-            DeliveryError: the configuration of this host does not define the hook.
-        """
+        """The deliverer of a hook."""
         if name not in self._made:
             raise DeliveryError(f"hooks does not define {name} on this host", retry=True)
         return self._made[name]

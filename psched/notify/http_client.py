@@ -91,11 +91,7 @@ class Answer:
 
 
 def addresses_of(host: str, port: int) -> Sequence[Found]:
-    """The addresses of a host.
-
-    Raises:
-        OSError: it has none.
-    """
+    """The addresses of a host."""
     return socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
 
 
@@ -135,19 +131,6 @@ class HttpClient:
 
         An answer counts as soon as its headers are complete. If the time then ends before the body
         does, the part that has arrived is returned.
-
-        Args:
-            method: such as ``POST``.
-            url: begins with ``https://`` or ``http://``. A user and a password in it are sent as
-                a header.
-            headers: more headers. ``Host``, ``User-Agent``, ``Content-Length`` and ``Connection``
-                are added.
-            body: the body of the request.
-            seconds: the time limit for everything.
-            largest: the largest number of bytes of the answer's body that is returned.
-
-        Raises:
-            HttpError: there is no answer, or it is a redirect.
         """
         try:
             target = parse(url)
@@ -267,11 +250,7 @@ class _Time:
 
     @property
     def left(self) -> float:
-        """Seconds.
-
-        Raises:
-            TimeoutError: no time is left.
-        """
+        """The seconds that are left; raise TimeoutError if there are none."""
         left = self._ends - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -314,11 +293,7 @@ class _TimedStream(io.RawIOBase):
 
 
 def _complete(headers: Mapping[str, str], target: Target) -> dict[str, bytes]:
-    """All headers of a request, except its length.
-
-    Raises:
-        HttpError: a header is invalid.
-    """
+    """All headers of a request, except its length."""
     standard = PORTS["https" if target.encrypted else "http"]
     complete = {
         "host": target.authority if target.port == standard else target.shown,

@@ -40,19 +40,7 @@ def run(
     redaction: Redaction,
     clock: Clock | None = None,
 ) -> None:
-    """Run a program without a shell.
-
-    Args:
-        command: the program and its arguments.
-        content: its standard input. A program need not read it.
-        environment: variables that are added to those of this process.
-        seconds: the time limit.
-        redaction: hides values in the program's output.
-        clock: measures the time.
-
-    Raises:
-        DeliveryError: it could not be started, did not end in time, or did not exit with 0.
-    """
+    """Run a program without a shell."""
     if (path := which(command[0])) and (reason := refusal_of_file(Path(path), owner=False)):
         raise DeliveryError(f"{command[0]} is not run: {reason}", retry=True)
     reader, writer = os.pipe()

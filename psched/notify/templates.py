@@ -33,14 +33,7 @@ class Request(NamedTuple):
 
 
 def render(template: str, url: str, notification: Notification, secret: str | None) -> Request:
-    """The request of a webhook.
-
-    Args:
-        template: one of `psched.config.monitoring.hooks.TEMPLATES`.
-        url: the URL of the hook.
-        notification: what is told.
-        secret: the secret of the hook: PagerDuty's routing key. Other templates do not use it.
-    """
+    """The request of a webhook."""
     return _TEMPLATES[template](url, notification, secret)
 
 

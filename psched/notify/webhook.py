@@ -73,11 +73,7 @@ class WebhookDeliverer:
             raise DeliveryError(f"{parse(url).shown}: {problem}", retry=answer.retry)
 
     def _secret(self) -> str | None:
-        """The secret; read anew for each request, so that the file can be replaced at any time.
-
-        Raises:
-            DeliveryError: it cannot be read.
-        """
+        """The secret; read anew for each request, so that the file can be replaced at any time."""
         file = self._hook.secret_file
         if file is None:
             return self._hook.secret

@@ -143,11 +143,7 @@ class OutputCollection:
         )
 
     def open(self) -> Pipe:
-        """Create the pipe of a new runner.
-
-        Raises:
-            OSError: there is no descriptor left.
-        """
+        """Create the pipe of a new runner."""
         self._next += 1
         return Pipe(self._next)
 

@@ -267,12 +267,7 @@ class Collector:
         self._watch_for(descriptor, select.POLLIN)
 
     def _read(self, number: int, events: int) -> None:
-        """Read some output of a pipe.
-
-        Args:
-            number: identifies the pipe.
-            events: what poll(2) has returned for it.
-        """
+        """Read some output of a pipe."""
         pipe = self._pipes[number]
         if not events & select.POLLIN:
             # Nobody is left who could write to it. While the worker lives, it says so by a message,

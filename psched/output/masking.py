@@ -38,10 +38,6 @@ class Secrets:
     def held_back(self, text: bytes, start: int) -> int:
         """Where the end of a text begins that can be the beginning of a secret.
 
-        Args:
-            text: the text.
-            start: what precedes this position is ignored.
-
         Returns:
             The position; the length of the text if no secret can begin in it.
         """

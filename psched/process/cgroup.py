@@ -67,25 +67,13 @@ class Cgroup:
         self._cpu_taken = 0
 
     def below(self, name: str) -> "Cgroup":
-        """Create a cgroup below this one.
-
-        Raises:
-            OSError: the cgroup cannot be created.
-        """
+        """Create a cgroup below this one."""
         made = Cgroup(self.path / name)
         made.path.mkdir()
         return made
 
     def add(self, pid: int) -> None:
-        """Move a process into the cgroup.
-
-        Args:
-            pid: the process's pid; 0 means the calling process.
-
-        Raises:
-            ProcessLookupError: the process has ended.
-            OSError: the process cannot be moved.
-        """
+        """Move a process into the cgroup."""
         _write(f"{self.path}/cgroup.procs", b"%d" % pid)
 
     def kill(self) -> None:
@@ -119,11 +107,7 @@ class Cgroup:
 
     @property
     def has_children(self) -> bool:
-        """Whether this cgroup contains other cgroups.
-
-        Raises:
-            OSError: the cgroup's directory cannot be examined.
-        """
+        """Whether this cgroup contains other cgroups."""
         # Count links, because each directory within a directory adds one link to the outer one.
         return self.path.stat().st_nlink > _LINKS_WITHOUT_CHILDREN
 
@@ -225,13 +209,7 @@ class RunnerCgroups:
         return cgroup
 
     def release(self, cgroup: Cgroup, *, reusable: bool) -> None:
-        """Store an empty cgroup for the next runner, or remove the cgroup.
-
-        Args:
-            cgroup: a cgroup that `acquire` has returned.
-            reusable: True if the runner has exited by itself. The cgroup of a killed runner is
-                removed, because it might be frozen, and a frozen cgroup would stop the next runner.
-        """
+        """Store an empty cgroup for the next runner, or remove the cgroup."""
         with suppress(OSError):
             if reusable and not cgroup.has_children:
                 self._free.append(cgroup)
@@ -350,12 +328,7 @@ def _write(path: str, text: bytes) -> None:
 
 
 def _own() -> Path:
-    """The directory of the cgroup that this process is in.
-
-    Raises:
-        UnavailableError: no such directory is visible to this process.
-        OSError: /proc cannot be read.
-    """
+    """The directory of the cgroup that this process is in."""
     names = own_names()
     mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     for mount in mounts:
@@ -376,9 +349,6 @@ def own_names() -> list[str]:
     """A list with the kernel's name of this process's cgroup of version 2.
 
     The list is empty if the process is in no such cgroup.
-
-    Raises:
-        OSError: the name cannot be read.
     """
     text = Path("/proc/self/cgroup").read_text("utf-8", "surrogateescape")
     return re.findall("^0::(.*)$", text, re.MULTILINE)
@@ -394,11 +364,7 @@ def _delegated(path: Path) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """Lock a directory, and return the descriptor; the lock lasts until the descriptor is closed.
-
-    Raises:
-        OSError: another process has locked the directory, or it cannot be opened.
-    """
+    """Lock a directory; the lock lasts until the returned descriptor is closed."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -59,15 +59,7 @@ class Channel:
         self._socket.setblocking(False)  # noqa: FBT003  # its parameter has no name
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message.
-
-        Args:
-            message: a JSON object.
-            descriptors: descriptors of which the other side receives copies.
-
-        Raises:
-            OSError: the other side has exited, which sets `closed`, or there is no memory left.
-        """
+        """Send a message."""
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
         except ConnectionError:
@@ -76,9 +68,6 @@ class Channel:
 
     def receive(self, *, wait: float = 0) -> tuple[dict[str, Any], list[int]] | None:
         """Receive the next message.
-
-        Args:
-            wait: the most seconds to wait for a message.
 
         Returns:
             The message, and the descriptors that it carries, which are closed on exec. None if no
@@ -113,11 +102,7 @@ class Channel:
         return message, descriptors
 
     def cut(self, fault: str) -> None:
-        """Ignore the other side from now on, because it has sent an invalid message.
-
-        Args:
-            fault: what is wrong with the message; only the first fault is kept.
-        """
+        """Ignore the other side from now on, because it has sent an invalid message."""
         self.fault = self.fault or fault
         self.closed = True
 

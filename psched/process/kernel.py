@@ -87,9 +87,6 @@ def confine_signals() -> None:
     """Let this process and its descendants send signals only to one another; see landlock(7).
 
     None of them can gain privileges by executing a program, such as sudo, from now on.
-
-    Raises:
-        OSError: the kernel refuses.
     """
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     # The fields of a struct landlock_ruleset_attr: access to files, access to networks, scopes.
@@ -145,11 +142,6 @@ def die_with_parent(parent: int, number: int = _KILL) -> None:
 
     The parent must have forked from its main thread, because the kernel sends the signal when the
     thread that has forked ends.
-
-    Args:
-        parent: the parent's pid. If the parent has died before this call, the function KILLs this
-            process, because the kernel would not send the signal any more.
-        number: the signal.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -171,9 +163,6 @@ def handle_signals_on_the_stack() -> None:
     The kernel runs Python's signal handlers on the alternate stack if there is one, and
     `faulthandler` sets up an alternate stack of a few pages. If several signals arrive at once,
     their frames do not fit on that stack, and the kernel ends the process by SEGV.
-
-    Raises:
-        OSError: the kernel refuses.
     """
     if _libc.sigaltstack(ctypes.byref(_Stack(ss_flags=_SS_DISABLE)), None) != 0:
         number = ctypes.get_errno()

@@ -84,9 +84,6 @@ class Link:
 
         If descriptors run out, the method closes about half of the links that it has created, and
         returns the rest, because the processes at the other ends need descriptors, too.
-
-        Raises:
-            OSError: not even one link could be created.
         """
         pairs: list[tuple[Self, Self]] = []
         try:
@@ -115,13 +112,7 @@ class Link:
         return bool(self._incoming)
 
     def send(self, message: Message, data: bytes = b"") -> None:
-        """Send a message, now or by later calls of `flush`. If the other side is dead, do nothing.
-
-        Args:
-            message: a message that the other side accepts.
-            data: bytes; the other side receives them as the message's field ``data``. If the
-                message is already packed, they are ignored.
-        """
+        """Send a message, now or by calls of `flush`. If the other side is dead, do nothing."""
         self._outgoing += message if isinstance(message, bytes) else packed(message, data)
         self.flush()
 
@@ -140,11 +131,7 @@ class Link:
             del self._outgoing[:sent]
 
     def receive(self, *, at_most: int = _MOST_AT_ONCE) -> list[Any]:
-        """The messages that have arrived; this also sets `closed` at the end of the stream.
-
-        Args:
-            at_most: how many bytes this call reads at most; the next call reads the rest.
-        """
+        """The messages that have arrived; this also sets `closed` at the end of the stream."""
         self._fill(at_most)
         messages = []
         while (message := self._next()) is not None:
@@ -157,11 +144,7 @@ class Link:
         return self.receive(at_most=_MOST_AT_ONCE + self.expects.longest + self.data_limit)
 
     def cut(self, fault: str) -> None:
-        """Close the link for messages in both directions after an invalid message.
-
-        Args:
-            fault: the description of the invalid message; becomes `fault`.
-        """
+        """Close the link for messages in both directions after an invalid message."""
         self._incoming.clear()
         self._outgoing.clear()
         self.fault = self.fault or fault

@@ -102,20 +102,12 @@ class OrphanReaper(Generic[C]):
         return any(tree.since > since for tree in self._trees)
 
     def add(self, child: C, cgroup: Cgroup | None) -> None:
-        """Note that a child has exited and been reaped.
-
-        Args:
-            child: the child.
-            cgroup: the child's own cgroup; None if it had none.
-        """
+        """Note that a child has exited and been reaped."""
         others = self._not_theirs.pop(child.pid, frozenset())
         self._trees.append(_Tree(child, cgroup, others, self._clock.monotonic()))
 
     def sweep(self, spare: frozenset[int]) -> list[C]:
         """KILL all descendants of this process, except some children and their descendants.
-
-        Args:
-            spare: the pids of the children that are not killed, nor are their descendants.
 
         Returns:
             The exited children whose descendants are all dead; each child is returned only once.

@@ -22,9 +22,6 @@ def hide() -> bool:
 
     Returns:
         Whether this process is hidden now.
-
-    Raises:
-        RuntimeError: this process has a second thread.
     """
     kernel.allow_dump(allowed=False)
     if _is_seen_by_its_parent():

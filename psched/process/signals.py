@@ -34,9 +34,6 @@ def receive(receiver: Callable[[int], object]) -> None:
 
     A child calls this if it was forked by a process with a `SignalInbox`, whose handlers the child
     has inherited.
-
-    Args:
-        receiver: called with the signal's number, between two bytecodes of the main thread.
     """
     global _receive  # noqa: PLW0603  # signals belong to the process, not to an object
     # Clear the wakeup descriptor that a child has inherited, because a signal to the child would
@@ -152,10 +149,6 @@ class SignalInbox:
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
         """Sleep until a signal arrives, a link is ready, or the timeout ends.
 
-        Args:
-            timeout: the longest sleep, in seconds.
-            links: see `watch`.
-
         Returns:
             The signals that have arrived since the last call.
         """
@@ -163,11 +156,7 @@ class SignalInbox:
         return self.take() if self.sleep(timeout) else set()
 
     def watch(self, links: Iterable[Waitable]) -> None:
-        """Set the links that end later sleeps when they are ready; earlier links are dropped.
-
-        Args:
-            links: a link is ready when it can be read, or when it is writable and has unsent bytes.
-        """
+        """Set the links that end later sleeps when they are ready; earlier links are dropped."""
         self._poller = select.poll()
         self._poller.register(self._reader, select.POLLIN)
         for link in links:
@@ -177,11 +166,6 @@ class SignalInbox:
 
     def sleep(self, timeout: float) -> bool:
         """Sleep until a signal arrives, a watched link is ready, or the timeout ends.
-
-        Args:
-            timeout: the longest sleep, in seconds. A sleep longer than `_SHORT` can end late by a
-                millisecond, because poll(2) rounds to milliseconds, and additionally by a
-                thousandth of its length, because Linux allows this slack.
 
         Returns:
             True if a signal has arrived or a link is ready; False if the timeout has ended.

@@ -52,22 +52,7 @@ def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int
 
 
 def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
-    """Fork a child that runs ``main`` and exits with its result.
-
-    Args:
-        main: the function that the child calls; the child exits with the status that ``main``
-            returns. All signals are blocked in the child, so ``main`` must set its signal handlers
-            and then call `signals.unblock`.
-        keep: descriptors that the child needs besides standard output and standard error.
-
-    Returns:
-        The child's pid.
-
-    Raises:
-        OSError: the system has no process or memory left.
-        RuntimeError: this process has a second thread. The child would inherit the locks that the
-            thread holds, and nobody would ever release them.
-    """
+    """Fork a child that runs ``main`` and exits with its result; return the child's pid."""
 
     def live() -> int:
         global _launched  # noqa: PLW0603  # a property of the process
@@ -88,12 +73,7 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
 
 
 def prepare() -> None:
-    """Check that this process may fork, and flush its output.
-
-    Raises:
-        OSError: no process is left for a trial, or no descriptor to read /proc with.
-        RuntimeError: this process has more than one thread, and they do not end at a fork.
-    """
+    """Check that this process may fork, and flush its output."""
     # Flush before the fork, because parent and child would both write the buffered output later.
     flush_output()
     if threads() > 1:
@@ -112,11 +92,7 @@ def prepare() -> None:
 
 
 def threads() -> int:
-    """The number of threads of this process, including those that no Python code has started.
-
-    Raises:
-        OSError: no descriptor is left to read /proc with.
-    """
+    """The number of threads of this process, including those that no Python code has started."""
     return len(os.listdir("/proc/self/task"))
 
 

@@ -33,11 +33,7 @@ of descriptors, say nothing about the process."""
 
 
 def children(pid: int) -> list[int]:
-    """The pids of a process's children, including zombies; empty also if the process has ended.
-
-    Raises:
-        OSError: /proc cannot be read.
-    """
+    """The pids of a process's children, including zombies; empty also if the process has ended."""
     found: list[int] = []
     with suppress(*_GONE):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -47,11 +43,7 @@ def children(pid: int) -> list[int]:
 
 
 def read(path: str) -> bytes:
-    """The content of a file that the kernel generates.
-
-    Raises:
-        OSError: the file does not exist or cannot be read.
-    """
+    """The content of a file that the kernel generates."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = b""
@@ -65,11 +57,7 @@ def read(path: str) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
-    """The pids of all descendants of a process; children precede grandchildren.
-
-    Raises:
-        OSError: /proc cannot be read.
-    """
+    """The pids of all descendants of a process; children precede grandchildren."""
     found: list[int] = []
     level = children(pid)
     while level:
@@ -118,13 +106,6 @@ def lives(pid: int, start: int) -> bool:
     A zombie counts as dead: a zombie does not run, although it has its pid and start time until its
     parent reaps it, and some parents never do. An exiting process counts as dead, because it closes
     its files first, so other processes notice its end some time before it is a zombie.
-
-    Args:
-        pid: the process's pid.
-        start: the process's `start_time`.
-
-    Raises:
-        OSError: /proc cannot be read.
     """
     state = _stat(pid)
     if state is None or int(state[19]) != start:
@@ -135,21 +116,13 @@ def lives(pid: int, start: int) -> bool:
 
 
 def ending(thread: int) -> bool:
-    """Whether a thread has ended, or is about to.
-
-    Raises:
-        OSError: /proc cannot be read.
-    """
+    """Whether a thread has ended, or is about to."""
     state = _stat(thread)
     return state is None or bool(int(state[6]) & _EXITING)
 
 
 def start_time(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot; None if the process does not exist.
-
-    Raises:
-        OSError: /proc cannot be read.
-    """
+    """When a process was started, in clock ticks since boot; None if the process does not exist."""
     state = _stat(pid)
     return None if state is None else int(state[19])
 
@@ -158,9 +131,6 @@ def parent(pid: int) -> int | None:
     """The pid of a process's parent; None if the process has ended.
 
     The pid is 0 if the parent is outside of this process's pid namespace.
-
-    Raises:
-        OSError: /proc cannot be read.
     """
     state = _stat(pid)
     return None if state is None else int(state[1])
@@ -170,10 +140,6 @@ def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int
     """The pids of a process's living descendants; incomplete if /proc cannot be read.
 
     Use the result only where an incomplete result does no harm, for example in log lines.
-
-    Args:
-        pid: the process's pid.
-        spare: children of the process that are left out, together with their descendants.
     """
     found: set[int] = set()
     with suppress(OSError):
@@ -223,13 +189,6 @@ def kill_below(
     killed: set[int] | None = None,
 ) -> bool:
     """KILL all descendants of a process, once; call this again until it returns False.
-
-    Args:
-        pid: a subreaper, which is not killed.
-        spare: children of the subreaper that are not killed, nor are their descendants.
-        dead: children of the subreaper that are known to be dead, but are not reaped. The function
-            adds the children that it finds dead.
-        killed: the function adds the pids to which it sends KILL.
 
     Returns:
         True if the subreaper has a child that was in neither ``spare`` nor ``dead``, or if its

@@ -22,16 +22,7 @@ _BLOCKED = 0.5
 
 
 def run_in_loop(awaitable: Awaitable[Any], stop: Stop) -> Any:  # noqa: ANN401  # the handler's value
-    """Run an awaitable to its end in a new event loop, and return its value.
-
-    Args:
-        awaitable: what the handler has returned.
-        stop: receives TERM for the task. TERM cancels the awaitable.
-
-    Raises:
-        ProcessStopError: the awaitable was cancelled because of TERM.
-        BaseException: any other exception that the awaitable has raised.
-    """
+    """Run an awaitable to its end in a new event loop, and return its value."""
     # Most installations have no asynchronous handler, so asyncio is not imported at the top. If a
     # handler is known to be asynchronous, `check_handler` imports asyncio before the first fork.
     import asyncio  # noqa: PLC0415

@@ -166,12 +166,7 @@ class ForkServer:
         return self._watched + _STEP if self._owed or self.owes else inf
 
     def watch(self, runners: Iterable[int]) -> None:
-        """KILL the fork server if an answer, or the report of a runner's end, is overdue.
-
-        Args:
-            runners: pids of runners that are not known to have ended; runners of other fork servers
-                are ignored.
-        """
+        """KILL the fork server if an answer, or the report of a runner's end, is overdue."""
         now = self._clock.monotonic()
         if now < self._watched + _STEP:
             return
@@ -194,17 +189,8 @@ class ForkServer:
     def fork(self, count: int) -> list[Born]:
         """Order runners, unless an earlier order was not answered yet, and wait for the answer.
 
-        Args:
-            count: how many runners to order, at least one; sometimes fewer are forked.
-
         Returns:
             At least one runner.
-
-        Raises:
-            OSError: the system has no process, descriptor or memory left, or the fork server has
-                died.
-            TimeoutError: the fork server has not answered yet; `late` will return its runners.
-            RuntimeError: the fork server has a second thread.
         """
         if not self._ordered:
             self._order(min(count, MOST_AT_ONCE, len(self._free)))
@@ -229,12 +215,6 @@ class ForkServer:
         """Order runners without waiting for the answer; `late` returns them when it has arrived.
 
         If an earlier order was not answered yet, or no slot is free, nothing is ordered.
-
-        Args:
-            count: how many runners to order; sometimes fewer are forked.
-
-        Raises:
-            OSError: the system has no descriptor left, or the fork server has died.
         """
         count = min(count, MOST_AT_ONCE, len(self._free))
         if count > 0 and not self._ordered:
@@ -318,11 +298,7 @@ class ForkServer:
         return pipes or [None] * count
 
     def _born(self, pids: Sequence[int]) -> list[Born]:
-        """Record the runners that were forked for the last order, and free its unused slots.
-
-        Args:
-            pids: the pids of these runners.
-        """
+        """Record the runners that were forked for the last order, and free its unused slots."""
         ordered, self._ordered = self._ordered, []
         self._owed.pop(_ORDER, None)
         for each in ordered[len(pids) :]:

@@ -71,11 +71,7 @@ class Forker:
         self._alive: dict[int, bool] = {}
 
     def run(self, worker: int) -> int:
-        """Obey orders until the worker closes the connection; return the exit status.
-
-        Args:
-            worker: the pid of the worker, which is the parent of this process.
-        """
+        """Obey orders until the worker closes the connection; return the exit status."""
         kernel.die_with_parent(worker)
         try:
             # The signal handlers are set here, so that runners inherit them (except the handler for

@@ -106,12 +106,7 @@ class ForkingRunnerPool(RunnerPool):
             output.spare = self._spare
 
     def start(self) -> ForkServer:
-        """Return the current fork server; fork a new one if there is none.
-
-        Raises:
-            OSError: the system has no process or memory left.
-            RuntimeError: this process has a second thread.
-        """
+        """Return the current fork server; fork a new one if there is none."""
         if self._server is not None and self._server.channel.closed:
             self._lose(self._server)
         if self._server is None:
@@ -271,12 +266,7 @@ class ForkingRunnerPool(RunnerPool):
             self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
 
     def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
-        """Handle the death of a fork server; kill the fork server if it is still alive.
-
-        Args:
-            server: a fork server that has died, or has sent an invalid message.
-            how: how the fork server has ended, as a phrase for the log.
-        """
+        """Handle the death of a fork server; kill the fork server if it is still alive."""
         if server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"
         self._server_deaths.failed(f"{how}, and all that it had forked dies with it")

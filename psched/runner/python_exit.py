@@ -60,22 +60,14 @@ class PythonExit:
         atexit.register(self._before_exit)
 
     def pause(self) -> None:
-        """Wait for a task's threads, but those of executors, and write all buffers.
-
-        Raises:
-            Exception: a buffer could not be written.
-        """
+        """Wait for a task's threads, but those of executors, and write all buffers."""
         while threads := [each for each in _threads() if not _is_of_executor(each)]:
             threads[0].join()
         self._flush_log_handlers()
         self._flush_files(_open_files())
 
     def end(self, stop: Stop) -> None:
-        """Wait for the threads, call the exit functions, and write all buffers, once.
-
-        Raises:
-            BaseException: the first exception of these steps, all of which are done nevertheless.
-        """
+        """Wait for the threads, call the exit functions, and write all buffers, once."""
         if self._is_over:
             return
         self._is_over = True

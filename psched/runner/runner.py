@@ -232,12 +232,7 @@ class Runner:
             self._log.leave_standard_streams()
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
-        """Run tasks in this process until it must exit; return the exit status.
-
-        Args:
-            link: the connection to the worker.
-            stop_flags: contain the reason if the worker has sent TERM.
-        """
+        """Run tasks in this process until it must exit; return the exit status."""
         self._link = link
         # A stored payload can have `LARGEST` characters, but this limit counts bytes, and a
         # character can need four bytes in UTF-8.

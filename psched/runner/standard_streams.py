@@ -33,14 +33,7 @@ class StandardStreams:
         return self._service
 
     def use(self, place: str) -> None:
-        """Switch the streams of this process.
-
-        Args:
-            place: one of `PLACES`.
-
-        Raises:
-            OSError: there is no descriptor left.
-        """
+        """Switch the streams of this process."""
         # If nothing was saved, no output is collected, and the streams are the service's own.
         if self._service == (1, 2) or (place == self._place and not self._is_reused):
             return

@@ -63,11 +63,7 @@ class Stop:
         )
 
     def begin(self) -> None:
-        """Note that a task begins.
-
-        Raises:
-            ProcessStopError: the worker has stopped the task before it could begin.
-        """
+        """Note that a task begins."""
         self._kill, self._running, self._raised, self._pending = None, True, False, False
         self._act()
 
@@ -101,12 +97,7 @@ class Stop:
 
     @contextmanager
     def cancelling(self, cancel: Callable[[str], bool]) -> Iterator[None]:
-        """Within the ``with`` block, have TERM call ``cancel(reason)`` before it raises anything.
-
-        Args:
-            cancel: cancels the handler's code. If it returns False, the code does not notice that
-                it was cancelled, and TERM raises a `ProcessStopError` as it does elsewhere.
-        """
+        """Within the ``with`` block, TERM calls ``cancel(reason)`` before it raises anything."""
         self._cancel = cancel
         try:
             yield

@@ -17,11 +17,7 @@ class Usage:
         self._peak = 0
 
     def begin(self, *, first: bool) -> None:
-        """Note that a task begins.
-
-        Args:
-            first: whether this process has run no task yet.
-        """
+        """Note that a task begins."""
         self._cpu, peak = _totals()
         self._peak = 0 if first else peak
 
@@ -30,10 +26,6 @@ class Usage:
 
         The kernel tells only the peak of a process's whole life. So the peak of a task is None if
         an earlier task of this process has used as much.
-
-        Args:
-            peak_of_program: the peak of the program that the task has run, which is returned
-                instead of the peak of this process; None if it has run none.
         """
         cpu, peak = _totals()
         used = max(0, round((cpu - self._cpu) * _MICROSECONDS))

@@ -24,12 +24,7 @@ from psched.notify.hooks import Deliverers
 
 
 def alarms(settings: Config, observed: Observed) -> Alarms:
-    """The duty.
-
-    Args:
-        settings: the settings of the installation.
-        observed: what the master tells about the workers.
-    """
+    """The duty of the monitor that finds reasons for alerts, see `Alarms`."""
     wake = threading.Event()
     return Alarms(partial(_alarm_loop, settings, observed, wake), wake)
 

@@ -69,9 +69,6 @@ class ConfigSource:
         """Read the configuration, and return the parameters of a new generation.
 
         The master calls this method as its `psched.master.generation_spec.ReadSpec`.
-
-        Raises:
-            SpecError: the settings cannot be used.
         """
         try:
             settings = read_config(self.given, self.environment, self.overrides)

@@ -52,30 +52,13 @@ class Jobs:
         self.included: list[App] = []
 
     def check_key(self, key: str) -> None:
-        """Raise an error if no new job can have this key.
-
-        Raises:
-            InvalidError: the key is not valid, or another job has it.
-        """
+        """Raise an error if no new job can have this key."""
         check_name("key", key)
         if key in self._keys:
             raise InvalidError("key", f"{key!r} is the key of another job of this program")
 
     def add(self, key: str, run: object, fields: Mapping[str, Any]) -> None:
-        """Add a job.
-
-        Args:
-            key: the job's name.
-            run: a function, with the task as its parameter or without parameters; a handler class;
-                or an object with ``run()``. Of an object, the store receives the name of its class
-                and the arguments with which a worker creates the object again.
-            fields: the schedule's fields. If they contain no trigger, and ``run`` is an object with
-                ``next_at(after)``, this object is the trigger. Any other job without a trigger must
-                have no fields. It has no schedule, and runs the pushed tasks whose type is its key.
-
-        Raises:
-            InvalidError: a value is not valid; the error's ``field`` is the name of the value.
-        """
+        """Add a job."""
         self.check_key(key)
         if "type" in fields:
             raise InvalidError("type", "is derived from the job's key; leave it out")
@@ -118,11 +101,7 @@ class Jobs:
         self.routes[type_] = route
 
     def row(self, schedule: Mapping[str, Any]) -> Row:
-        """The row that one of the `schedules` declares, even if all its times have passed.
-
-        Raises:
-            InvalidError: a value is not valid.
-        """
+        """The row that one of the `schedules` declares, even if all its times have passed."""
         fields = {name: value for name, value in schedule.items() if name != "key"}
         fields["label"] = self.label
         return describe(schedule["key"], fields, self.settings, self._now)
@@ -154,9 +133,6 @@ class Jobs:
 
         They are the import path of the object's class, and the arguments with which a worker calls
         the class to create the object again.
-
-        Raises:
-            InvalidError: the object's attributes are not the arguments of its class.
         """
         kind = type(run)
         module = self.program if kind.__module__ == "__main__" else kind.__module__

@@ -16,11 +16,7 @@ from psched.service.generation import current_worker_boot
 
 
 def become_master() -> NoReturn:
-    """Execute a master of the user's program in this process, which has run the program so far.
-
-    Raises:
-        RuntimeError: the program cannot be run again; see `master_command`.
-    """
+    """Execute a master of the user's program in this process, which has run the program so far."""
     command = master_command()
     flush_output()
     # Keep signals pending until the master has installed its handlers.
@@ -44,12 +40,7 @@ def with_program_folder(settings: Config) -> Config:
 
 
 def master_command() -> list[str]:
-    """The command line that starts a master of the program that this process runs.
-
-    Raises:
-        RuntimeError: the program cannot be run again, because it is neither a file nor a module. Or
-            this call is in a module that psched imports for its handlers or triggers.
-    """
+    """The command line that starts a master of the program that this process runs."""
     is_module, name = _program()
     program = ["--module", name, "--"] if is_module else ["--", name]
     options = interpreter_options(sys.orig_argv)
@@ -62,21 +53,13 @@ def master_command() -> list[str]:
 
 
 def program_name() -> str:
-    """The program's name: the name of its module, or of its file without the suffix.
-
-    Raises:
-        RuntimeError: the program cannot be run again; see `master_command`.
-    """
+    """The program's name: the name of its module, or of its file without the suffix."""
     is_module, name = _program()
     return name if is_module else Path(name).stem
 
 
 def _program() -> tuple[bool, str]:
-    """A pair: whether the program is a module, and the name of its module or the path of its file.
-
-    Raises:
-        RuntimeError: the program cannot be run again; see `master_command`.
-    """
+    """Whether the program is a module, and its module's name or its file's path."""
     if is_launched() and current_worker_boot() is None:
         raise RuntimeError(
             "psched.Worker.run and psched.start cannot be called in a module that psched imports"
@@ -111,11 +94,7 @@ def _as_written(file: str) -> str:
 
 
 def interpreter_options(command: Sequence[str]) -> list[str]:
-    """The interpreter's own options in its command line, except ``-m`` and ``-c``.
-
-    Args:
-        command: the command line, such as `sys.orig_argv`; the first item is the interpreter.
-    """
+    """The interpreter's own options in its command line, except ``-m`` and ``-c``."""
     options: list[str] = []
     arguments = iter(command[1:])
     for argument in arguments:

@@ -37,11 +37,7 @@ _BEATS = 4
 
 
 def check_metrics(settings: Config) -> None:
-    """Check that the monitor can show the metrics that are asked for.
-
-    Raises:
-        ConfigError: a package is missing, or there is no such port.
-    """
+    """Check that the monitor can show the metrics that are asked for."""
     if settings.metrics is None:
         return
     if find_spec("prometheus_client") is None:
@@ -55,15 +51,7 @@ def check_metrics(settings: Config) -> None:
 
 
 def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgroup | None) -> int:
-    """Run this process, a fork of the master, as its monitor; return the exit status.
-
-    Args:
-        settings: the settings of the generation.
-        log: the log of this process.
-        master: the pid of the master. If it dies, the kernel kills this process.
-        link: the connection to the master.
-        cgroup: the cgroup that this process enters; None if it stays in that of the master.
-    """
+    """Run this process, a fork of the master, as its monitor; return the exit status."""
     kernel.die_with_parent(master)
     # The master reaps and kills what a hook's killed guard leaves. The monitor cannot: its threads
     # wait for children of their own.

@@ -60,18 +60,7 @@ def run_configured(
     *,
     daemon: bool,
 ) -> int:
-    """Run a master with a configuration until a signal stops it; return the exit status.
-
-    Args:
-        given: the configuration, for example the path of a file. Every restart reads it again.
-        environment: the section of the configuration file. None means the default section.
-        overrides: the settings of the command line, which replace those of ``given``.
-        daemon: True to run the master in the background, detached from the terminal.
-
-    Raises:
-        AlreadyRunningError: another master has locked the pid file.
-        ConfigError: the settings cannot be used, or the log or pid file cannot be written.
-    """
+    """Run a master with a configuration until a signal stops it; return the exit status."""
     _open_closed_streams()
     hidden = secrecy.hide()
     settings = read_config(given, environment, overrides)
@@ -96,13 +85,6 @@ def run_configured(
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
     """Run the master of a program that calls `psched.Worker.run` or `psched.start`.
-
-    Args:
-        name: the path of the program's file, or the name of its module.
-        is_module: True if ``name`` is the name of a module; False if it is a path.
-        safe_path: True if the program's folder (for a module, the current folder) must not be added
-            to ``sys.path``.
-        arguments: the program's ``sys.argv[1:]``.
 
     Returns:
         The exit status.
@@ -251,16 +233,7 @@ def _open_closed_streams() -> None:
 
 
 def _open_pid_file(pid_file: Path | None, undo: ExitStack) -> None:
-    """Write and lock the pid file.
-
-    Args:
-        pid_file: the path of the pid file. None means that no pid file is written.
-        undo: the stack to which the release of the pid file is added.
-
-    Raises:
-        AlreadyRunningError: another master has locked the pid file.
-        ConfigError: the pid file cannot be written.
-    """
+    """Write and lock the pid file."""
     if pid_file is None:
         return
     ours = PidFile(pid_file)
@@ -279,15 +252,8 @@ def _open_pid_file(pid_file: Path | None, undo: ExitStack) -> None:
 def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
     """Create the master's cgroup, unless the setting ``cgroup`` is off.
 
-    Args:
-        mode: the value of the setting ``cgroup``: "on", "off" or "auto".
-        undo: the stack to which the removal of the cgroup is added.
-
     Returns:
         The cgroup. None if the setting is off, or if it is auto and no cgroup can be created.
-
-    Raises:
-        ConfigError: the setting is on, but no cgroup can be created.
     """
     if mode == "off":
         return None
@@ -314,10 +280,6 @@ def _daemonize(settings: Config) -> int:
 
     Returns:
         A file descriptor. The daemon must write a byte to it when it is ready.
-
-    Raises:
-        ConfigError: a daemon cannot run with these settings.
-        AlreadyRunningError: another master has locked the pid file.
     """
     from daemon import DaemonContext  # noqa: PLC0415
 

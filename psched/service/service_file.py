@@ -66,9 +66,6 @@ class ServiceFile:
 
         Nothing is written before the master knows its database. If the file cannot be written, the
         next call of `check` or with other values tries again.
-
-        Args:
-            about: the values that `psched.master.generation_spec.GenerationSpec.about` describes.
         """
         if self._path is None or "url" not in about or about == self._published:
             return

@@ -90,16 +90,7 @@ class WorkerBoot:
         report: bool,
         prepare: Callable[[Store], Iterator[None]] | None = None,
     ) -> int:
-        """Run this process as a worker or a cleaner; return the exit status when its work ends.
-
-        Args:
-            settings: the settings of the generation.
-            dispatch: finds the user's handlers. None if only the built-in types have handlers.
-            report: True if the worker sends the settings to the master, because the master cannot
-                read the settings of a program.
-            prepare: returns an iterator. The worker executes all steps of the iterator before it
-                runs a task, to prepare the store. None if no preparation is needed.
-        """
+        """Run this process as a worker or a cleaner; return the exit status when its work ends."""
         if os.getppid() != self.master:
             _log.error("the master has died")
             return DRAINED
@@ -156,12 +147,7 @@ class WorkerBoot:
         prepare: Callable[[Store], Iterator[None]] | None,
         opened: UserDescriptors,
     ) -> Worker:
-        """Create the worker and start its runner pool.
-
-        Raises:
-            ConfigError: the settings cannot be used.
-            LoadError: runners cannot be forked, because this process has more than one thread.
-        """
+        """Create the worker and start its runner pool."""
         if isinstance(dispatch, App):
             dispatch.use(partial(open_in_worker, settings))
         output = None
@@ -249,23 +235,7 @@ def make_runner_pool(
     inherited: Callable[[], Sequence[int]] = tuple,
     hooks: Dispatch | None = None,
 ) -> ForkingRunnerPool:
-    """Create a worker's pool of runners, without forking a runner.
-
-    Args:
-        settings: the settings, such as the number of runners and their time limits.
-        find: returns the handler of a type, or None if the type has no handler.
-        open_schedules: opens the schedules of the worker's store, for a task that uses them.
-        log: the log of this process and of the runners.
-        clock: measures the time limits of runners.
-        cgroup: the worker's cgroup, below which each runner has its own cgroup. None if runners
-            have no cgroups of their own.
-        output: collects the output of the runners; None if they keep that of the worker.
-        inherited: returns the descriptors of user code that runners inherit.
-        hooks: has the hooks of each process of tasks; None if there are none.
-
-    Raises:
-        ConfigError: the kernel cannot confine signals, as ``task_signals`` wants.
-    """
+    """Create a worker's pool of runners, without forking a runner."""
     runner = Runner(
         find=find,
         log=log,
@@ -323,17 +293,7 @@ def _run_confined(runner: Runner, link: Link, stop_flags: StopFlags) -> int:
 
 
 def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> None:
-    """Set a log's file, level and format.
-
-    Args:
-        journal: the log.
-        path: the file; None means standard error.
-        level: the value of the setting ``log_level``.
-        format_: the value of the setting ``log_format``.
-
-    Raises:
-        ConfigError: the file cannot be opened.
-    """
+    """Set a log's file, level and format."""
     try:
         journal.redirect(path)
     except OSError as error:

@@ -12,16 +12,7 @@ from psched.stores.parameters import StoreParameters
 
 @loader.gc_paused()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
-    """Create the store that the settings select; the store is not connected yet.
-
-    Args:
-        settings: contain the type of the store and its parameters.
-        clock: this host's clocks.
-        rng: random generator for the pauses between tries to get SQLite's write lock.
-
-    Raises:
-        ConfigError: the url or the type cannot be used.
-    """
+    """Create the store that the settings select; the store is not connected yet."""
     if ":" in settings.type:
         return _by_path(settings.type, settings, clock, rng)
     if path := settings.store_kind.class_path:
@@ -46,11 +37,7 @@ def _redis(parameters: StoreParameters, clock: Clock) -> Store:
 
 
 def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:
-    """Create a store of the class that an import path names.
-
-    Raises:
-        ConfigError: the class cannot be imported, or the store cannot be created.
-    """
+    """Create a store of the class that an import path names."""
     try:
         if settings.type == path:  # a class of the user's own
             loader.extend_path(settings.load_path)

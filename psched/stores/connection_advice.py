@@ -26,10 +26,6 @@ _TIMED_OUT = "find out what drops the packets: a wrong host in url, a firewall, 
 def network_fix(error: BaseException, tls: Tls | None) -> str | None:
     """The fix for an error of the network or of its encryption.
 
-    Args:
-        error: the driver's exception. The errors that have caused it are examined, too.
-        tls: the settings for encryption; None if they do not require encryption.
-
     Returns:
         The fix; None if neither the network nor the encryption has caused the error.
     """

@@ -56,17 +56,7 @@ class Budget:
         self._ends, self._latest = self._clock.monotonic() + self._seconds, None
 
     def step(self, *, answers: bool = False, ahead: float = 0.0) -> None:
-        """Begin a step of the current request.
-
-        Args:
-            answers: whether the step has several answers, so that it may wait ``seconds`` for each
-                part of them.
-            ahead: the seconds that the rest of the request is expected to take.
-
-        Raises:
-            TimeoutError: the request has already taken longer than ``seconds``, or would take
-                longer.
-        """
+        """Begin a step of the current request."""
         used = self._clock.monotonic() - self._begun
         if used + ahead > self._seconds:
             rest = f", the others would take {ahead:.1f} s" if ahead else ""
@@ -102,11 +92,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The seconds that the current step has left.
-
-        Raises:
-            TimeoutError: no time is left.
-        """
+        """The seconds that the current step has left."""
         left = self._ends - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError(f"no answer within {self._seconds:g} s")
@@ -168,11 +154,7 @@ def limit(context: ssl.SSLContext, budget: Budget) -> None:
 
 
 def connect(host: str, port: int, budget: Budget) -> socket.socket:
-    """Connect to the first address of a host that accepts the connection.
-
-    Raises:
-        OSError: the host has no address, or no address accepts the connection in time.
-    """
+    """Connect to the first address of a host that accepts the connection."""
     failure: OSError | None = None
     # An ASCII name is passed as bytes, because Python would load its tables for international
     # names if the name were a text.
@@ -198,11 +180,7 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
 
 
 def connect_unix(path: str, budget: Budget) -> socket.socket:
-    """Connect through a Unix socket.
-
-    Raises:
-        OSError: no server listens on this socket, or the server does not accept in time.
-    """
+    """Connect through a Unix socket."""
     opened = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened.budget = budget
     try:

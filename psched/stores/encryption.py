@@ -7,11 +7,7 @@ from psched.config.tls import Tls
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """Create an SSL context from the settings ``ssl_…``; each call reads the certificates again.
-
-    Raises:
-        ValueError: a file cannot be used; the exception's text names the setting of the file.
-    """
+    """Create an SSL context from the settings ``ssl_…``; each call reads the certificates again."""
     # The context is not created by ssl.create_default_context, because from Python 3.13 on such a
     # context refuses the certificates that MySQL creates for itself.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -36,11 +36,7 @@ class Ownership:
         self._pid = os.getpid()
 
     def take(self) -> None:
-        """Note that this process is about to open a connection.
-
-        Raises:
-            StoreError: this process cannot use the file.
-        """
+        """Note that this process is about to open a connection."""
 
     def drop(self) -> None:
         """Note that the connection is closed, or could not be opened."""

@@ -9,12 +9,7 @@ _TRIES = 5
 
 
 def measure(now: Callable[[], float], clock: Clock) -> tuple[str, str]:
-    """Return two texts: the offset of the store's clock, and the time of the shortest round trip.
-
-    Args:
-        now: reads the store's clock, in one round trip.
-        clock: this host's clocks.
-    """
+    """Return the offset of the store's clock and the shortest round trip, as texts."""
     tries = []
     for _ in range(_TRIES):
         before = clock.monotonic()

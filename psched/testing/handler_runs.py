@@ -166,11 +166,7 @@ def run(
 
 
 def handler_of(given: Any, name: str) -> Any:  # noqa: ANN401  # whatever can be a handler
-    """The handler that takes the task, or the class, of what a test has given.
-
-    Raises:
-        LoadError: it cannot be a handler.
-    """
+    """The handler that takes the task, or the class, of what a test has given."""
     if isinstance(given, TaskFunction):
         return given.handler
     if (
@@ -190,14 +186,7 @@ def call(
     *,
     catch_exceptions: bool,
 ) -> HandlerRun:
-    """Run a handler with a task that is made of these values and this lease.
-
-    Args:
-        handler: what `handler_of` has returned.
-        values: the assignment of the task, with its data as text.
-        lease: the lease of the task.
-        catch_exceptions: whether an exception of the handler is kept and not raised.
-    """
+    """Run a handler with a task that is made of these values and this lease."""
     task = Task(values, lease)
     error: BaseException | None = None
     returned = None
@@ -228,11 +217,7 @@ def call(
 
 
 def _value_of(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401
-    """Run what a handler has returned in an event loop, as a runner does.
-
-    Raises:
-        RunningLoopError: this thread runs an event loop already.
-    """
+    """Run what a handler has returned in an event loop, as a runner does."""
 
     async def main() -> Any:  # noqa: ANN401
         return await awaitable

@@ -312,11 +312,7 @@ class _PassedOn(ObservedLease):
         self._leased.update_data(data)
 
     def settle(self, usual: Decision | None = None) -> None:
-        """End the lease as the task has decided.
-
-        Args:
-            usual: the decision if the task has not decided.
-        """
+        """End the lease as the task has decided."""
         decision = self.decision or usual
         if self.result is not None:
             self._leased.result = json.loads(self.result)
@@ -325,11 +321,7 @@ class _PassedOn(ObservedLease):
 
 
 def _dispatch_of(handlers: Dispatch | type[Dispatch] | Mapping[str, Any]) -> Dispatch:
-    """The dispatch of a test.
-
-    Raises:
-        LoadError: a handler cannot be a handler, or this is no dispatch.
-    """
+    """The dispatch of a test."""
     if not isinstance(handlers, Mapping):
         return instance(handlers, "handlers")
     found = {type_: handler_of(each, type_) for type_, each in handlers.items()}

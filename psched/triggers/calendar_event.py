@@ -64,17 +64,7 @@ class Times(NamedTuple):
 
 
 def times_of(text: str, timezone: str) -> Times:
-    """Translate a calendar event, the value of an ``OnCalendar=``.
-
-    Args:
-        text: the value.
-        timezone: the zone of an event that names none.
-
-    Raises:
-        InvalidError: it is not valid.
-        NoLineError: no trigger of psched has exactly these times. The error's text says why, and
-            what to write instead.
-    """
+    """Translate a calendar event, the value of an ``OnCalendar=``."""
     words = text.split()
     if len(words) > 1 and (words[-1].upper() == "UTC" or words[-1] in zone_names()):
         zone = words.pop()
@@ -123,11 +113,7 @@ def _joined(one: Times, other: Times) -> Times | None:
 
 
 def seconds_of(text: str) -> float | None:
-    """The length of a duration such as ``1h 30min`` in seconds; None for ``infinity``.
-
-    Raises:
-        InvalidError: it is no duration.
-    """
+    """The length of a duration such as ``1h 30min`` in seconds; None for ``infinity``."""
     if text == "infinity":
         return None
     parts = _DURATION.findall(text)

@@ -28,10 +28,6 @@ def rewritten(text: str) -> str:
     """Rewrite a PerfectSched line so that `psched.triggers.cron` finds PerfectSched's times.
 
     A line that both interpret alike is returned unchanged.
-
-    Raises:
-        InvalidError: PerfectSched refuses the line, or a field of it never matches. PerfectSched's
-            workers could not process such a row.
     """
     if text in _LINES:
         return text
@@ -138,16 +134,7 @@ def _field(name: str, low: int, high: int) -> _Field:
 def _named_field(
     name: str, low: int, high: int, names: Mapping[str, str], *, digits: str, end: str
 ) -> _Field:
-    """Create a field whose numbers have names.
-
-    Args:
-        name: the name of the field, for messages.
-        low: the smallest number.
-        high: the largest number.
-        names: texts such as ``jan``, each with the text that replaces it.
-        digits: a pattern of the digits in numbers that chrono and psched interpret alike.
-        end: a pattern of the text that is allowed after the last item.
-    """
+    """Create a field whose numbers have names."""
     words = "|".join(word for word in names if word.isalpha())
     atom = f"(?:[0-9]+|{words})"
     item = rf"(?:\*|{atom}(?:-{atom})?)(?:/[0-9]+)?"

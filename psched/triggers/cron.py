@@ -53,19 +53,7 @@ _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; no search for the next time begins
 
 
 def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":
-    """Parse a cron line; `Cron.next_after` of the result raises no errors.
-
-    Args:
-        text: the line.
-        timezone: the name of the time zone of the line.
-        dst_policy: one of `DST_POLICIES`.
-        reading: ``crontab`` or ``perfectsched``; the latter is described in
-            `psched.triggers.chrono`.
-
-    Raises:
-        InvalidError: the line, ``timezone`` or ``dst_policy`` is invalid. The error's field is
-            ``cron``, ``timezone`` or ``dst_policy``; the error's text gives the reason and the fix.
-    """
+    """Parse a cron line; `Cron.next_after` of the result raises no errors."""
     if dst_policy not in DST_POLICIES:
         raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
     if reading == "perfectsched":
@@ -178,11 +166,7 @@ class _Field:
     names: tuple[str, ...] = ()
 
     def is_all(self, written: str) -> bool:
-        """Whether a field matches every value: it is ``*`` or a list of all numbers.
-
-        Args:
-            written: the field, in which ranges and steps were replaced by lists.
-        """
+        """Whether a field matches every value: it is ``*`` or a list of all numbers."""
         return written == "*" or written.count(",") + 1 == self.size
 
     def number(self, word: str) -> int:
@@ -237,11 +221,7 @@ _OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)", re.I
 
 
 def excessive_steps(text: str) -> Iterator[str]:
-    """Find the steps in a valid cron line that are longer than their field, such as ``*/90``.
-
-    Yields:
-        For each such step, a remark that says what it matches.
-    """
+    """Find the steps in a valid cron line that are longer than their field, such as ``*/90``."""
     fields = text.split()
     if len(fields) != len(_FIELDS):
         return  # another trigger

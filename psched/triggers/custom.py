@@ -92,20 +92,11 @@ class CustomTrigger:
     _next_after: NextAfter = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
-        """The first time strictly after an instant, in Unix seconds; None if there is none.
-
-        Raises:
-            InvalidError: ``next_at`` raised, or its result is not a later time.
-            AskElsewhereError: this process does not load users' triggers.
-        """
+        """The first time strictly after an instant, in Unix seconds; None if there is none."""
         return self._next_after(instant)
 
     def check(self, instant: int) -> None:
-        """Test the class: compute the first few times after an instant, each of them twice.
-
-        Raises:
-            InvalidError: a time is invalid, or the two results differ.
-        """
+        """Test the class: compute the first few times after an instant, each of them twice."""
         for _ in range(_QUESTIONS):
             answer = self.next_after(instant)
             if (again := self.next_after(instant)) != answer:
@@ -118,17 +109,7 @@ class CustomTrigger:
 def parse_call(
     text: str, load_path: Sequence[str], triggers: Sequence[str] | None = None
 ) -> CustomTrigger:
-    """Parse the text ``@call module:Class {"name": "value"}``, and load the class.
-
-    Args:
-        text: the trigger's text, without blanks at its ends.
-        load_path: folders that are searched for modules first.
-        triggers: the modules that are allowed; None means the modules below ``load_path``.
-
-    Raises:
-        NotLoadedError: the class cannot be imported in this process, or is not allowed.
-        InvalidError: the text or the class is invalid.
-    """
+    """Parse the text ``@call module:Class {"name": "value"}``, and load the class."""
     match = _TEXT.fullmatch(text)
     if match is None or ".py:" in match["name"]:
         raise InvalidError(
@@ -154,12 +135,7 @@ def class_name(text: str) -> str:
 
 
 def load_here(call: Call) -> NextAfter:
-    """Import a class in this process, create an instance, and return its checked ``next_at``.
-
-    Raises:
-        NotLoadedError: the class cannot be imported in this process, or is not allowed.
-        InvalidError: the class is invalid.
-    """
+    """Import a class in this process, create an instance, and return its checked ``next_at``."""
     try:
         loader.extend_path(call.load_path)
         _refuse_unlisted(call)
@@ -211,12 +187,7 @@ _load: Callable[[Call], NextAfter] = load_here
 
 @contextmanager
 def loading_by(load: Callable[[Call], NextAfter]) -> Iterator[None]:
-    """Choose how this process loads users' triggers, within a with statement.
-
-    Args:
-        load: `load_here`, `refuse_to_ask`, or another function that raises the same errors as
-            `load_here`.
-    """
+    """Choose how this process loads users' triggers, within a with statement."""
     global _load  # noqa: PLW0603  # each process has one way to load classes
     before, _load = _load, load
     try:

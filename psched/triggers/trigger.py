@@ -72,23 +72,6 @@ def parse(
 
     ``next_after`` of the result raises no errors, unless the trigger is a user's class. Threads can
     share the result. Calls with equal arguments may return the same object.
-
-    Args:
-        text: the trigger's text.
-        timezone: the name of the time zone for a cron line.
-        dst_policy: how times that a clock change skips or repeats are treated; see
-            `psched.triggers.cron`.
-        reading: ``crontab``, or ``perfectsched``, which accepts only cron lines and interprets them
-            like PerfectSched.
-        load_path: folders that are searched first for the module of a user's class.
-        allowed: the modules that are allowed to define a user's class (the setting ``triggers``).
-            None means the modules below ``load_path``.
-
-    Raises:
-        NotLoadedError: a user's class cannot be imported in this process, or is not allowed.
-        InvalidError: the trigger's text, ``timezone`` or ``dst_policy`` is invalid. The error's
-            field is ``cron``, ``timezone`` or ``dst_policy``; the error's text gives the invalid
-            part and the fix.
     """
     # The types are checked before `_parse` is called, because `_parse` is cached and its arguments
     # must be hashable.
@@ -140,9 +123,6 @@ def check(trigger: Trigger | None, instant: int) -> None:
     """Test a user's class: let it compute a few times after an instant.
 
     Triggers of other kinds are not tested, because they are always valid after parsing.
-
-    Raises:
-        InvalidError: the class returns invalid times.
     """
     if isinstance(trigger, CustomTrigger):
         trigger.check(instant)

@@ -21,10 +21,6 @@ def find_matches(line: str, *, either: bool) -> Callable[[int], int] | None:
     The function accepts the wall times of the years 1 to 9600, and must not be called with a line
     that has no match.
 
-    Args:
-        line: five fields, each of them ``*`` or a sorted list of numbers.
-        either: whether a day needs to match only one of the day fields, if neither is ``*``.
-
     Returns:
         The function; None if a field contains something else, such as ``L``.
     """

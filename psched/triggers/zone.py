@@ -149,9 +149,6 @@ def find_zone(name: str) -> Zone:
     Only names in tzdata's own list are accepted. So a name cannot open a file outside the package,
     a zone that counts leap seconds (``right/…``), or a zone that depends on the host
     (``localtime``).
-
-    Raises:
-        InvalidError: the name is not in the list; the error's field is ``timezone``.
     """
     if name not in zone_names():
         raise InvalidError("timezone", f"{name[:_LONGEST_NAME]!r} is not a zone; {_hint(name)}")

@@ -173,11 +173,7 @@ class Claimer:
         return min(self._unknown.wakes, self._prefetch.wakes, poll)
 
     def claim(self) -> None:
-        """Lease due rows and start their tasks, if it is time for a claim.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+        """Lease due rows and start their tasks, if it is time for a claim."""
         if self._unknown:
             for found, asked_at in self._unknown.resolve():
                 self._begin(found, asked_at)
@@ -233,11 +229,7 @@ class Claimer:
         self._backlog = more
 
     def _prepare_next(self, started: int) -> None:
-        """Have runners forked for the tasks that follow those of a claim.
-
-        Args:
-            started: how many rows the claim has leased.
-        """
+        """Have runners forked for the tasks that follow those of a claim."""
         if self._room > 0 and not self._backlog:
             # Fork a runner now, so that the next task does not wait for a fork. Due leases are
             # extended first, because the fork can take long.
@@ -361,14 +353,7 @@ class Claimer:
     def _handle(
         self, lease: Lease, verdict: Run | Settlement | Question, *, following: int, extra: int
     ) -> ExtraRun | None:
-        """Act on the decision about a claimed row; return it if its schedule must be leased, too.
-
-        Args:
-            lease: the lease of the row.
-            verdict: what `TriggerHelpers.open` has returned.
-            following: see `start`.
-            extra: how many extra runs of this claim are to be started after all other rows.
-        """
+        """Act on the decision about a row; return it if its schedule must be leased, too."""
         row = lease.row
         if isinstance(verdict, Question):
             self._unstarted.wait(row, lease.deadlines, verdict)
@@ -444,15 +429,7 @@ class Claimer:
     def start(
         self, lease: Lease, run: Run, *, following: int, schedule: Lease | None = None
     ) -> None:
-        """Start a task, or give its row back, and also its schedule.
-
-        Args:
-            lease: the lease of the row.
-            run: what to run.
-            following: how many more rows of the claim are still to be handled. Runners are prepared
-                for these rows, too.
-            schedule: the lease of the schedule, if the task is an extra run that needs this lease.
-        """
+        """Start a task, or give its row back, and also its schedule."""
         row, deadlines = lease.row, lease.deadlines
         if schedule is not None and schedule.deadlines.sent < deadlines.sent:
             deadlines = schedule.deadlines

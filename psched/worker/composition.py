@@ -59,27 +59,7 @@ def make_worker(
     output: OutputCollection | None = None,
     types: Sequence[str] | None = None,
 ) -> Worker:
-    """Create a worker with all its parts.
-
-    Args:
-        link: the connection to the master.
-        place: the worker's number, generation and nonce.
-        settings: the settings of the installation.
-        store: the store that holds the schedules.
-        pool: the runners, which run the tasks.
-        deadman: kills this process if it does not guard its tasks in time.
-        inbox: receives the signals to this process.
-        log: the log of this process.
-        clock: the clocks of this host. They do not decide when rows are due or leases end: the
-            store's clock does.
-        rng: the source of all random delays.
-        show_title: sets the title of this process in the list of processes.
-        startup: returns the steps of the work in the store that precedes the first claim, see
-            `StartupSteps`; None if there is no such work.
-        host: the name of this host in the run history; None means the name that the system has.
-        output: collects what tasks print; None if nobody does.
-        types: the types that have a handler, for the worker's record; None if all may have one.
-    """
+    """Create a worker with all its parts."""
     recorder = Recorder(
         host=host or socket.gethostname(),
         generation=place.generation,

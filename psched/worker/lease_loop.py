@@ -110,14 +110,7 @@ class LeaseLoop:
         self._claimer.stop()
 
     def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
-        """Send no claims from now on, and stop the running tasks after a timeout.
-
-        Args:
-            timeout: seconds until the running tasks are stopped; None to let them end by
-                themselves.
-            hurry: if True, stopped tasks get only `IMMEDIATE` seconds to clean up; if False, they
-                get ``graceful_kill_limit`` seconds. Ignored if ``timeout`` is None.
-        """
+        """Send no claims from now on, and stop the running tasks after a timeout."""
         self.pause()
         self._triggers.dismiss()
         self._tasks.dismiss()
@@ -208,11 +201,7 @@ class LeaseLoop:
         return self._backoff.away
 
     def tick(self) -> float:
-        """Do everything that is due.
-
-        Returns:
-            Seconds until the next tick.
-        """
+        """Do everything that is due; return seconds until the next tick."""
         self._tasks.receive(self._gateway)
         self._triggers.receive()
         self._claimer.resume()
@@ -304,12 +293,7 @@ class LeaseLoop:
         return task.empty and not self._triggers.awaits(task.row)
 
     def _remove(self, results: Mapping[str, Settled], endings: Sequence[Ending]) -> None:
-        """Forget the leases that have ended or were lost, and log how their tasks ended.
-
-        Args:
-            results: how the store has answered each settlement, by key.
-            endings: the leases that were to end.
-        """
+        """Forget the leases that have ended or were lost, and log how their tasks ended."""
         borrowed = {end.leased.key: end for end in endings if end.is_borrowed}
         for key, result in results.items():
             if key in borrowed:

@@ -175,9 +175,6 @@ class RunningTask(Lease):
         program has sent the signal.
 
         A grown counter alone does not decide: it counts the processes of all tasks of the service.
-
-        Args:
-            oom_kills: the present value of `RunnerPool.oom_kills`.
         """
         runner = self.runner
         if self.told.was_killed and not (runner.killed or runner.lost_server):

@@ -36,11 +36,7 @@ class StartupSteps:
         return self._begin is not None
 
     def step(self) -> None:
-        """Do the next step, if there is one.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+        """Do the next step, if there is one."""
         if self._begin is None:
             return
         steps = self._steps = self._steps or self._begin()
@@ -58,13 +54,6 @@ def create_missing_table(store: Store, file: Path | None) -> Iterator[None]:
 
     Several workers and hosts can do this at the same time. A table that exists is not changed, even
     if its schema is older.
-
-    Args:
-        store: the store whose table is created.
-        file: the SQLite file of the store; None if the store is on another kind of database.
-
-    Raises:
-        StoreError: the table cannot be used or created; the text names the fix.
     """
     try:
         store.now()  # connects, and thereby checks that the table exists

@@ -60,11 +60,7 @@ class Slowness:
         self._given_back = 0
 
     def answered(self, took: float) -> None:
-        """Note that a request was answered.
-
-        Args:
-            took: seconds from the request to its answer.
-        """
+        """Note that a request was answered."""
         now = self._clock.monotonic()
         if took > self._limit:
             self._begin(f"the store answers slowly: a request took {took:.1f} s", took, now)
@@ -74,12 +70,7 @@ class Slowness:
             self._since, self._given_back = None, 0
 
     def gave_back(self, key: str, lease: float) -> None:
-        """Note that a row was given back because its lease was too old to start the task.
-
-        Args:
-            key: the key of the row.
-            lease: the length of the lease in seconds.
-        """
+        """Note that a row was given back because its lease was too old to start the task."""
         now = self._clock.monotonic()
         text = f"{key}: given back unrun, its lease of {lease:g} s was too old when it could start"
         self._begin(text, self._limit, now)
@@ -156,14 +147,7 @@ class StoreBackoff:
         return self._clock.monotonic() >= self.not_before
 
     def ask(self, request: Callable[[], T]) -> T:
-        """Send a request, and return the answer.
-
-        Raises:
-            TransientStoreError: the request failed, and no request is sent until `not_before`; or
-                this request was not sent, because `not_before` is in the future. Every failure of
-                the store is treated as transient, even a missing table or a wrong password, because
-                an administrator might correct the cause.
-        """
+        """Send a request, and return the answer."""
         begun = self._clock.monotonic()
         if begun < self.not_before:
             raise StoreUnavailableError(self._reason)

@@ -67,12 +67,7 @@ class StoreGateway:
         self._keeping = False
 
     def request(self, send: Callable[[], T]) -> T:
-        """Guard the tasks, extend the leases that are due, then send a request; return the answer.
-
-        Raises:
-            TransientStoreError: the store did not answer; or the request was not sent, because an
-                earlier request failed a short time ago (see `StoreBackoff.ask`).
-        """
+        """Guard the tasks and extend the leases that are due, then send a request."""
         if self._backoff.ready:
             self.keep_leases()
         return self._backoff.ask(send)
@@ -82,10 +77,6 @@ class StoreGateway:
 
         It is sent like `request`, but its failure does not count as an outage of the store, so the
         requests about leases go on.
-
-        Raises:
-            StoreError: the request failed; or it was not sent, because a request about leases
-                failed a short time ago.
         """
         if not self._backoff.ready:
             raise StoreUnavailableError("the store is away")
@@ -123,11 +114,7 @@ class StoreGateway:
         )
 
     def extend_due(self, leases: Sequence[Lease]) -> bool:
-        """Extend all of these leases if one of them is due; return whether one was due.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+        """Extend all of these leases if one of them is due; return whether one was due."""
         boot = self._clock.boottime()
         held = [lease for lease in leases if not lease.lost]
         due = any(boot >= lease.deadlines.extend for lease in held)
@@ -136,21 +123,13 @@ class StoreGateway:
         return due
 
     def extend_now(self, task: RunningTask) -> bool:
-        """Extend a task's lease, because the task requests this; return whether it was still held.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+        """Extend a task's lease at its request; return whether it was still held."""
         both = [task] if task.schedule is None else [task, task.schedule]
         self._extend(both, task.deadlines.lease)
         return not task.is_lost
 
     def update_data(self, task: RunningTask, data: str) -> bool:
-        """Replace the payload of a task's schedule; return whether the lease was still held.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+        """Replace the payload of a task's schedule; return whether the lease was still held."""
         row = task.row
         return self.request(partial(self._store.update_data, row.key, row.token, data))
 
@@ -192,13 +171,7 @@ class StoreGateway:
 
 
 def debug_requests(done: str, keys: Collection[str], seconds: float) -> None:
-    """Log a debug message about one answered request to the store, if such messages are logged.
-
-    Args:
-        done: the verb: claimed, extended or settled.
-        keys: the keys of the rows; only the first are shown.
-        seconds: how long the answer took.
-    """
+    """Log a debug message about one answered request to the store, if such messages are logged."""
     if not _log.isEnabledFor(logging.DEBUG):
         return
     shown = ", ".join(cut(key, _LONGEST_KEY) for key in islice(keys, _MOST_KEYS))

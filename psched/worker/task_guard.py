@@ -83,13 +83,7 @@ class TaskGuard:
         return wakes
 
     def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
-        """Begin to stop a task; if the task is being stopped already, bring its KILL forward.
-
-        Args:
-            task: the task to stop.
-            reason: why the task is stopped; the task's handler receives this reason.
-            limit: seconds until KILL; None means ``graceful_kill_limit``.
-        """
+        """Begin to stop a task; if the task is being stopped already, bring its KILL forward."""
         now, settings = self._clock.monotonic(), self._settings
         limit = settings.graceful_kill_limit if limit is None else limit
         if task.ladder is not None:

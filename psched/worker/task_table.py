@@ -147,12 +147,7 @@ class TaskTable:
         return self._pool.links
 
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
-        """Make sure that a runner waits for a task; see `RunnerPool.prepare`.
-
-        Raises:
-            OSError: the system has no process or memory left; this method has logged the failure.
-            RuntimeError: this process has a second thread.
-        """
+        """Make sure that a runner waits for a task; see `RunnerPool.prepare`."""
         if unused or not self._pool.waiting:
             self.guard_before_blocking()
         try:
@@ -184,14 +179,7 @@ class TaskTable:
     def start(
         self, row: Row, run: Run, deadlines: Deadlines, schedule: Lease | None = None
     ) -> None:
-        """Start the task of a leased row in a waiting runner; `prepare` must be called before.
-
-        Args:
-            row: the row.
-            run: what to run.
-            deadlines: those of the row's lease.
-            schedule: the lease of its schedule, if the task is an extra run that needs this lease.
-        """
+        """Start the task of a leased row in a waiting runner; `prepare` must be called before."""
         runner = self._pool.acquire()
         task = RunningTask(
             row=row,
@@ -238,11 +226,7 @@ class TaskTable:
             task.schedule = None
 
     def receive(self, writer: LeaseWriter) -> None:
-        """Record the reports of runners, answer their requests, and note which runners have ended.
-
-        Args:
-            writer: sends the runners' requests to the store.
-        """
+        """Record the reports of runners, answer their requests, and note who has ended."""
         for task in self:
             if task.empty:
                 continue  # skipped, because the runner might run another task by now
@@ -312,10 +296,6 @@ class TaskTable:
 
     def follow(self, key: str, reader: int) -> RunningTask | None:
         """Have the output of a running task sent to a reader, until it ends.
-
-        Args:
-            key: the key of the task.
-            reader: the reader's number; `live_output` returns the output with it.
 
         Returns:
             The task; None if no task with this key runs, or if it has no process any more.
@@ -480,9 +460,6 @@ def _payload(data: bytes) -> str:
     psched's code in the runner has checked the payload, but a handler can make its process send any
     bytes. So text that a column cannot hold is refused here. Other invalid JSON is accepted here,
     because a row with invalid JSON is quarantined when it is due again.
-
-    Raises:
-        InvalidError: the payload cannot be the text of a JSON object.
     """
     try:
         text = data.decode()

@@ -89,12 +89,7 @@ class UnstartedLeases:
         del self._waiting[key]
 
     def settle(self, settlement: Settlement, *, is_news: bool) -> None:
-        """Add a settlement that is to end the lease of a row with nothing to run.
-
-        Args:
-            settlement: the settlement.
-            is_news: whether its reason is to be logged; False if it is that of an earlier one.
-        """
+        """Add a settlement that is to end the lease of a row with nothing to run."""
         self._settlements[settlement.key] = settlement
         if is_news:
             self._news.add(settlement.key)

@@ -129,15 +129,7 @@ class Worker:
         self._silence = min(_LONGEST_SILENCE, max(_HEARTBEAT, spare / 4))
 
     def run(self, reported: Mapping[str, Any] | None = None) -> int:
-        """Work until the exit status is set.
-
-        Args:
-            reported: settings that only this process could read and that the master needs; None if
-                there are no such settings.
-
-        Returns:
-            The exit status.
-        """
+        """Work until the exit status is set; return the exit status."""
         # Garbage collection skips the objects that exist now, because they live as long as this
         # process.
         gc.freeze()

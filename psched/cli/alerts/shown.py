@@ -46,14 +46,7 @@ def open_for(alert: Alert, now: float) -> str:
 
 
 def table_row(alert: Alert, columns: tuple[str, ...], now: float, redaction: Redaction) -> TableRow:
-    """A row of the table.
-
-    Args:
-        alert: the alert.
-        columns: the columns that are shown.
-        now: the time of the store's clock.
-        redaction: hides the values of fields.
-    """
+    """A row of the table."""
     closed = ""
     if alert.closed is not None:
         closed = short_time(alert.closed // 1000, now)
@@ -70,12 +63,7 @@ def table_row(alert: Alert, columns: tuple[str, ...], now: float, redaction: Red
 
 
 def sentence(alert: Alert, redaction: Redaction) -> str:
-    """An open alert in one line, below what another command shows about its schedule.
-
-    Args:
-        alert: the alert.
-        redaction: hides the values of fields.
-    """
+    """An open alert in one line, below what another command shows about its schedule."""
     raised = format_time(alert.raised // 1000)
     return f"{alert.rule}, raised at {raised}: {one_line(local_times(redaction.text(alert.text)))}"
 

@@ -200,11 +200,7 @@ def _permissions(settings: Config) -> Iterator[str]:
 
 
 def _check_log(settings: Config) -> None:
-    """Test whether this user can append to the log, without creating it.
-
-    Raises:
-        ConfigError: this user cannot.
-    """
+    """Test whether this user can append to the log, without creating it."""
     path = settings.log
     if path is None or str(path) in STANDARD:
         return
@@ -229,12 +225,7 @@ def _check_log(settings: Config) -> None:
 
 
 def _check_database(settings: Config, problems: _Problems) -> None:
-    """Connect to the database; check the rights and the speed even if one of them is a problem.
-
-    Raises:
-        StoreError: the database cannot be reached, or has no table that can be used.
-        ConfigError: the url cannot be used.
-    """
+    """Connect to the database; check the rights and the speed even if one of them is a problem."""
     if settings.url == MEMORY:
         click.echo(f"database: {MEMORY}, which each master makes for itself: ok")
         return
@@ -314,11 +305,7 @@ def _pauses(store: Store) -> Iterator[str]:
 
 
 def _measure(store: Store, settings: Config) -> Iterator[str]:
-    """Measure whether the store answers fast enough for the leases; yield the lines to print.
-
-    Raises:
-        ConfigError: the store answers too slowly for the setting ``alive_time``.
-    """
+    """Measure whether the store answers fast enough for the leases; yield the lines to print."""
     answer = min(_seconds(store.now) for _ in range(_TRIES))
     store.disconnect()
     connecting = max(

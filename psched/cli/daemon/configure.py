@@ -72,12 +72,7 @@ def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
 
 
 def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]:
-    """Return those written settings whose values are texts or paths, with all paths absolute.
-
-    Args:
-        written: the settings as they were given.
-        whole: the checked settings, in which paths are absolute.
-    """
+    """Return those written settings whose values are texts or paths, with all paths absolute."""
     found: dict[str, object] = {}
     for name in written:
         value = getattr(whole, name)

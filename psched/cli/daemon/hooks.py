@@ -53,12 +53,7 @@ def _rows(settings: Config) -> Iterator[TableRow]:
 
 
 def _test(settings: Config, name: str) -> None:
-    """Send a test by a hook.
-
-    Raises:
-        ConfigError: there is no such hook.
-        DeliveryError: the notification was not delivered.
-    """
+    """Send a test by a hook."""
     hook = settings.hooks.get(name)
     if hook is None:
         there_are = f"there are {', '.join(settings.hooks)}" if settings.hooks else "it is empty"

@@ -47,11 +47,7 @@ def init(location: ConfigLocation, *, quiet: bool, plan: bool) -> None:
 
 
 def _print_plan(store: Store, name: str) -> None:
-    """Print the statements that `init` would execute.
-
-    Raises:
-        NotSupportedError: the store has no statements.
-    """
+    """Print the statements that `init` would execute."""
     if not isinstance(store, PlansInit):
         raise NotSupportedError(
             "this store has no SQL to plan; `psched init` creates what it needs"

@@ -52,10 +52,6 @@ def find_masters(location: ConfigLocation, *, everyone: bool = False) -> Found:
 
     If the configuration cannot be read, standard error says so, and the masters of all tables are
     found.
-
-    Args:
-        location: where the settings are that name the table.
-        everyone: whether the masters of all tables are wanted.
     """
     wanted = None
     if not everyone:

@@ -15,9 +15,6 @@ def check_pings(settings: Config) -> None:
     """Print where pings are sent, and check that this is allowed, as far as the URLs show it.
 
     No name is looked up, and no ping is sent.
-
-    Raises:
-        ConfigError: pings are not sent to an address that is written in a URL.
     """
     refused = []
     for name, url in settings.pings.items():

@@ -185,15 +185,7 @@ def add_options(command: F) -> F:
 
 
 def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, object]:
-    """Convert the values of the options of `add_options` to settings.
-
-    Args:
-        given: the values of the options, by the names of the command's parameters.
-        words: the command's arguments.
-
-    Raises:
-        UsageError: the options contradict each other.
-    """
+    """Convert the values of the options of `add_options` to settings."""
     for module in given["require"]:
         if module.isdigit():
             raise click.UsageError(
@@ -229,17 +221,8 @@ def settings_of_run(
 ) -> tuple[options.ConfigLocation, Config]:
     """Read the settings that ``run`` uses with these options.
 
-    Args:
-        location: where the command reads its settings.
-        given: the values of the options of `add_options`, by the names of the command's parameters.
-        words: the command's arguments.
-
     Returns:
         The location, whose overrides contain the settings of the options; and the settings.
-
-    Raises:
-        ConfigError: the settings cannot be used.
-        UsageError: the options contradict each other.
     """
     path, environment, before = location
     chosen = {**overrides(given, words), **before}
@@ -263,11 +246,6 @@ def with_timeout(
 
     The timeout applies with --exec or --script, if neither the command line nor the configuration
     file sets ``alive_time``.
-
-    Args:
-        overrides: the settings that the command line sets.
-        set_in_file: a function that returns the names of the settings in the configuration file.
-            It is called only if the result depends on it.
     """
     is_single = any(overrides.get(name) is not None for name in ("exec", "script"))
     if is_single and "alive_time" not in overrides and "alive_time" not in set_in_file():
@@ -276,11 +254,7 @@ def with_timeout(
 
 
 def check_heartbeat(seconds: object, settings: Config) -> None:
-    """Raise an error if a heartbeat interval is too long for the length of a lease.
-
-    Raises:
-        ConfigError: the interval is longer than three quarters of a lease, or not positive.
-    """
+    """Raise an error if a heartbeat interval is too long for the length of a lease."""
     latest = _LATEST_EXTEND * settings.alive_time
     if isinstance(seconds, float) and not 0 < seconds <= latest:
         raise ConfigError(

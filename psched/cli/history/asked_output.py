@@ -59,13 +59,6 @@ def asked_for(
 ) -> tuple[str, int | None, int | None]:
     """What somebody means who names a schedule: one of its own runs, or one of its extra runs.
 
-    Args:
-        schedules: the schedules.
-        key: the key of the schedule.
-        time: a scheduled time, or the time of a start, as the command history shows it; None means
-            the newest attempt.
-        follow: whether an extra run that waits for a worker is meant, too.
-
     Returns:
         The key of the run, its scheduled time, and the number of its attempt; None if any is meant.
     """
@@ -161,11 +154,7 @@ class AskedOutput:
         return merge(*found, key=lambda output: -output.ended)
 
     def live(self) -> Live | None:
-        """The output of the running attempt; None if the attempt that is asked for does not run.
-
-        Raises:
-            NotFoundError: it runs, but what it prints cannot be read.
-        """
+        """The output of the running attempt; None if the attempt that is asked for does not run."""
         row = self._row()
         for _ in range(_TRIES):
             if row is None or not self._runs_now(row):
@@ -185,11 +174,7 @@ class AskedOutput:
         return self._live_elsewhere(row)
 
     def wait_for_start(self, say: Callable[[str], None]) -> None:
-        """Wait until the attempt that is due begins, if it is asked for.
-
-        Args:
-            say: is called with one line if this has to wait.
-        """
+        """Wait until the attempt that is due begins, if it is asked for."""
         row = self._row()
         if row is None or self._attempt is not None or not self._is_due(row):
             return
@@ -203,11 +188,7 @@ class AskedOutput:
             row = self._row()
 
     def newest(self) -> Output:
-        """The stored output of the newest attempt.
-
-        Raises:
-            NotFoundError: there is none; the text says why.
-        """
+        """The stored output of the newest attempt."""
         row = self._row()
         while True:
             run = self.run()
@@ -259,11 +240,7 @@ class AskedOutput:
         return row is not None and row.owner == output.record.owner and self._runs_now(row)
 
     def _live_elsewhere(self, row: Row) -> Live:
-        """The output of an attempt that no master of this host runs, or none that can be asked.
-
-        Raises:
-            NotFoundError: it is not written to the store.
-        """
+        """The output of an attempt that no master of this host runs, or none that can be asked."""
         where = f"{self._named(row)} is running on another host"
         if self._problems:
             problems = "; ".join(self._problems)
@@ -359,14 +336,7 @@ class AskedOutput:
 
 
 def why_not_kept(row: Row | None, run: Run | None, settings: Config, now: float) -> str:
-    """Why there is no output of an attempt.
-
-    Args:
-        row: the row of its schedule; None if it was deleted.
-        run: the record of the attempt; None if it has none yet.
-        settings: the settings of this command.
-        now: the time of the store's clock, in Unix seconds.
-    """
+    """Why there is no output of an attempt."""
     setting = settings.output
     if row is not None:
         setting = output_setting(row, settings)

@@ -164,11 +164,7 @@ def _print(
 
 
 def _refuse_unknown(schedules: ScheduleCollection, key: str, settings: Config) -> None:
-    """Raise an error if a key has no record at all; the text says why.
-
-    Raises:
-        NotFoundError: the key has no record.
-    """
+    """Raise an error if a key has no record at all; the text says why."""
     if next(schedules.runs(key, limit=1), None) is not None:
         return
     try:

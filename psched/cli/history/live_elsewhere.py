@@ -142,11 +142,7 @@ class LiveElsewhere(Live):
         return self._send(lambda: self._keeper.output_of(self.attempt))
 
     def _ask(self) -> bool:
-        """Ask for the output; return whether it was asked for already.
-
-        Raises:
-            NotFoundError: the store refuses the request.
-        """
+        """Ask for the output; return whether it was asked for already."""
         now = round(self._send(self._store.now) * 1000)
         try:
             return self._send(

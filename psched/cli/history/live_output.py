@@ -121,11 +121,7 @@ class LiveHere(Live):
 
     @override
     def so_far(self) -> Output:
-        """What the attempt has printed so far.
-
-        Raises:
-            OSError: its master has hung up, or does not send it in time.
-        """
+        """What the attempt has printed so far."""
         output, left = b"", 0
         dropped: int | None = 0
         until = CLOCK.monotonic() + _LONGEST
@@ -150,11 +146,6 @@ def find_live(
     settings: Config, key: str, patience: float | None = None
 ) -> tuple[LiveHere | None, int, list[str]]:
     """Find the master of this host that runs a task now.
-
-    Args:
-        settings: name the table.
-        key: the key of the task.
-        patience: seconds in which all masters must have answered; None means the usual ones.
 
     Returns:
         The task's output, which is read while it is printed; None if no master runs the task. Then

@@ -150,11 +150,7 @@ class _Shown:
             printer.end()
 
     def follow(self, asked: AskedOutput, live: Live) -> None:
-        """Show what a running attempt prints until it has ended.
-
-        Raises:
-            NotFoundError: the rest of its output cannot be shown.
-        """
+        """Show what a running attempt prints until it has ended."""
         click.echo(heading(live.output(b"", 0), None, is_running=True), err=True)
         printer = OutputPrinter(self._redaction, raw=self._raw)
         for dropped, chunk in live.pieces():

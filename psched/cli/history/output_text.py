@@ -25,13 +25,7 @@ def heading(output: Output, run: Run | None, *, is_running: bool = False) -> str
 
 
 def about_output(output: Output, run: Run | None, *, is_running: bool = False) -> str:
-    """Say which attempt has printed an output, how it has ended, and what is missing.
-
-    Args:
-        output: the output.
-        run: the record of the attempt; None if it is not known.
-        is_running: whether the attempt is running now.
-    """
+    """Say which attempt has printed an output, how it has ended, and what is missing."""
     when = format_time(output.scheduled_time)
     parts = [f"{one_line(output.key)}, attempt {output.attempt} of {when}"]
     if is_running:

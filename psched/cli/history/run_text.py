@@ -104,26 +104,13 @@ def columns_for(runs: Iterable[Run], key: str | None) -> Sequence[str]:
 
 
 def table_row(run: Run, columns: Sequence[str], view: View, *, errors: bool = False) -> TableRow:
-    """A run as a row of a table.
-
-    Args:
-        run: the run.
-        columns: the headings of the columns.
-        view: how the run is shown.
-        errors: whether the error and its traceback follow the row.
-    """
+    """A run as a row of a table."""
     cells = [_CELLS[column](run, view) for column in columns]
     return TableRow(cells, [*_error_lines(run, view)] if errors else ())
 
 
 def run_object(run: Run, redaction: Redaction, *, large: bool = True) -> dict[str, Any]:
-    """A run as a JSON object.
-
-    Args:
-        run: the run.
-        redaction: hides the values of fields.
-        large: whether the error and the result are included.
-    """
+    """A run as a JSON object."""
     names = (
         *("key", "type", "label", "scheduled_time", "until", "count", "attempt", "outcome", "fate"),
         *("due", "started", "ended", "took", "exit_status", "exit_signal", "cpu_time"),

@@ -81,12 +81,7 @@ class Installation:
         self._dry_run = dry_run
 
     def run(self) -> None:
-        """Take all steps, and print what to run next.
-
-        Raises:
-            ConfigError: a file cannot be written, or the user of the service cannot be created.
-            CommandError: one of systemd's programs has failed.
-        """
+        """Take all steps, and print what to run next."""
         if self._dry_run:
             click.echo("Nothing is changed. Without --dry-run, these steps are taken:")
         elif shutil.which("systemd-sysusers") is None:
@@ -103,11 +98,7 @@ class Installation:
         self._print_next()
 
     def remove(self) -> None:
-        """Stop the service, and remove the files that `run` has written and nobody has changed.
-
-        Raises:
-            CommandError: systemctl has failed.
-        """
+        """Stop the service, and remove the files that `run` has written and nobody has changed."""
         if self._dry_run:
             click.echo("Nothing is changed. Without --dry-run, these steps are taken:")
         files = service_files(self._environment, self._root)
@@ -149,11 +140,7 @@ class Installation:
             click.echo(f"skip     {program}, which is not installed")
 
     def _call(self, *command: str) -> None:
-        """Run a program and say so.
-
-        Raises:
-            CommandError: the program has failed.
-        """
+        """Run a program and say so."""
         text = shlex.join(command)
         click.echo(f"run      {text}")
         if self._dry_run:

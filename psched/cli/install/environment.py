@@ -54,11 +54,7 @@ class Environment:
 
     @classmethod
     def current(cls) -> Self:
-        """Return the environment in which this process runs.
-
-        Raises:
-            ConfigError: psched is not installed in it, or lacks a file.
-        """
+        """Return the environment in which this process runs."""
         package = Path(psched.__file__)
         master = _find(f"bin/{_MASTER}", Path(sysconfig.get_path("scripts"), _MASTER))
         if master is None:
@@ -85,9 +81,6 @@ class Environment:
 
         The check reads owners, groups and modes. It knows nothing of access control lists, security
         modules and drop-ins of the unit.
-
-        Raises:
-            ConfigError: the service cannot; the text names the path and what to do.
         """
         if not _PLAIN_PATH.fullmatch(str(self.master)):
             raise ConfigError(
@@ -120,12 +113,7 @@ class Environment:
 
 
 def _find(recorded: str, usual: Path) -> Path | None:
-    """Find an installed file.
-
-    Args:
-        recorded: the end of the file's path in the record of the installation.
-        usual: where the file is without a record, as in packages of some distributions.
-    """
+    """Find an installed file."""
     try:
         files = distribution("psched").files or ()
     except PackageNotFoundError:

@@ -72,11 +72,7 @@ class SystemFile:
         return _HEAD.format(_checksum(text)) + text
 
     def state(self) -> State:
-        """Return what `write` would do.
-
-        Raises:
-            ConfigError: something that is no regular file is in the way.
-        """
+        """Return what `write` would do."""
         try:
             if self.target.is_symlink():
                 return State.KEEP
@@ -98,11 +94,7 @@ class SystemFile:
         return State.KEEP
 
     def write(self) -> State:
-        """Write the file if it is missing or can be replaced; return what was found.
-
-        Raises:
-            ConfigError: it cannot be written, or the group of the service is missing.
-        """
+        """Write the file if it is missing or can be replaced; return what was found."""
         state = self.state()
         if state in {State.WRITE, State.REPLACE}:
             group = service_group(self.root) if self.own else 0
@@ -183,11 +175,7 @@ def service_files(environment: Environment, root: Path) -> list[SystemFile]:
 
 
 def service_group(root: Path) -> int:
-    """Return the number of the group of the service, in the system below a root folder.
-
-    Raises:
-        ConfigError: there is no such group.
-    """
+    """Return the number of the group of the service, in the system below a root folder."""
     try:
         if root == Path("/"):
             return grp.getgrnam(USER).gr_gid

@@ -47,20 +47,8 @@ def edit_in_editor(
     An invalid text is opened again on a terminal, until it is valid or the user leaves it as it is.
     A text that was not used stays in its file, whose path is printed.
 
-    Args:
-        schedules: the schedules.
-        key: the key of the schedule.
-        settings: the installation's settings.
-        dry_run: whether nothing is changed.
-
     Returns:
         What was changed; None if the user has changed nothing.
-
-    Raises:
-        ChangedMeanwhileError: somebody else has changed the schedule meanwhile.
-        ConfigError: the editor cannot be started, has failed, or has left an invalid text.
-        InvalidError: the schedule runs only once.
-        NotFoundError: there is no such schedule.
     """
     seen = schedules.read(key).row
     if seen.cron is None:
@@ -95,13 +83,7 @@ def edit_in_editor(
 def _apply(
     draft: "_Draft", schedules: ScheduleCollection, seen: Row, settings: Config, *, dry_run: bool
 ) -> Rescheduled:
-    """Change the schedule as the text says.
-
-    Raises:
-        ChangedMeanwhileError: somebody else has changed the schedule since it was read.
-        ConfigError: the text is not valid.
-        InvalidError: the new trigger has no time from now on.
-    """
+    """Change the schedule as the text says."""
     wanted = _parse(draft, seen.key, settings)
     changes = {each.field: each.new for each in differences(seen, wanted, settings)}
 
@@ -163,11 +145,7 @@ class _Draft:
         return _LINE.sub(lambda found: f"line {int(found[1]) + self._header}: ", problem)
 
     def edit(self, problem: str | None) -> None:
-        """Write the file, start the editor, wait for its end, and read the file.
-
-        Args:
-            problem: what is wrong with the text; None the first time.
-        """
+        """Write the file, start the editor, wait for its end, and read the file."""
         self._header = len((problem or "").splitlines()) + len(_ABOUT)
         about = [f"Error: {line}" for line in self.numbered(problem or "").splitlines()]
         lines = [f"{_MARK}{visible(line)}\n" for line in (*about, *_ABOUT)]
@@ -213,9 +191,6 @@ def _run_editor(path: Path) -> ConfigError | None:
 
     Returns:
         How it has failed; None if it has not.
-
-    Raises:
-        ConfigError: it cannot be started.
     """
     name = next((each for each in ("VISUAL", "EDITOR") if os.environ.get(each)), None)
     chosen = os.environ[name] if name else "vi"

@@ -33,13 +33,7 @@ def chosen_types(chosen: Chosen) -> Sequence[str | None] | None:
 def pause_types(
     schedules: ScheduleCollection, types: Sequence[str | None], until: int | None, chosen: Chosen
 ) -> None:
-    """Pause types, or everything, and print each.
-
-    Raises:
-        click.UsageError: an option has no effect on a rule.
-        click.ClickException: the user says no.
-        InvalidError: a type or the time is invalid.
-    """
+    """Pause types, or everything, and print each."""
     _refuse_rate(chosen)
     warn_of_types(schedules, filter(None, types))
     if chosen.dry_run:
@@ -62,10 +56,6 @@ def resume_types(
     """End the pauses of types, or of everything, and print each.
 
     The program exits with status 1 if one of them is not paused.
-
-    Raises:
-        click.UsageError: an option has no effect on a rule.
-        click.ClickException: the user says no.
     """
     _refuse_rate(chosen)
     if chosen.dry_run:
@@ -128,11 +118,7 @@ def _preview(done: str, schedules: ScheduleCollection, types: Sequence[str | Non
 def _ask(
     verb: str, schedules: ScheduleCollection, types: Sequence[str | None], chosen: Chosen
 ) -> None:
-    """Ask the user on a terminal.
-
-    Raises:
-        click.ClickException: the user says no.
-    """
+    """Ask the user on a terminal."""
     if not chosen.asks:
         return
     number = sum(_number(schedules, type_) for type_ in types)

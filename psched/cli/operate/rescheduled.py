@@ -24,12 +24,7 @@ _WITHOUT_DEFAULT = (*_TIMES, "cron", "label", "note")
 
 
 def lines_of(outcome: Outcome | None, redaction: Redaction) -> Iterator[str]:
-    """The lines about a schedule that was skipped or edited.
-
-    Args:
-        outcome: what became of it.
-        redaction: hides the values of fields.
-    """
+    """The lines about a schedule that was skipped or edited."""
     if not isinstance(outcome, Rescheduled) or outcome.changes_nothing:
         return
     if (skipped := outcome.skipped) is not None:

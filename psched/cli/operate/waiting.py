@@ -62,11 +62,7 @@ as_json = click.option(
 
 
 def read_argument(data: str) -> bytes:
-    """The bytes of an argument, whatever the locale is; those of standard input if it is a dash.
-
-    Raises:
-        InvalidError: standard input is closed.
-    """
+    """The bytes of an argument, whatever the locale is; those of standard input if it is a dash."""
     if data != "-":
         return os.fsencode(data)
     if sys.stdin is None:
@@ -75,11 +71,7 @@ def read_argument(data: str) -> bytes:
 
 
 def json_data(data: str) -> dict[str, Any]:
-    """The JSON object in an argument, or on standard input if the argument is a dash.
-
-    Raises:
-        InvalidError: it is no JSON object.
-    """
+    """The JSON object in an argument, or on standard input if the argument is a dash."""
     try:
         return decode("data", read_argument(data), values=None)
     except InvalidError as error:
@@ -88,18 +80,7 @@ def json_data(data: str) -> dict[str, Any]:
 
 
 def wait_for(task: Schedule, seconds: float, redaction: Redaction, *, as_json: bool) -> None:
-    """Wait until a task has ended, and print how it has ended.
-
-    Args:
-        task: the task.
-        seconds: the longest wait; infinity means no limit.
-        redaction: hides the values of fields.
-        as_json: whether a JSON object is printed.
-
-    Raises:
-        UnfinishedError: the wait ends without a result.
-        click.ClickException: the task has not finished.
-    """
+    """Wait until a task has ended, and print how it has ended."""
     try:
         most = seconds if math.isfinite(seconds) else None
         end = task.wait_for_end(most, _teller(redaction))

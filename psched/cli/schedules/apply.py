@@ -131,9 +131,6 @@ def apply_documents(
 
     If one of the plans is refused, none is carried out. With ``dry_run``, none is carried out, and
     the exit status is `PENDING` if a plan is not empty.
-
-    Raises:
-        AlreadyExistsError: a plan is refused, for example because a key belongs to another label.
     """
     plans = [
         make_plan(

@@ -113,11 +113,7 @@ class Chosen:
     yes: bool
 
     def check(self) -> None:
-        """Refuse options that choose nothing, or contradict each other.
-
-        Raises:
-            click.UsageError: the text says what to change.
-        """
+        """Refuse options that choose nothing, or contradict each other."""
         if self.every and (self.keys or self._has_conditions):
             raise click.UsageError("--all chooses every schedule; leave out KEYS and conditions")
         if not self.chooses:
@@ -363,17 +359,7 @@ def _preview_each(
 
 
 def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: Collection[str] = ()) -> bool:
-    """Ask the user on a terminal before several schedules are changed, or one ends; return True.
-
-    Args:
-        keys: the keys of the schedules.
-        chosen: what the user has chosen.
-        verb: what is done with them, in the infinitive.
-        ended: those of them that have a trigger, and then run no more by themselves.
-
-    Raises:
-        click.ClickException: the user says no.
-    """
+    """Ask the user on a terminal before several schedules are changed, or one ends; return True."""
     if (len(keys) > 1 or ended) and chosen.asks:
         examples = ", ".join(keys[:_EXAMPLES]) + (", …" if len(keys) > _EXAMPLES else "")
         what = f"{len(keys)} schedules ({examples})" if len(keys) > 1 else keys[0]
@@ -383,11 +369,7 @@ def ask(keys: Sequence[str], chosen: Chosen, verb: str, ended: Collection[str] =
 
 
 def confirm(question: str) -> None:
-    """Ask the user a question before something is changed.
-
-    Raises:
-        click.ClickException: the user says no.
-    """
+    """Ask the user a question before something is changed."""
     if not click.confirm(question, err=True):
         raise click.ClickException("nothing was changed")
 

@@ -94,13 +94,7 @@ def _payload(name: str) -> Cell:
 
 
 def payload_beginning(stored: str | bytes | None, most: int, redaction: Redaction) -> str:
-    """Return the beginning of a payload as one line; a whole payload can be megabytes long.
-
-    Args:
-        stored: the column, which any client may have written.
-        most: the greatest length, in bytes or characters, depending on how it is stored.
-        redaction: hides the values of fields.
-    """
+    """Return the beginning of a payload as one line; a whole payload can be megabytes long."""
     if not stored:
         return ""
     if redaction:
@@ -194,11 +188,7 @@ COLOURS = Colours("STATUS", _COLOURS)
 
 
 def columns_with(find_last: FindLast | None) -> Sequence[str]:
-    """The columns that are shown unless the user chooses others.
-
-    Args:
-        find_last: finds the last runs; None if there is no run history.
-    """
+    """The columns that are shown unless the user chooses others."""
     return [column for column in COLUMNS if column != LAST or find_last is not None]
 
 
@@ -208,14 +198,7 @@ def table_rows(
     now: float,
     redaction: Redaction,
 ) -> Iterator[tuple[Row, Sequence[str]]]:
-    """Yield each row with its cells in the table, while the rows are read.
-
-    Args:
-        rows: the rows of the schedules, each with its last run.
-        columns: the headings, which are keys of `CELLS`.
-        now: see `Shown`.
-        redaction: see `Shown`.
-    """
+    """Yield each row with its cells in the table, while the rows are read."""
     for row, last in rows:
         shown = Shown(row, now, redaction, last)
         yield row, [CELLS[column](shown) for column in columns]

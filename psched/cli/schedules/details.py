@@ -101,17 +101,7 @@ class Details:
 def read_details(
     schedules: ScheduleCollection, settings: Config, key: str, redaction: Redaction
 ) -> Details:
-    """Read everything about one schedule or task.
-
-    Args:
-        schedules: the schedules.
-        settings: the settings with which they were opened.
-        key: its key.
-        redaction: hides the values of fields.
-
-    Raises:
-        NotFoundError: there is none with this key.
-    """
+    """Read everything about one schedule or task."""
     schedule = schedules[key]
     now = schedules.now()
     row = schedules.shown_as_paused()(as_it_waits(schedule.metadata().row, now))
@@ -135,12 +125,7 @@ def read_details(
 
 
 def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
-    """What is known about the schedule, as texts: the columns that have a value, and others.
-
-    Args:
-        details: the details.
-        redaction: hides the values of fields.
-    """
+    """What is known about the schedule, as texts: the columns that have a value, and others."""
     row, now = details.row, details.now
     shown = row_object(row, now, redaction, details.last)
     known = {name: getattr(row, name) for name in Row.__slots__}
@@ -174,13 +159,7 @@ def _shown(name: str, value: Any, redaction: Redaction) -> str:  # noqa: ANN401 
 
 
 def fields_of_run(run: Run, now: float, redaction: Redaction) -> dict[str, str]:
-    """What is known about a run, as texts.
-
-    Args:
-        run: the run.
-        now: the time of the store's clock, in Unix seconds.
-        redaction: hides the values of fields.
-    """
+    """What is known about a run, as texts."""
     known = {
         "last run": f"{result(run)}, {format_distance(run.ended - now)}",
         "started": "" if run.started is None else format_time(int(run.started)),
@@ -252,13 +231,7 @@ def _attempts(schedule: Schedule) -> Sequence[Run] | None:
 
 
 def _last(schedules: Schedules, key: str, attempts: Sequence[Run]) -> Run | None:
-    """The last run, which can be an occurrence that ended without an attempt; None without such.
-
-    Args:
-        schedules: all schedules.
-        key: the key of the schedule.
-        attempts: its last attempts and those of its extra runs, the newest first.
-    """
+    """The last run, which can be an occurrence that ended without an attempt; None without such."""
     newest = next((run for run in attempts if run.key == key), None)
     if newest is None and attempts:
         own = schedules.runs(key, outcome=[*Outcome], limit=1, extra_runs=False)

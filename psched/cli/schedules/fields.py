@@ -14,12 +14,7 @@ OPTIONS = {"next_time": "start", "next_run_time": "at"}
 
 
 def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options to a command.
-
-    Args:
-        new: whether the command adds a schedule; otherwise it changes schedules, and each option
-            without a value leaves its field unchanged.
-    """
+    """Return a decorator that adds the options to a command."""
     made = (
         click.option(
             "--every",

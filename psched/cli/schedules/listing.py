@@ -232,21 +232,7 @@ def find_rows(
     find_last: FindLast | None,
     watch: Callable[[Iterator[Row]], Iterator[Row]] = iter,
 ) -> Iterator[Listed]:
-    """Read rows, as people see them, with their last runs: those that fulfil all conditions.
-
-    Args:
-        schedules: the schedules.
-        keys: keys or patterns of keys; none stands for all.
-        states: their statuses, of `SHOWN_STATES`; none stands for all. Those that are due are
-            waiting, too, and so are those that are failing.
-        types: their types; none stands for all.
-        labels: their labels; none stands for all.
-        due: whether only those are read that are due.
-        order: their order, see `psched.ScheduleCollection.list`.
-        now: the time of the store's clock, in Unix seconds.
-        find_last: finds the last runs; None if there is no run history.
-        watch: see `psched.client.finding.find`.
-    """
+    """Read rows, as people see them, with their last runs: those that fulfil all conditions."""
     # A row that is due is waiting, too; or its task has lost its lease.
     shown = {*states, *(more for state in states for more in _INCLUDED.get(state, ()))}
     stored = {each for state in states for each in _STORED.get(state, (state,))}

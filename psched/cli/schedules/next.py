@@ -162,13 +162,7 @@ def _print_object(about: dict[str, object], listed: Iterable[UpcomingTime]) -> N
 
 
 def _print_lines(listed: Iterable[UpcomingTime], now: float, row: Row | None = None) -> None:
-    """Print the times.
-
-    Args:
-        listed: the times.
-        now: the present time, in Unix seconds.
-        row: the row of the schedule; None if they are the times of no schedule.
-    """
+    """Print one line for each time."""
     for each in listed:
         due_for = None if row is None else overdue(each, row, now)
         note = local_times(each.note or "")

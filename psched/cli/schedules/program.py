@@ -33,12 +33,7 @@ class ProgramCommand(WaitingCommand):
 
 
 def exec_data(program: Sequence[str]) -> dict[str, Any]:
-    """Return the data of type exec that run a program with its arguments.
-
-    Raises:
-        click.UsageError: there is no program.
-        InvalidError: the first word is an option, or a command for a shell.
-    """
+    """Return the data of type exec that run a program with its arguments."""
     if not program:
         raise click.UsageError("the command after -- is missing")
     name = program[0]

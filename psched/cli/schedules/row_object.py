@@ -19,14 +19,7 @@ in bytes or characters; this depends on how the column is stored."""
 def row_object(
     row: Row, now: float, redaction: Redaction, last: Run | None = None
 ) -> dict[str, Any]:
-    """Return every column of a row; ``status``, also as ``state``, is the one that people see.
-
-    Args:
-        row: the row.
-        now: the time of the store's clock, in Unix seconds.
-        redaction: hides the values of fields.
-        last: its last run; None if there is none, or if it is not known.
-    """
+    """Return every column of a row; ``status``, also as ``state``, is the one that people see."""
     columns = {name: getattr(row, name) for name in Row.__slots__}
     columns["status"] = columns["state"] = shown_status(row, now, last)
     for name in ("data", "options"):

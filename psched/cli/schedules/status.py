@@ -30,13 +30,7 @@ STOPPED_AS = (STOPPING, CANCELLING, DELETING, FINISHING)
 
 
 def shown_status(row: Row, now: float, last: Run | None = None) -> str:
-    """The status of a row: ``due``, ``running``, ``failing``, ``stopping``, or what the row holds.
-
-    Args:
-        row: the row.
-        now: the time of the store's clock, in Unix seconds.
-        last: its last run; None if there is none, or if it is not known.
-    """
+    """The status of a row: ``due``, ``running``, ``failing``, ``stopping`` or what it holds."""
     # A running task is not due before the end of its lease, which is its row's next_run_time.
     if row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now:
         return DUE
@@ -50,11 +44,6 @@ def shown_reason(row: Row, now: float | None = None) -> str:
     """The reason of a row; of a paused row, until when it is paused, by whom and why.
 
     That of a schedule that has ended, or is about to, says that it runs no more.
-
-    Args:
-        row: the row.
-        now: the present time, in Unix seconds, if the text is to be short. None means that it also
-            says since when the row has been paused.
     """
     if row.runs_no_more and (row.status not in ENDED or not row.reason):
         return RUNS_NO_MORE
@@ -69,13 +58,7 @@ def shown_reason(row: Row, now: float | None = None) -> str:
 
 
 def shown_pause(reason: str | None, time: Callable[[int], str], *, since: bool) -> str:
-    """The reason of a paused row for people; as it is if psched has not written it.
-
-    Args:
-        reason: the reason.
-        time: shows an instant in Unix seconds.
-        since: whether the text says since when the row has been paused.
-    """
+    """The reason of a paused row for people; as it is if psched has not written it."""
     pause = read_reason(reason)
     if pause.since is None or pause.why is None:
         return reason or ""
@@ -85,13 +68,7 @@ def shown_pause(reason: str | None, time: Callable[[int], str], *, since: bool) 
 
 
 def overdue(each: UpcomingTime, row: Row, now: float) -> str | None:
-    """For how long one of the next runs has been due: ``due for 58 s``; None if it is not due.
-
-    Args:
-        each: the run. If it is running now, it is not due.
-        row: the row of the schedule.
-        now: the time of the store's clock, in Unix seconds.
-    """
+    """For how long one of the next runs has been due: ``due for 58 s``; None if it is not due."""
     runs = row.owner is not None and each.time == row.next_time
     if runs or each.run_at is None or each.run_at > now:
         return None

@@ -27,11 +27,7 @@ class Action:
     apply: Callable[[ScheduleCollection, str], object]
 
     def perform(self, schedules: ScheduleCollection, key: str) -> str:
-        """Do it, and return a message for the user.
-
-        Raises:
-            PschedError: it cannot be done; the text says why.
-        """
+        """Do it, and return a message for the user."""
         with schedules.audited(NOTE):
             self.apply(schedules, key)
         return f"{self.done} {key}"

@@ -40,20 +40,11 @@ class Background:
         self._thread.start()
 
     def send(self, request: Callable[[], object], take: Callable[[object], None]) -> None:
-        """Run a request in the thread.
-
-        Args:
-            request: the request.
-            take: called by `deliver` with the request's result.
-        """
+        """Run a request in the thread."""
         self._requests.put((request, take))
 
     def deliver(self) -> None:
-        """Pass on the results of the requests that have ended, in the caller's thread.
-
-        Raises:
-            BaseException: the exception that a request has raised.
-        """
+        """Pass on the results of the requests that have ended, in the caller's thread."""
         while not self._answers.empty():
             answer = self._answers.get()
             if answer.error is not None:

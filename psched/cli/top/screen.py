@@ -88,11 +88,7 @@ class Screen:
         self.give_back()
 
     def take(self) -> None:
-        """Take the terminal: keys arrive one by one, without a signal and without an echo.
-
-        Raises:
-            OSError: the terminal is gone.
-        """
+        """Take the terminal: keys arrive one by one, without a signal and without an echo."""
         if self._before is None:
             raise TypeError("the screen is used within a with block")
         raw = [*self._before]
@@ -123,11 +119,7 @@ class Screen:
         return columns or _DEFAULT_SIZE[0], lines or _DEFAULT_SIZE[1]
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Replace what the screen shows.
-
-        Raises:
-            OSError: the terminal is gone.
-        """
+        """Replace what the screen shows."""
         # Each line is erased before it is written. After a character in the last column, the cursor
         # is still on this character, which would be erased then.
         erased = ["\x1b[K"] * (len(lines) - 1) + ["\x1b[J"]

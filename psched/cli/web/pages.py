@@ -93,11 +93,7 @@ class Asked(NamedTuple):
         return View(self.schedules.now(), self.redaction)
 
     def limit(self) -> int:
-        """The most rows of a table.
-
-        Raises:
-            InvalidError: the query has another value.
-        """
+        """The most rows of a table."""
         text = self.query.get("limit", str(_ROWS))
         # The first digits suffice, and int() refuses thousands of them.
         number = int(text[:9]) if text.isascii() and text.isdecimal() else 0
@@ -404,11 +400,7 @@ def _cells(
 
 
 def _key(asked: Asked) -> str:
-    """The key that the query names.
-
-    Raises:
-        InvalidError: it names none.
-    """
+    """The key that the query names."""
     if key := asked.query.get("key"):
         return key
     raise InvalidError("key", "is missing")

@@ -74,13 +74,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
 
 def serve(site: Site, listener: socket.socket, clock: Clock) -> None:
-    """Answer requests until a signal ends this process.
-
-    Args:
-        site: the pages.
-        listener: the socket to accept connections from.
-        clock: measures how long a client takes.
-    """
+    """Answer requests until a signal ends this process."""
     # It warns of each request that waits for another one.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = waitress.create_server(

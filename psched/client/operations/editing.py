@@ -36,11 +36,7 @@ class Editor:
     def edit(
         self, key: str, decide: Decide, *, dry_run: bool, only_if: Condition | None = None
     ) -> Rescheduled:
-        """Change the definition of a schedule; see `ScheduleCollection.edit`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Change the definition of a schedule; see `ScheduleCollection.edit`."""
         if dry_run:
             row = self.writer.read(key)
             require(only_if, row)

@@ -96,14 +96,7 @@ class ExtraRuns:
         run_at: When | None,
         only_if: Condition | None = None,
     ) -> str:
-        """Add one extra run; see `Schedule.trigger`.
-
-        Returns:
-            The key of the extra run.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the schedule's row.
-        """
+        """Add one extra run; see `Schedule.trigger`."""
         check_overlap(overlap)
         starts = None if run_at is None else instant("run_at", run_at)
         seen = self._schedule(key, overlap, only_if)
@@ -143,9 +136,6 @@ class ExtraRuns:
         """Add one extra run for each instant from ``start`` to ``end``; see `Schedule.backfill`.
 
         After each batch of rows, ``report`` is called with what was done so far.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the schedule's row.
         """
         check_backfill_overlap(overlap, stagger)
         since, until = instant("start", start), instant("end", end)

@@ -112,21 +112,7 @@ def change_many(
     clock: Clock,
     preview: Callable[[Row], Outcome] | None = None,
 ) -> ManyChanged:
-    """Change the schedules that fulfil conditions.
-
-    Args:
-        schedules: reads the schedules.
-        wanted: the conditions.
-        change: changes the schedule with a key, if it still fulfils a condition. Raises an error
-            about the schedule if it cannot be changed.
-        manner: how they are changed.
-        clock: measures the rate.
-        preview: returns or raises what ``change`` would, given the row, but changes nothing. None
-            if it is sure that every schedule that fulfils the conditions can be changed.
-
-    Raises:
-        InvalidError: the rate is invalid.
-    """
+    """Change the schedules that fulfil conditions."""
     pace, result = Pace(manner.rate, clock), ManyChanged()
     # All keys are read first, because the changes would change what is read next.
     rows = wanted.rows(schedules)

@@ -58,11 +58,7 @@ class Pauser:
     draw_nonce: Callable[[], str]
 
     def pause(self, key: str, until: Until | None, only_if: Condition | None = None) -> bool:
-        """Pause a schedule; see `Schedule.pause`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Pause a schedule; see `Schedule.pause`."""
         self._refuse_without_status()
         rests = True
 
@@ -89,11 +85,7 @@ class Pauser:
         return rests
 
     def resume(self, key: str, *, backfill: bool, only_if: Condition | None = None) -> None:
-        """Resume a paused schedule; see `Schedule.resume`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Resume a paused schedule; see `Schedule.resume`."""
         self._refuse_without_status()
         owner = self.draw_nonce()
 
@@ -119,11 +111,7 @@ class Pauser:
         self.writer.replace("resume", key, change, was_applied)
 
     def stop(self, key: str, only_if: Condition | None = None) -> bool:
-        """Stop the present run of a schedule; see `Schedule.stop`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Stop the present run of a schedule; see `Schedule.stop`."""
         self._refuse_without_status()
 
         def change(seen: Row) -> Row | None:

@@ -21,17 +21,7 @@ def records_of(
     host: str,
     now: float,
 ) -> Sequence[RunRecord]:
-    """Create the records of skipped occurrences; none if the run history does not keep them.
-
-    Args:
-        store: the store that contains the schedule.
-        settings: the installation's settings.
-        row: the row of the schedule.
-        spans: what was skipped.
-        owner: a unique text in place of the owner of a lease.
-        host: the name of the client's host.
-        now: the time of the store's clock.
-    """
+    """Create the records of skipped occurrences; none if the run history does not keep them."""
     able: object = store
     if history_setting(row, settings) == "none" or not isinstance(able, KeepsHistory):
         return ()

@@ -40,11 +40,7 @@ class Skipper:
     def skip(
         self, key: str, number: int, *, dry_run: bool, only_if: Condition | None = None
     ) -> Rescheduled:
-        """Skip the next occurrences of a schedule; see `Schedule.skip`.
-
-        Raises:
-            ChangedMeanwhileError: ``only_if`` returns False for the row.
-        """
+        """Skip the next occurrences of a schedule; see `Schedule.skip`."""
         check_count(number)
         if dry_run:
             row = self.writer.read(key)

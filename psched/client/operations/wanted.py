@@ -41,16 +41,7 @@ class Wanted:
     def among(
         self, statuses: frozenset[str], what: str, unless_named: AbstractSet[str] = frozenset()
     ) -> "Wanted":
-        """Return these conditions, limited to rows that have one of some statuses.
-
-        Args:
-            statuses: the statuses.
-            what: says what is done with rows that have these statuses, for the error.
-            unless_named: those of the statuses that are left out if the conditions name none.
-
-        Raises:
-            InvalidError: a status is wanted that is none of these.
-        """
+        """Return these conditions, limited to rows that have one of some statuses."""
         if others := self.statuses - statuses:
             known = ", ".join(sorted(statuses))
             raise InvalidError("status", f"{min(others)!r} cannot be {what}; choose from {known}")
@@ -98,11 +89,7 @@ def wanted_of(
     *,
     every: bool,
 ) -> Wanted:
-    """Check the arguments of `psched.ScheduleCollection.select`.
-
-    Raises:
-        InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
-    """
+    """Check the arguments of `psched.ScheduleCollection.select`."""
     selection = selection_of(status, type_, label)
     chosen_texts("keys", keys or None)
     chosen_texts("reason", reason)

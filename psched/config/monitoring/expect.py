@@ -128,11 +128,7 @@ _LITERAL = Context({}, Path("/"), literal=True)
 
 
 def read_expectations(value: object) -> Expectations:
-    """Read expectations as `Expectations.to_json` writes them, or as a program gives them.
-
-    Raises:
-        ConfigError: they are invalid.
-    """
+    """Read expectations as `Expectations.to_json` writes them, or as a program gives them."""
     try:
         return _KIND.read(value, _LITERAL)
     except InvalidPartsError as error:

@@ -444,11 +444,7 @@ def _contradictions(own: Mapping[Any, object]) -> Iterator[str]:
 
 
 def _check(hook: Hook) -> None:
-    """Find contradictions between the fields of a hook.
-
-    Raises:
-        InvalidValueError: there is one.
-    """
+    """Find contradictions between the fields of a hook."""
     if not isinstance(hook, Webhook):
         return
     if hook.secret is not None and hook.secret_file is not None:

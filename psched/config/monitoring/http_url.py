@@ -49,11 +49,7 @@ class Target:
 
 
 def parse(url: str) -> Target:
-    """Take a URL apart.
-
-    Raises:
-        ValueError: it cannot be requested; the text says why, and contains no part of the URL.
-    """
+    """Take a URL apart."""
     if not re.fullmatch(r"[!-~]+", url):
         raise ValueError("must have no spaces and only ASCII characters; percent-encode the others")
     try:

@@ -101,11 +101,7 @@ def slug_of(key: str) -> str:
 
 
 def undefined_pings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Find the pings that a configuration names and does not define.
-
-    Yields:
-        The setting that names the ping, and what is wrong with it.
-    """
+    """Find the pings that a configuration names and does not define."""
     pings: Mapping[str, str] = values["pings"]
     if values["ping"] not in {NO_PING, *pings}:
         yield "ping", _undefined(values["ping"], pings)
@@ -116,11 +112,7 @@ def undefined_pings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def check_pings(values: Mapping[str, Any]) -> None:
-    """Check that there is a monitor, if there are pings to send.
-
-    Raises:
-        InvalidValueError: there is none.
-    """
+    """Check that there is a monitor, if there are pings to send."""
     if values["pings"] and not values["monitor"]:
         raise InvalidValueError("are sent by the monitor; set monitor to on, or remove them")
 

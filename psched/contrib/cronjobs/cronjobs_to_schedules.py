@@ -47,13 +47,6 @@ def convert(
 ) -> tuple[dict[str, Any] | None, list[tuple[int, str]]]:
     """Convert a CronJob to the declaration of a schedule.
 
-    Args:
-        job: the CronJob.
-        source: the cluster; the schedule's key begins with it.
-        timezone: the time zone of a schedule that names none.
-        user: the user that runs psched's workers.
-        settings: psched's settings; a CronJob is not imported if they forbid its schedule.
-
     Returns:
         The schedule, None if it is not imported; and remarks with the numbers of their lines.
     """

@@ -24,11 +24,7 @@ class Fields(dict[str, Any]):
 
 
 def cronjobs_in(content: str, origin: Path) -> Iterator[Fields]:
-    """Yield the CronJobs of a manifest; other resources are left out.
-
-    Raises:
-        ConfigError: the text is not YAML.
-    """
+    """Yield the CronJobs of a manifest; other resources are left out."""
     try:
         loader = Loader(content)
         while loader.check_node():

@@ -160,21 +160,7 @@ class Delivery:
         stored: Sequence[Known] | None,
         is_copy: bool = False,
     ) -> None:
-        """Show what differs, then apply or write the schedules; exit with 1 if there are remarks.
-
-        Args:
-            document: the schedules.
-            made: how they differ from those of the last import.
-            source: the file or folder that they were imported from.
-            settings: psched's settings.
-            remarks: what was not imported, or runs differently.
-            origin: tells which schedules are of this import.
-            stored: the stored schedules with their label; None if they are not known.
-            is_copy: whether the source can be of another host than the one that is assumed.
-
-        Raises:
-            AlreadyExistsError: others run the same commands, or would be changed or deleted.
-        """
+        """Show what differs, then apply or write schedules; exit with 1 if there are remarks."""
         _show(made, source, remarks, settings)
         changed = [*made.edited, *made.gone]
         if is_copy and changed:
@@ -396,11 +382,7 @@ def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
 
 
 def source_of(given: str | None) -> str:
-    """The name of a host or cluster, as keys contain it. Default: this host's.
-
-    Raises:
-        UsageError: the given name does not fit into a key.
-    """
+    """The name of a host or cluster, as keys contain it. Default: this host's."""
     if given is None:
         return slug(socket.gethostname())
     if not given or slug(given) != given:
@@ -483,11 +465,7 @@ def _ask(made: Imported, source: Path) -> bool:
 
 
 def host_zone(link: Path = _LOCALTIME) -> str:
-    """The name of this host's time zone, in which the host's cron runs commands.
-
-    Raises:
-        ConfigError: the target of the link /etc/localtime does not contain a zone's name.
-    """
+    """The name of this host's time zone, in which the host's cron runs commands."""
     if not link.exists():
         return "UTC"  # as the C library does if the link is missing
     name = str(link.resolve()).partition("/zoneinfo/")[2]
@@ -511,11 +489,7 @@ def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | No
 
 
 def content_of(file: Path) -> str:
-    """The text of a file; of standard input if its name is ``-``.
-
-    Raises:
-        ConfigError: it cannot be read, or is not UTF-8 text.
-    """
+    """The text of a file; of standard input if its name is ``-``."""
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         return content.decode()

@@ -98,13 +98,7 @@ class Imported:
 
 
 def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Imported:
-    """Convert the commands of a crontab to declarations of schedules.
-
-    Args:
-        crontab: the crontab.
-        context: facts about the crontab's host, its user and its former lines.
-        settings: psched's settings; a command is not imported if they forbid its schedule.
-    """
+    """Convert the commands of a crontab to declarations of schedules."""
     remarks, accepted = list(crontab.remarks), list[tuple[Entry, dict[str, Any]]]()
     told = set[str]()
     for entry in crontab.entries:
@@ -242,13 +236,7 @@ def _key(entry: Entry, prefix: str) -> str:
 
 
 def _free_key(stem: str, taken: Container[str], numbers: Counter[str]) -> str:
-    """The stem if no schedule has this key, else the stem and a number.
-
-    Args:
-        stem: the key of the first schedule with this command.
-        taken: the keys that schedules have.
-        numbers: how many keys were tried for each stem, so that none is tried again.
-    """
+    """The stem if no schedule has this key, else the stem and a number."""
     while True:
         numbers[stem] += 1
         key = stem if numbers[stem] == 1 else f"{stem}-{numbers[stem]}"

@@ -51,11 +51,7 @@ _UNCHANGED: Sequence[Callable[[Line], Hashable]] = (
 
 
 def line_of(fields: Mapping[str, Any]) -> Line:
-    """The line that an imported schedule comes from.
-
-    Args:
-        fields: the fields of the schedule, as a file declares them.
-    """
+    """The line that an imported schedule comes from."""
     data = fields.get("data")
     data = data if isinstance(data, Mapping) else {}
     command, env = data.get("command", ""), data.get("env")
@@ -73,10 +69,6 @@ def match(lines: Sequence[Line], former: Mapping[str, Line]) -> Sequence[str | N
     Lines whose command has not changed are matched first. Then lines with the same program are
     matched: those whose commands have the most words in common first, otherwise in order. Commands
     that have less than half of their words in common are not matched.
-
-    Args:
-        lines: the lines of the crontab, in order.
-        former: the former lines by key, in order.
     """
     keys: list[str | None] = [None] * len(lines)
     left = dict(former)

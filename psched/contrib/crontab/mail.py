@@ -36,10 +36,6 @@ def mailing_of(mailto: str | None, settings: Config) -> Mailing:
 
     If the settings define a hook that mails to the same addresses, this is the hook. Hooks that
     mail to different addresses have different names.
-
-    Args:
-        mailto: the value in the crontab; None if the crontab does not set it.
-        settings: psched's settings.
     """
     addresses = [each for each in re.split(r"[,\s]+", mailto or "") if each]
     if not addresses:

@@ -112,13 +112,7 @@ class _BadLineError(Exception):
 
 
 def parse(content: str, *, system: bool, dialect: str = "debian") -> Crontab:
-    """Read a crontab.
-
-    Args:
-        content: the text of the crontab.
-        system: whether the name of a user precedes each command, as in ``/etc/crontab``.
-        dialect: the cron that runs the commands; one of `DIALECTS`.
-    """
+    """Read a crontab."""
     entries, remarks = list[Entry](), list[Remark]()
     variables: dict[str, str] = {}
     comment: list[str] = []

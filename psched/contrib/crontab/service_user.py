@@ -37,11 +37,7 @@ class ServiceUser:
 
     @classmethod
     def find(cls, name: str | None) -> Self:
-        """Find a user; None means the user of psched's unit, else the calling user.
-
-        Raises:
-            ConfigError: this host has no such user.
-        """
+        """Find a user; None means the user of psched's unit, else the calling user."""
         for wanted in [UNIT_USER, user_name()] if name is None else [name]:
             with suppress(KeyError):
                 found = pwd.getpwnam(wanted)
@@ -62,13 +58,7 @@ class ServiceUser:
         return all(self._has_right(each) for each in (path, *path.parents))
 
     def why_not_run(self, program: str, *, path: str, cwd: str) -> str | None:
-        """Say why the user cannot run a program; None if it can.
-
-        Args:
-            program: a path, or a name that is searched for.
-            path: the folders that are searched for a name, separated by colons.
-            cwd: the folder from which relative paths start.
-        """
+        """Say why the user cannot run a program; None if it can."""
         folders = [""] if "/" in program else path.split(":")
         files = [Path(os.path.realpath(Path(cwd, folder, program))) for folder in folders]
         try:
@@ -100,11 +90,7 @@ class ServiceUser:
 
 
 def _mode(path: Path) -> int:
-    """The type and the mode of a file; 0 if there is none.
-
-    Raises:
-        PermissionError: the calling user must not enter one of the folders above it.
-    """
+    """The type and the mode of a file; 0 if there is none."""
     try:
         return path.stat().st_mode
     except PermissionError:

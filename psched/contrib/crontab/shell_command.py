@@ -138,11 +138,7 @@ def _skip_arguments(name: str, words: deque[str]) -> str | None:
 
 
 def _words(command: str) -> Iterator[str]:
-    """Split a command as a shell does.
-
-    Raises:
-        ValueError: a quotation mark has no partner.
-    """
+    """Split a command as a shell does."""
     words = shlex.shlex(command, posix=True, punctuation_chars=True)
     words.commenters = ""
     words.whitespace_split = True

@@ -33,11 +33,7 @@ class Command(NamedTuple):
 
 
 def split(text: str) -> Sequence[str]:
-    """The words of a value; quotes and escapes stay as they are.
-
-    Raises:
-        InvalidError: a quote has no partner.
-    """
+    """The words of a value; quotes and escapes stay as they are."""
     if _WORD.sub("", text).strip():
         raise InvalidError("", "a quote or a backslash has no partner")
     return _WORD.findall(text)
@@ -57,15 +53,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def commands_of(setting: Setting, expand: Callable[[str], str]) -> Iterator[Command]:
-    """Yield the commands of a line; the word ``;`` stands between two of them.
-
-    Args:
-        setting: the line.
-        expand: replaces specifiers, such as ``%i``.
-
-    Raises:
-        InvalidError: the line is not valid.
-    """
+    """Yield the commands of a line; the word ``;`` stands between two of them."""
     words = list[str]()
     for raw in [*split(setting.value), ";"]:
         if raw != ";":
@@ -81,12 +69,7 @@ def commands_of(setting: Setting, expand: Callable[[str], str]) -> Iterator[Comm
 
 
 def data_of(commands: Sequence[Command], files: Sequence[str]) -> dict[str, Any]:
-    """The fields of type ``exec`` that run commands one after the other, as long as they succeed.
-
-    Args:
-        commands: the commands.
-        files: the values of ``EnvironmentFile=``.
-    """
+    """The fields of type ``exec`` that run commands in turn, as long as they succeed."""
     [*_, last] = commands
     if commands == [last] and not files and "-" not in last.prefix and not last.has_variables:
         return {"command": [*last.words]}

@@ -55,17 +55,8 @@ def convert(
 ) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:
     """Convert a timer to declarations of schedules: one for each of its times, if they differ much.
 
-    Args:
-        name: the name of the timer.
-        folders: where units are searched.
-        context: facts about the host; its ``owner`` is None for the units of the system.
-        settings: psched's settings; a timer is not imported if they forbid its schedule.
-
     Returns:
         The schedules; and remarks, each with file and line, about what is not imported or differs.
-
-    Raises:
-        ConfigError: the timer does not exist, or a file cannot be read.
     """
     timer = read_unit(name, folders)
     if timer is None:

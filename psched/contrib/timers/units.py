@@ -75,11 +75,7 @@ def timers_in(folder: Path, folders: Sequence[Path]) -> Iterator[tuple[str, str]
 
 
 def read_unit(name: str, folders: Sequence[Path]) -> Unit | None:
-    """Read a unit; None if there is none.
-
-    Raises:
-        ConfigError: a file cannot be read.
-    """
+    """Read a unit; None if there is none."""
     stem, _, kind = name.rpartition(".")
     template = re.sub(r"@.*", "@", stem)
     files = (folder / f"{each}.{kind}" for each in (stem, template) for folder in folders)

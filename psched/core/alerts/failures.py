@@ -93,9 +93,6 @@ class Failures:
 
         An incident that is over already is raised and closed at once, so that it is told. Only when
         the first step finds such an incident, it is left out: it may be long ago.
-
-        Raises:
-            StoreError: the store does not answer. The next step continues where this one began.
         """
         news = self._store.new_failures(self._place, _MOST_NEW)
         records = [record for record in news.records if _identity(record) not in self._seen]
@@ -267,14 +264,7 @@ def _identity(record: RunRecord) -> tuple[str, int, str | None]:
 
 
 def _why_over(alert: Alert, row: Row, last: RunRecord | None, settings: Config) -> str | None:
-    """Why an alert is over; None if it is not.
-
-    Args:
-        alert: the alert, which is open.
-        row: the row of its schedule.
-        last: the newest record of the schedule that is the end of a run.
-        settings: the settings of the installation.
-    """
+    """Why an alert is over; None if it is not."""
     if alert.rule == Rule.QUARANTINED:
         return None if row.status == QUARANTINED else "it is not quarantined any more"
     if last is not None and last.ended >= alert.since and _is_success(last):

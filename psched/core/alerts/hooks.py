@@ -30,11 +30,6 @@ def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, .
     The end of an alert is told only if its beginning was told: nobody is told that something is
     over of which nobody has heard.
 
-    Args:
-        rule: what the alert is about, see `Rule`.
-        settings: the settings that apply to the schedule; for an alert about a host, those of the
-            installation.
-
     Returns:
         The hooks that are told that the alert was raised, and those that are told that it was
         closed; the fields ``on_raise`` and ``on_close`` of an `Alert`.

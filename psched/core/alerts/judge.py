@@ -141,14 +141,7 @@ class Judge:
         self._expects_silent = any(each.silent is not None for each in by_setting)
 
     def step(self) -> Judged:
-        """Do what is due: a fast pass, a page of a sweep, or both.
-
-        Returns:
-            What was raised and closed, and when the next step is due.
-
-        Raises:
-            StoreError: the store does not answer. The next step continues.
-        """
+        """Do what is due: a fast pass, a page of a sweep, or both."""
         keeping = self._keeping()
         if keeping is None:
             return Judged(notes=self._told(), wait=SWEEP_INTERVAL)

@@ -72,9 +72,6 @@ class Raising:
         or another alert of its subject is open. In the last case, it can be raised as soon as
         `close_alerts` has closed the other one.
 
-        Args:
-            found: each alert, with the settings that apply to its schedule.
-
         Returns:
             The alerts that this call has raised, as they are stored.
         """
@@ -101,9 +98,6 @@ class Raising:
         Monitors that have looked at different times can know different beginnings. If an alert of
         the same subject was closed after the incident surely was on, somebody has closed it, and
         nobody must be told of the incident again.
-
-        Args:
-            alert: an alert; the incident may have begun before its ``since``.
         """
         selection = AlertSelection(key=alert.key, rules=frozenset({alert.rule}), limit=1)
         for earlier in self._store.alerts(selection):
@@ -113,9 +107,6 @@ class Raising:
 
     def close_alerts(self, over: Iterable[tuple[Alert, str]]) -> Sequence[Alert]:
         """Close alerts that are over.
-
-        Args:
-            over: each open alert, with the reason why it is over.
 
         Returns:
             The alerts that this call has closed, as they are stored.

@@ -51,13 +51,7 @@ class Watched:
     settings: Config
 
     def alert(self, rule: Rule, since: int, text: str) -> Alert:
-        """An alert about the row.
-
-        Args:
-            rule: what it is about.
-            since: since when, in milliseconds of the store's clock.
-            text: what is wrong.
-        """
+        """An alert about the row."""
         return Alert(
             key=self.row.key,
             rule=rule,
@@ -77,11 +71,6 @@ def due_since(row: Row, rules: Iterable[PauseRule], now: float) -> int | None:
 
     A row whose lease has ended is due since then. A paused row with a time is due at the end of its
     pause. If its type was paused while it was due, it is due since the end of that pause.
-
-    Args:
-        row: the row.
-        rules: the stored rules that pause types.
-        now: the time of the store's clock.
     """
     since = row.next_run_time
     if since is None or since > now or row.status not in {WAITING, PAUSED}:
@@ -132,25 +121,14 @@ def longest(watched: Watched, now: float) -> Alert | None:
 
 
 def usual_limit(factor: float, durations: Sequence[int]) -> float | None:
-    """How long a run may take before it is unusual, in seconds; None if nothing is usual yet.
-
-    Args:
-        factor: how many times the usual duration a run may take.
-        durations: how long the last runs took, in milliseconds.
-    """
+    """How long a run may take before it is unusual, in seconds; None if nothing is usual yet."""
     if len(durations) < FEWEST_RUNS:
         return None
     return max(SHORTEST_UNUSUAL, factor * median(durations) / 1000)
 
 
 def unusual(watched: Watched, durations: Sequence[int], now: float) -> Alert | None:
-    """The alert about a run that takes much longer than usual; None if it does not.
-
-    Args:
-        watched: the row.
-        durations: how long the last runs of its schedule took, in milliseconds.
-        now: the time of the store's clock.
-    """
+    """The alert about a run that takes much longer than usual; None if it does not."""
     factor, since = watched.settings.expect.unusual, runs_since(watched.row, now)
     if factor is None or since is None:
         return None
@@ -177,28 +155,14 @@ def should_succeed(watched: Watched, rules: Iterable[PauseRule], now: float) -> 
 
 
 def is_forgotten(row: Row, covered: int) -> bool:
-    """Whether a schedule can have succeeded at a time of which the run history has no records.
-
-    Args:
-        row: its row.
-        covered: since when none of its records was deleted, in milliseconds.
-    """
+    """Whether a schedule can have succeeded at a time of which the run history has no records."""
     return covered > 1000 * (row.created_at or 0)
 
 
 def silent_since(
     row: Row, rules: Iterable[PauseRule], now: float, last: int | None, resumed: int | None = None
 ) -> int | None:
-    """Since when a schedule has been without a success, in milliseconds; None if not known.
-
-    Args:
-        row: its row.
-        rules: the stored rules that pause types.
-        now: the time of the store's clock.
-        last: when it last succeeded, in milliseconds; None if it has not. If it can have succeeded
-            before none of its records was deleted, this instant.
-        resumed: when a pause last ended of which the run history knows, in milliseconds.
-    """
+    """Since when a schedule has been without a success, in milliseconds; None if not known."""
     created = None if row.created_at is None else 1000 * row.created_at
     if created is None and last is None:
         return None
@@ -210,15 +174,7 @@ def silent_since(
 def silent(
     watched: Watched, since: int | None, now: float, last: int | None, covered: int = 0
 ) -> Alert | None:
-    """The alert about a schedule that has not succeeded for too long; None if it has.
-
-    Args:
-        watched: the row.
-        since: see `silent_since`.
-        now: the time of the store's clock.
-        last: when it last succeeded, in milliseconds; None if it has not.
-        covered: since when none of its records was deleted, in milliseconds.
-    """
+    """The alert about a schedule that has not succeeded for too long; None if it has."""
     limit = watched.settings.expect.silent
     if limit is None or since is None or now - since / 1000 <= limit:
         return None
@@ -246,12 +202,6 @@ def why_over(
     """Why an open alert is over, as far as the row tells; None if it is not.
 
     Whether a schedule has succeeded since, the row does not tell: see `after_success`.
-
-    Args:
-        alert: an alert of one of the rules `EXPECTED`.
-        watched: the row with the alert's key; None if there is none.
-        rules: the stored rules that pause types.
-        now: the time of the store's clock.
     """
     if watched is None:
         return "the schedule does not exist any more"
@@ -269,11 +219,7 @@ def why_over(
 
 
 def after_success(last: int) -> str:
-    """Why an alert of the rule ``silent`` is over after a success.
-
-    Args:
-        last: when the schedule has succeeded, in milliseconds.
-    """
+    """Why an alert of the rule ``silent`` is over after a success."""
     return f"it has succeeded at {_iso(last / 1000)}"
 
 

@@ -12,10 +12,6 @@ def last_successes(history: KeepsHistory, keys: Sequence[str]) -> Mapping[str, i
 
     One request tells it of all schedules whose last run has succeeded. Each other one costs a
     request of its own.
-
-    Args:
-        history: the store.
-        keys: the keys of the schedules.
     """
     found = dict[str, int]()
     last = history.last_runs(keys) if isinstance(history, FindsLastRuns) and keys else {}
@@ -35,12 +31,6 @@ def covered_since(history: KeepsHistory, key: str, settings: Config, now: float)
 
     Workers delete records that are older than ``history_keep``, and the oldest ones of a key that
     has more than ``history_keep_per_key``. It costs a request for each 200 records of the schedule.
-
-    Args:
-        history: the store.
-        key: the key of the schedule.
-        settings: the settings of the installation.
-        now: the time of the store's clock.
     """
     keep, most = settings.history_keep, settings.history_keep_per_key
     since = max(0, round(1000 * (now - keep))) if keep else 0

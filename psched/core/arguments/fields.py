@@ -138,12 +138,7 @@ class NewTask(PushOptions, total=False):
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse the first field whose name is not known.
-
-    Raises:
-        InvalidError: a name is unknown; the error's text suggests a name that is like it, or lists
-            the known ones.
-    """
+    """Refuse the first field whose name is not known."""
     for name in given:
         if name not in known:
             if near := get_close_matches(str(name), known, 1):

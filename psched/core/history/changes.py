@@ -33,12 +33,7 @@ def changes_trigger(change: AuditRecord) -> bool:
 
 
 def setting(columns: Mapping[str, Any], name: str) -> object:
-    """A setting of the schedule itself; None if there is none, or none is known.
-
-    Args:
-        columns: the columns in a record, see `values`.
-        name: the name of the setting.
-    """
+    """A setting of the schedule itself; None if there is none, or none is known."""
     options = columns.get("options")
     if isinstance(options, str):
         options = values(options)

@@ -55,34 +55,18 @@ class Counts:
         self.has_news = False
 
     def add(self, name: str, label: str = "", value: str = "", number: int = 1) -> None:
-        """Count something.
-
-        Args:
-            name: what is counted.
-            label: the first label.
-            value: the second label.
-            number: how often it has happened.
-        """
+        """Count ``number`` more of the metric ``name`` with these two labels."""
         key = name, label, value
         self._counts[key] = self._counts.get(key, 0) + number
 
     def observe(self, name: str, seconds: float) -> None:
-        """Count a value in its bucket of a histogram.
-
-        Args:
-            name: one of the keys of `BUCKETS`.
-            seconds: the value; a negative one counts as 0.
-        """
+        """Count a value in its bucket of a histogram."""
         seconds = max(0.0, seconds)
         self.add(name, str(bisect_left(BUCKETS[name], seconds)))
         self.add(name, SUM, number=round(seconds * 1_000_000))
 
     def started(self, late: float) -> None:
-        """Count a started task.
-
-        Args:
-            late: the seconds from the time at which it was due.
-        """
+        """Count a started task."""
         self.has_news = True
         self.observe(LATENESS, late)
 

@@ -43,13 +43,7 @@ class Gap:
 def ranges(
     notes: Iterable[AuditRecord], workers: Iterable[WorkerRecord], now: float
 ) -> Sequence[tuple[int, float]]:
-    """The ranges of scheduled times, in Unix seconds, of which records may be missing.
-
-    Args:
-        notes: the changes with the action `GAP`, the newest first.
-        workers: the records of the workers.
-        now: the time of the store's clock.
-    """
+    """The ranges of scheduled times, in Unix seconds, of which records may be missing."""
     seen = {worker.nonce: worker.seen for worker in workers}
     found: list[tuple[int, float]] = []
     written = set()

@@ -49,14 +49,7 @@ class Recorder:
         *,
         history: str,
     ) -> tuple[RunRecord, ...]:
-        """Create the records of a settlement.
-
-        Args:
-            settlement: the end of the lease.
-            leased: the row as it was claimed.
-            attempt: the attempt that has ended; None if nothing ran.
-            history: the setting of this name.
-        """
+        """Create the records of a settlement."""
         if history == "none":
             return ()
         records = []
@@ -87,14 +80,7 @@ class Recorder:
         scheduled_time: int,
         settlement: Settlement | None = None,
     ) -> RunRecord:
-        """Create the record of an attempt, or of what became of an occurrence that did not run.
-
-        Args:
-            leased: the row as it was claimed.
-            attempt: the attempt that has ended; None if nothing ran.
-            scheduled_time: the scheduled time of the occurrence.
-            settlement: the end of the lease; None if the lease was lost.
-        """
+        """Create the record of an attempt, or of what became of an occurrence that did not run."""
         due = leased.next_run_time
         reason = None if settlement is None else settlement.reason
         if settlement is not None and is_pause(reason):  # which follows this run
@@ -137,10 +123,6 @@ class Recorder:
 
         The host is not known here.
 
-        Args:
-            row: the row as it was claimed again.
-            expired: the lease that has ended.
-
         Returns:
             The record; None if the row has no scheduled time.
         """
@@ -166,16 +148,7 @@ def lost_record(
     reason: str,
     worker: WorkerRecord | None = None,
 ) -> RunRecord:
-    """Create the record of an attempt whose end nobody has seen.
-
-    Args:
-        row: the row with the token of the attempt's lease, and with a scheduled time.
-        attempt: the number of the attempt.
-        claimed_at: when the lease was claimed, in Unix seconds; None if it is not known.
-        ended: when the attempt was over at the latest, in milliseconds.
-        reason: why nobody has seen its end.
-        worker: the worker that held the lease; None if it is not known.
-    """
+    """Create the record of an attempt whose end nobody has seen."""
     return RunRecord(
         key=row.key,
         type=row.type,

@@ -18,22 +18,7 @@ def dropped_spans(
     reason: str,
     counts: bool,
 ) -> tuple[Skipped, ...]:
-    """Describe the occurrences that were dropped: from the cursor to before an instant.
-
-    Args:
-        trigger: the schedule's trigger.
-        cursor: the scheduled time of the first dropped occurrence.
-        end: the scheduled time of the first occurrence that is kept, or an instant after all
-            occurrences if none is kept.
-        catchup: the setting of this name.
-        busy_until: the last scheduled time that fell due while an earlier occurrence ran; None if
-            none did.
-        last_before: returns the last occurrence from the cursor to before an instant.
-        reason: the reason for all of them.
-        counts: whether the trigger is asked for the dropped occurrences, to count them. If not, a
-            span ends right before the next occurrence that it does not contain, because to find
-            its last occurrence also takes many questions.
-    """
+    """Describe the occurrences that were dropped: from the cursor to before an instant."""
     span = partial(span_of, trigger, last_before=last_before, reason=reason, counts=counts)
     if catchup != "skip":
         fate = Fate.COALESCED if catchup == "latest" else Fate.SKIPPED_CATCHUP

@@ -56,9 +56,6 @@ def pause_between(took: Sequence[float]) -> float:
 
     If all of them were due at once, workers would claim those that wait again and again, and other
     schedules would wait for a claim.
-
-    Args:
-        took: how long the last runs of the schedule took, in seconds.
     """
     return max(median(took), _SHORTEST_PAUSE) if took else _SHORTEST_PAUSE
 
@@ -101,11 +98,7 @@ class Stagger:
 
 
 def check_backfill_overlap(overlap: object, stagger: Stagger) -> str:
-    """Check the argument ``overlap`` of a backfill, and return it.
-
-    Raises:
-        InvalidError: it is invalid, or most runs would be skipped.
-    """
+    """Check the argument ``overlap`` of a backfill, and return it."""
     checked = check_overlap(overlap)
     if checked == SKIP and not stagger.is_used:
         raise InvalidError(
@@ -117,18 +110,7 @@ def check_backfill_overlap(overlap: object, stagger: Stagger) -> str:
 
 
 def missed_instants(definition: Definition, start: int, end: int, now: float) -> list[int]:
-    """The instants of a schedule from ``start`` to ``end``, both included, in Unix seconds.
-
-    Args:
-        definition: the schedule's definition.
-        start: the beginning, in Unix seconds.
-        end: the end, in Unix seconds.
-        now: the time of the store's clock.
-
-    Raises:
-        InvalidError: the schedule runs only once; the end is in the future or before the start; or
-            there are more than `MOST_INSTANTS`.
-    """
+    """The instants of a schedule from ``start`` to ``end``, both included, in Unix seconds."""
     if definition.trigger is None:
         raise InvalidError("key", f"{definition.key!r} runs only once, so it has missed no times")
     if end > now:

@@ -37,11 +37,6 @@ def random_id(now: float, nonce: str, *, length: int = ID_LENGTH) -> str:
     """An identifier, such as that of an extra run that somebody has triggered.
 
     Identifiers are sorted by the time at which they were made.
-
-    Args:
-        now: the time of the store's clock.
-        nonce: a random text, which no other identifier of the same millisecond is made of.
-        length: how many digits and lower-case letters the identifier has.
     """
     random = int.from_bytes(sha256(nonce.encode()).digest())
     return _in_digits(int(now * 1000), _TIME_LENGTH) + _in_digits(random, length - _TIME_LENGTH)
@@ -53,13 +48,7 @@ def id_of_instant(instant: int) -> str:
 
 
 def refuse_extra_runs(seen: Row) -> None:
-    """Refuse a row of which there can be no extra runs.
-
-    Raises:
-        InvalidError: it is an extra run itself, or is quarantined, or its migration has not ended.
-        AlreadyFinishedError: it has ended, or is being ended.
-        NotFoundError: it is being deleted.
-    """
+    """Refuse a row of which there can be no extra runs."""
     key = seen.key
     if (schedule := schedule_of(key)) is not None:
         raise InvalidError(
@@ -93,21 +82,7 @@ def extra_row(
     data: Mapping[str, Any] | None = None,
     least_retention: int = 0,
 ) -> Row:
-    """Create the row of an extra run.
-
-    Args:
-        seen: the row of the schedule.
-        id_: the identifier of the extra run.
-        settings: the installation's settings.
-        overlap: one of `psched.core.operations.extra_runs.OVERLAPS`.
-        scheduled_time: its scheduled time, in Unix seconds.
-        run_at: its earliest start, in Unix seconds.
-        data: its data; None means those of the schedule.
-        least_retention: the least number of seconds for which the row stays after its end.
-
-    Raises:
-        InvalidError: a value is invalid, also one of the schedule.
-    """
+    """Create the row of an extra run."""
     fields: dict[str, Any] = {}
     if data is not None:
         fields |= {"data": data, payload.OPTION: None}

@@ -35,11 +35,7 @@ _KEY = re.compile(rf"(?P<schedule>.+)!(?P<id>[0-9A-Za-z]{{{ID_LENGTH}}})", re.DO
 
 
 def extra_key(key: str, id_: str) -> str:
-    """The key of an extra run of the schedule with this key.
-
-    Raises:
-        InvalidError: the schedule's key is too long.
-    """
+    """The key of an extra run of the schedule with this key."""
     longest = NAME_LENGTH - ID_LENGTH - 1
     if len(key) > longest:
         raise InvalidError(
@@ -65,11 +61,7 @@ def schedule_key(key: str) -> str:
 
 
 def refuse_extra_key(key: str) -> None:
-    """Refuse the key of a new schedule if it has the form of an extra run's key.
-
-    Raises:
-        InvalidError: it has that form.
-    """
+    """Refuse the key of a new schedule if it has the form of an extra run's key."""
     if schedule_of(key) is not None:
         raise InvalidError(
             "key", f"{key!r} ends like the key of an extra run: ! and {ID_LENGTH} characters"
@@ -77,11 +69,7 @@ def refuse_extra_key(key: str) -> None:
 
 
 def check_overlap(overlap: object) -> str:
-    """Check one of `OVERLAPS`, and return it.
-
-    Raises:
-        InvalidError: it is something else.
-    """
+    """Check one of `OVERLAPS`, and return it."""
     if not isinstance(overlap, str) or overlap not in OVERLAPS:
         raise InvalidError("overlap", f"must be {', '.join(OVERLAPS)}, not {overlap!r}")
     return overlap
@@ -91,9 +79,6 @@ def needed_schedule(row: Row) -> tuple[str, str] | None:
     """The schedule whose lease an extra run needs, and its `OVERLAPS`; None if it needs none.
 
     A row with a trigger is no extra run, whatever its key is.
-
-    Raises:
-        InvalidError: the row's options cannot be read.
     """
     # The first condition is faster than `schedule_of`, and false for nearly every row.
     if row.key[-ID_LENGTH - 1 : -ID_LENGTH] != "!" or schedule_of(row.key) is None or row.cron:

@@ -120,12 +120,6 @@ def estimate(
 ) -> tuple[Load, Runs]:
     """Estimate the load of a period.
 
-    Args:
-        schedules: the schedules.
-        start: the beginning of the period, in Unix seconds.
-        end: its end, at most `LONGEST` seconds later.
-        per: the length of an interval, in seconds.
-
     Returns:
         The load, and the runs from which it was computed, for `psched.core.operations.spreading`.
     """
@@ -309,12 +303,7 @@ class _Place(NamedTuple):
 def _longest_first(
     members: Sequence[tuple[str, float]], most: float | None = None
 ) -> list[tuple[str, float]]:
-    """The members of a group in order. If their durations are very many, these are rounded.
-
-    Args:
-        members: the keys and the durations.
-        most: the longest duration after the rounding.
-    """
+    """The members of a group in order. If their durations are very many, these are rounded."""
     if len({took for _, took in members}) > _DISTINCT:
         members = [(key, min(_rounded(took), most or took)) for key, took in members]
     return sorted(members, key=lambda each: (-each[1], each[0]))

@@ -33,12 +33,7 @@ class PauseReader:
         self._read_at = -inf
 
     def is_outdated(self, rows: Sequence[Row], now: float) -> bool:
-        """Whether `read` must be called before `pauses` of these rows.
-
-        Args:
-            rows: the rows that were claimed.
-            now: the time of the store's clock.
-        """
+        """Whether `read` must be called before `pauses` of these rows."""
         return any(self.is_unsure(row, now) for row in rows)
 
     def is_unsure(self, row: Row, now: float) -> bool:
@@ -51,23 +46,11 @@ class PauseReader:
         )
 
     def read(self, now: float) -> None:
-        """Read the rules.
-
-        Args:
-            now: the time of the store's clock.
-
-        Raises:
-            StoreError: the store could not be read.
-        """
+        """Read the rules."""
         if self._store is not None:
             self._rules = self._store.pause_rules()
             self._read_at = now
 
     def pauses(self, row: Row, now: float) -> tuple[PastPause, ...]:
-        """The pauses of a row's type that are over; empty if the row cannot have been held by one.
-
-        Args:
-            row: the row as the claim returned it.
-            now: the time of the store's clock.
-        """
+        """The pauses of a row's type that are over and can have held the row."""
         return past_pauses(self._rules, row.type, now) if may_be_skipped(row, now) else ()

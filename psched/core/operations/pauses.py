@@ -149,13 +149,7 @@ class PastPause(NamedTuple):
 
 
 def past_pauses(rules: Iterable[PauseRule], type_: str, now: float) -> tuple[PastPause, ...]:
-    """The pauses of a type that are over, the earliest first; those that overlap are one.
-
-    Args:
-        rules: the stored rules.
-        type_: the type.
-        now: the time of the store's clock.
-    """
+    """The pauses of a type that are over, the earliest first; those that overlap are one."""
     found = list[PastPause]()
     over = [
         (rule.since, rule.until, rule)
@@ -180,12 +174,6 @@ def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> R
     """A row as it is shown to people: if its type is paused, as if the row itself were paused.
 
     A row that runs, or that does not wait, stays as it is.
-
-    Args:
-        row: the row.
-        rules: the stored rules.
-        zone: the zone in which the times of the pause are written.
-        now: the time of the store's clock.
     """
     if row.status != WAITING or row.owner is not None:
         return row
@@ -200,10 +188,6 @@ def may_be_skipped(row: Row, now: float) -> bool:
     """Whether a row that was claimed may have fallen due during a pause of its type.
 
     That needs a schedule that is late by more than a second, and that was not tried before.
-
-    Args:
-        row: the row as the claim returned it.
-        now: the time of the store's clock.
     """
     if row.cron is None or row.next_time is None or row.attempt != 1:
         return False
@@ -215,18 +199,9 @@ def skipped_by_pause(
 ) -> tuple[int | None, Skipped] | None:
     """Which occurrences of a schedule fell due during a pause of its type, from its cursor on.
 
-    Args:
-        definition: the schedule's definition.
-        trigger: its trigger.
-        cursor: the row's ``next_time``.
-        pauses: the pauses of its type that are over, see `past_pauses`.
-
     Returns:
         The first occurrence after the pause (None if there is none), and those before it. None if
         the cursor's occurrence did not fall due during a pause.
-
-    Raises:
-        InvalidError: a user's trigger returns an invalid time.
     """
     due = definition.first_run(cursor)
     pause = next((each for each in pauses if each.since <= due < each.until), None)

@@ -97,11 +97,7 @@ def pause_of(row: Row) -> Pause | None:
 
 
 def stop_of(reason: str | None) -> str:
-    """Who has stopped a run, and why: ``stopped by ann@web1: it hangs``.
-
-    Args:
-        reason: the reason of the row, which may also have a pause.
-    """
+    """Who has stopped a run, and why: ``stopped by ann@web1: it hangs``."""
     return read_reason(reason).stop or (None if is_pause(reason) else reason) or "stopped"
 
 
@@ -117,15 +113,7 @@ def read_reason(reason: str | None) -> Pause:
 
 
 def reason_of(since: int, until: int | None, zone: Zone, *, by: str, note: str | None) -> str:
-    """The reason of a row that somebody pauses.
-
-    Args:
-        since: when the pause begins, in Unix seconds.
-        until: when it ends, in Unix seconds; None if it has no end.
-        zone: the zone in which both times are written.
-        by: who pauses it.
-        note: why; None for no text.
-    """
+    """The reason of a row that somebody pauses."""
     end = "" if until is None else f" until {_iso(zone, until)}"
     because = f": {note}" if note else ""
     return plain_reason(f"paused {_iso(zone, since)}{end} by {by}{because}") or ""
@@ -153,13 +141,7 @@ def zone_of(row: Row, settings: Config) -> Zone:
 
 
 def paused(row: Row, until: int | None, reason: str) -> Row:
-    """The row, paused.
-
-    Args:
-        row: the row, whose status is ``waiting``, ``paused`` or ``stopping``.
-        until: when the pause ends, in Unix seconds; None if it has no end.
-        reason: see `reason_of`.
-    """
+    """The row, paused."""
     if row.status == STOPPING:
         return changed(row, reason=plain_reason(f"{reason}; {stop_of(row.reason)}"))
     # If an extra run has leased the row, it will give the row back with the end of the pause.
@@ -171,17 +153,7 @@ def paused(row: Row, until: int | None, reason: str) -> Row:
 def resumed(
     row: Row, settings: Config, now: float, *, backfill: bool
 ) -> tuple[Row, Skipped | None]:
-    """The row of a paused schedule, resumed, and what is skipped; None if nothing is.
-
-    Args:
-        row: the row, whose status is ``paused``.
-        settings: the installation's settings.
-        now: the time of the store's clock.
-        backfill: whether nothing is skipped: the setting ``catchup`` decides about what is due.
-
-    Raises:
-        InvalidError: the row is invalid, or its trigger cannot be loaded in this process.
-    """
+    """The row of a paused schedule, resumed, and what is skipped; None if nothing is."""
     definition = parse_row(row, settings)
     back = changed(row, status=WAITING, reason=None)
     borrowed = attempts.returned(row) if row.owner is not None else None
@@ -198,15 +170,7 @@ def resumed(
 
 
 def record_of(row: Row, skipped: Skipped, *, owner: str, host: str, now: float) -> RunRecord:
-    """The record of what a client has skipped, which holds no lease: its ``fence`` is 0.
-
-    Args:
-        row: the row of the schedule.
-        skipped: what was skipped.
-        owner: a unique text in place of the owner of a lease.
-        host: the name of the client's host.
-        now: the time of the store's clock.
-    """
+    """The record of what a client has skipped, which holds no lease: its ``fence`` is 0."""
     return RunRecord(
         key=row.key,
         type=row.type,
@@ -229,16 +193,8 @@ def record_of(row: Row, skipped: Skipped, *, owner: str, host: str, now: float) 
 def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
     """The settlement of a paused row that has just been claimed: resume it, or put it back.
 
-    Args:
-        row: the row as the claim returned it, but without the attempt that the claim has counted.
-        settings: the installation's settings.
-        now: the time of the store's clock.
-
     Returns:
         The settlement; None if the row is not paused, or its pause has no end.
-
-    Raises:
-        InvalidError: the row is invalid.
     """
     pause = pause_of(row)
     if pause is None or pause.until is None:
@@ -281,10 +237,6 @@ def set_aside(end: Settlement, row: Row) -> Settlement:
     """The settlement of a row that somebody has paused or otherwise set aside while its task ran.
 
     The row keeps its status and its reason. The end of a pause becomes the time of the next claim.
-
-    Args:
-        end: the settlement without this.
-        row: the row as it is stored now.
     """
     if row.status not in SET_ASIDE or end.rest:
         return end
@@ -297,14 +249,7 @@ def set_aside(end: Settlement, row: Row) -> Settlement:
 
 
 def after_failure(end: Settlement, row: Row, definition: Definition, failure: Retry) -> Settlement:
-    """The settlement after a failed attempt, by which the schedule may pause itself.
-
-    Args:
-        end: the settlement without the setting ``pause_after_failures``.
-        row: the row as it is stored now.
-        definition: the schedule's definition.
-        failure: how the attempt has ended.
-    """
+    """The settlement after a failed attempt, by which the schedule may pause itself."""
     most, number = definition.settings.pause_after_failures, row.attempt + failure.earlier
     if not 0 < most <= number or end.rest or end.remove or row.status != WAITING:
         return end
@@ -318,12 +263,6 @@ def earlier_failures(records: Iterable[RunRecord], row: Row, history: str) -> in
     """The number of failed attempts in a row before the occurrence of a leased row.
 
     They end at the last success, at the last pause by failures, and at the creation of the row.
-
-    Args:
-        records: the last records of the row's key, the newest first.
-        row: the row, with its lease.
-        history: the setting of this name. With ``failures``, a success leaves no record. So it is
-            assumed where the leases of two records do not follow each other.
     """
     number, fence = 0, row.fence
     for record in records:
@@ -345,11 +284,6 @@ def earlier_failures(records: Iterable[RunRecord], row: Row, history: str) -> in
 def after_pause(row: Row, definition: Definition, now: float) -> Row | None:
     """A paused row as a worker will resume it at the end of its pause, for forecasts.
 
-    Args:
-        row: the row.
-        definition: the schedule's definition.
-        now: the time of the store's clock.
-
     Returns:
         The row; None if it is not paused, if its pause has no end, or if nothing comes after it.
     """
@@ -370,13 +304,7 @@ def after_pause(row: Row, definition: Definition, now: float) -> Row | None:
 
 
 def skipped_by_pause(row: Row, definition: Definition, now: float) -> Skipped | None:
-    """What a paused row will skip when it is resumed: at the end of its pause, else now.
-
-    Args:
-        row: the row.
-        definition: the schedule's definition.
-        now: the time of the store's clock.
-    """
+    """What a paused row will skip when it is resumed: at the end of its pause, else now."""
     pause = pause_of(row) or Pause()
     return _onward(row, definition, max(now, pause.until or 0))[1]
 

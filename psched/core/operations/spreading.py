@@ -78,16 +78,7 @@ class Proposal:
 
 
 def propose(schedules: Sequence[Coming], load: Load, runs: Runs) -> Proposal:
-    """Propose changes that lower the peak of a load.
-
-    Args:
-        schedules: the schedules.
-        load: their load, which `psched.core.operations.load.estimate` has computed.
-        runs: the runs that it has returned besides.
-
-    Returns:
-        The changes, with the peak that results from them; no changes if none makes the peak lower.
-    """
+    """Propose changes that lower the peak of a load."""
     movable = [each for each in runs.groups if is_movable(each)]
     fixed = spread([each for each in runs.groups if not is_movable(each)], runs.start, runs.end)
     average = sum(runs.load) / max(1, len(runs.load))
@@ -358,13 +349,7 @@ class _Pass:
     def _choose(
         self, member: _Member, highest: Callable[[Sequence[int], float], float]
     ) -> _Variant:
-        """Choose when a schedule runs, and note it if the schedule does not stay.
-
-        Args:
-            member: the schedule.
-            highest: returns the highest load if runs with these offsets are added; it may return a
-                lower one that reaches the limit, which is the second argument.
-        """
+        """Choose when a schedule runs, and note it if the schedule does not stay."""
         present, *others = member.variants
         if self._work > _MOST_WORK:
             return present

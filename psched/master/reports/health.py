@@ -81,12 +81,7 @@ class Facts:
 
 
 def facts_in(status: Mapping[str, Any]) -> Facts:
-    """The facts in a master's status document.
-
-    Args:
-        status: a document of the shapes `psched.master.messages.STATUS`, also one of an older
-            version of psched. Only ``phase`` and ``workers`` are read.
-    """
+    """The facts in a master's status document."""
     return Facts(phase=status["phase"], workers=[*map(_worker_facts, status["workers"])])
 
 

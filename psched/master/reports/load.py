@@ -86,12 +86,7 @@ class LoadLog:
         self._latest = 0.0
 
     def note(self, load: Load, unable: Sequence[str] = ()) -> None:
-        """Note the load of all workers; log the beginning or the end of an episode.
-
-        Args:
-            load: the load.
-            unable: why workers can fork no process.
-        """
+        """Note the load of all workers; log the beginning or the end of an episode."""
         now = self._clock.monotonic()
         if load.due and self._since is None and not load.free:
             self._since, self._latest = now, 0.0

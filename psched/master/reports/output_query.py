@@ -20,15 +20,6 @@ def follow(path: Path, key: str, patience: float) -> Iterator[Mapping[str, Any]]
 
     The first one is "follows" or "over", and the last one is "over". Between them are empty
     ones, at least each second, so that the caller can give up a master that hangs.
-
-    Args:
-        path: the master's socket.
-        key: the key of the task.
-        patience: seconds after which a master that does not answer at all is given up.
-
-    Raises:
-        OSError: no master listens, it is too old, it has sent an invalid message, or it has hung
-            up.
     """
     until = time.monotonic() + patience
     link = _asked(path, key)
@@ -58,11 +49,7 @@ def _asked(path: Path, key: str) -> Link:
 
 
 def _messages(link: Link, until: float) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages until "over"; the first one must arrive until then.
-
-    Raises:
-        OSError: the master has hung up, it hangs, or it has sent something else.
-    """
+    """Yield the messages until "over"; the first one must arrive until then."""
     begun = False
     waiter = select.poll()
     waiter.register(link, select.POLLIN)

@@ -81,12 +81,7 @@ class OutputRelay:
                     worker.tell(follow=asking, reader=self._last)
 
     def take(self, message: Mapping[str, Any], pid: int) -> None:
-        """Pass on a worker's message about output, if it is one.
-
-        Args:
-            message: a message of a worker.
-            pid: the worker's pid.
-        """
+        """Pass on a worker's message about output, if it is one."""
         kind = next((each for each in _KINDS if each in message), "")
         number = message.get(kind)
         request = self._requests.get(number) if isinstance(number, int) else None

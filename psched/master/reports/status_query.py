@@ -23,10 +23,6 @@ def ask_all(
 
     All masters are asked at once, so that a master that does not answer does not use up the time
     limit of the others.
-
-    Args:
-        folders: the folders.
-        timeout: the time limit in seconds for all answers together; None means the usual one.
     """
     asked: list[tuple[int, _Query | OSError]] = []
     for folder in folders:
@@ -88,11 +84,7 @@ class _Query:
         return bool(chunk)
 
     def answer(self) -> Mapping[str, Any]:
-        """Close the connection, and return the document that was received.
-
-        Raises:
-            OSError: no valid document was received.
-        """
+        """Close the connection, and return the document that was received."""
         self._connection.close()
         if self.failure is not None:
             raise self.failure

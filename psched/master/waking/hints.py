@@ -22,12 +22,7 @@ limit because tasks can create any number of files in the folder."""
 
 
 def socket_name(pid: int, code: str) -> str:
-    """The file name of the socket on which the master with this pid receives hints.
-
-    Args:
-        pid: the master's pid.
-        code: tells its table from others; hexadecimal digits.
-    """
+    """The file name of the socket on which the master with this pid receives hints."""
     return f"wake.{pid}.{code}.sock"
 
 
@@ -35,9 +30,6 @@ def sockets(folder: Path) -> Iterator[tuple[int, str, Path]]:
     """Yield the pid, the code and the path of each such socket in a folder.
 
     The master might be dead.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
     with os.scandir(folder) as entries:
         for entry in islice(entries, _MOST):
@@ -50,9 +42,6 @@ def hint_folders(environ: Mapping[str, str]) -> list[Path]:
 
     A program that is itself a service has a runtime folder of its own, which is not that of psched,
     unless this process is one of psched's.
-
-    Args:
-        environ: the environment variables.
     """
     others = {name: value for name, value in environ.items() if name != "RUNTIME_DIRECTORY"}
     own = service_folder(environ)
@@ -65,10 +54,6 @@ def send_hint(folders: Sequence[Path], code: str) -> None:
     This neither waits nor fails: a master that is dead, that does not permit it, or whose queue is
     full is left out. A full queue contains hints that the master has not read yet, so another one
     would change nothing.
-
-    Args:
-        folders: the folders of the sockets.
-        code: the code of the table.
     """
     for folder in folders:
         with suppress(OSError):

@@ -56,11 +56,7 @@ class Looks:
         return 0.0 if self._hinted else float("inf")
 
     def step(self, spec: GenerationSpec | None) -> None:
-        """Keep the socket, and tell a worker to look if a hint has arrived.
-
-        Args:
-            spec: the parameters of the present generation; None if there is none yet.
-        """
+        """Keep the socket, and tell a worker to look if a hint has arrived."""
         self._socket.keep(None if spec is None else spec.wake_code)
         if self._looking is not None and self._looking.exit is not None:
             self._tell_next()  # it has died, perhaps before it has looked
@@ -86,9 +82,6 @@ class Looks:
 
         If it has no free slot, the next worker is told to look. If it has given back rows, this
         counts as a hint.
-
-        Args:
-            message: a worker's message.
         """
         if "gave_back" in message:
             self.hint()

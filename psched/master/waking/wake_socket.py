@@ -51,11 +51,7 @@ class WakeSocket:
         return self._socket.links
 
     def keep(self, code: str | None) -> None:
-        """Make sure that the socket exists under the name that senders look for.
-
-        Args:
-            code: the code of the table that the master serves; None if it wants no hints.
-        """
+        """Make sure that the socket exists under the name that senders look for."""
         now = self._clock.monotonic()
         if code != self._code:
             self.close()

@@ -62,10 +62,6 @@ class DriverConnection(Connection):
         return self._sock is None or deadline_socket.has_ended(self._sock.fileno())
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # any type of answer
-        """Send a command and return its answer.
-
-        Raises:
-            RedisError: the server refused the command, or the connection broke.
-        """
+        """Send a command and return its answer."""
         self.send_command(*command)
         return self.read_response()

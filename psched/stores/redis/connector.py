@@ -135,20 +135,7 @@ class Connector:
         return opened.version() if isinstance(opened, ssl.SSLSocket) else None
 
     def run(self, script: Script, *arguments: Argument, writing: bool = True) -> Any:  # noqa: ANN401
-        """Run a script on the server, and return its answer.
-
-        Args:
-            script: the script to run.
-            arguments: the values of ``ARGV`` in the script.
-            writing: whether the script can change data.
-
-        Raises:
-            StoreUnavailableError: nothing was applied; a later try might succeed.
-            UnknownOutcomeError: it is unknown whether the script's writes were applied, or whether
-                a failover loses them.
-            SchemaError: the server has no data of psched, or the data have another layout.
-            StoreError: the server refuses the request, and would refuse it again.
-        """
+        """Run a script on the server, and return its answer."""
         connection = self._connected()
         if writing and self._checks and not self._may_write:
             self._try(connection)
@@ -159,20 +146,12 @@ class Connector:
         return answer
 
     def try_rights(self) -> None:
-        """Check that the url's user has the rights to read and write; change no data.
-
-        Raises:
-            StoreError: the server refuses a command; the exception's text names the command.
-        """
+        """Check that the url's user has the rights to read and write; change no data."""
         connection = self._connected()
         self._try(connection)
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401
-        """Send a command that changes no data, and return its answer.
-
-        Raises:
-            StoreError: one of the exceptions that `run` raises.
-        """
+        """Send a command that changes no data, and return its answer."""
         connection = self._connected()
         try:
             return connection.ask(*command)
@@ -184,11 +163,7 @@ class Connector:
         self.ask("PUBLISH", self._channel, b"")
 
     def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
-        """Listen to announcements; see `psched.core.operations.announcing.Announces.listen`.
-
-        Raises:
-            StoreUnavailableError: the connection broke, or the Sentinels name another server.
-        """
+        """Listen to announcements; see `psched.core.operations.announcing.Announces.listen`."""
         connection = self._connected()
         try:
             connection.ask("SUBSCRIBE", self._channel)
@@ -223,11 +198,7 @@ class Connector:
             self._sentinels.close()
 
     def _confirm(self, connection: DriverConnection) -> None:
-        """Check that no failover loses the write that the server has just acknowledged.
-
-        Raises:
-            UnknownOutcomeError: a failover might lose the write.
-        """
+        """Check that no failover loses the write that the server has just acknowledged."""
         if self._sentinels is not None and self._sentinels.heard:
             raise UnknownOutcomeError(
                 f"the Sentinels announce a failover: what {self.shown} has just acknowledged may"
@@ -259,9 +230,6 @@ class Connector:
 
         Without this check, the server could refuse a command in the middle of a script, and would
         not undo the commands before it.
-
-        Raises:
-            StoreError: the server refuses a command; the exception's text names the command.
         """
         refused = self._evaluate(connection, scripts.TRY_COMMANDS, writing=False)
         if refused:
@@ -319,11 +287,7 @@ class Connector:
         return self._connection
 
     def _step(self, *, answers: bool = False) -> None:
-        """Begin a step of the current request; see `Budget.step`.
-
-        Raises:
-            StoreSlowError: the request has already taken too long.
-        """
+        """Begin a step of the current request; see `Budget.step`."""
         try:
             self._budget.step(answers=answers)
         except TimeoutError as error:
@@ -431,15 +395,7 @@ class Connector:
             self.check(connection.ask("HGET", f"{self._prefix}info", "version"))
 
     def check(self, found: bytes | None) -> None:
-        """Check that this version of psched knows the layout of the data.
-
-        Args:
-            found: the stored version of the layout; None if the server has no data of psched.
-
-        Raises:
-            SchemaError: the data are missing or have another layout; the exception's text names
-                the fix.
-        """
+        """Check that this version of psched knows the layout of the data."""
         if found is None:
             raise MissingTableError(
                 f"there are no schedules under {self._table!r} in {self.shown}; run `psched init`,"

@@ -20,13 +20,7 @@ _UNTOLD = "the server does not tell"
 def examine(
     connector: Connector, now: Callable[[], float], clock: Clock
 ) -> Sequence[tuple[str, str]]:
-    """Return the name and value of each line of the report; see `Store.examine`.
-
-    Args:
-        connector: sends the requests.
-        now: reads the store's clock, in one round trip.
-        clock: this host's clocks.
-    """
+    """Return the name and value of each line of the report; see `Store.examine`."""
     offset, took = measure(now, clock)
     info = {**_info(connector), **_configured(connector)}
     return [

@@ -80,13 +80,7 @@ def breaks(error: RedisError) -> bool:
 
 
 def exception_of(error: RedisError, *, writing: bool) -> StoreError:
-    """The exception of psched that is raised in place of an exception of the driver.
-
-    Args:
-        error: the driver's exception.
-        writing: whether the request can change data. If so, and if no answer has arrived, the
-            outcome is unknown.
-    """
+    """The exception of psched that is raised in place of an exception of the driver."""
     code = _code(error)
     if code in _PASSING:
         text = f"the database is unavailable: {_PASSING[code]}: {explain(error)}"

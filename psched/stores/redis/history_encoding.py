@@ -48,10 +48,6 @@ def encode_change(change: AuditRecord) -> bytes:
 def decode_run(stored: bytes, entry: bytes) -> RunRecord | None:
     """The record in a text.
 
-    Args:
-        stored: the text. Any client can have written it.
-        entry: the id of the record in the stream of all records.
-
     Returns:
         The record; None if it is incomplete, or no record.
     """

@@ -288,18 +288,7 @@ class HistoryStore(Store):
     def _run_recording(
         self, recording: Request, without: Request, lost: Callable[[Any], int]
     ) -> Any:  # noqa: ANN401  # any type of answer
-        """Run a script that also writes records; if the memory is full, run it without the records.
-
-        Args:
-            recording: the script and its arguments; the server refuses it if its memory is full.
-                The last two elements of its answer are the number of lost records, and the reason.
-            without: the same script and arguments without records; the server never refuses it for
-                this reason.
-            lost: returns the number of lost records, given the answer of ``without``.
-
-        Returns:
-            The answer without its last two elements.
-        """
+        """Run a script that also writes records; if memory is full, run it without them."""
         try:
             *answer, count, reason = self._connector.run(recording[0], *recording[1])
         except MemoryFullError as error:
@@ -412,12 +401,7 @@ def _number(record: RunRecord | None) -> float:
 
 
 def batches(items: Sequence[R], size_of: Callable[[R], int]) -> Iterator[Sequence[R]]:
-    """Split items, in order, into parts that are small enough for one request each.
-
-    Args:
-        items: the items to split.
-        size_of: returns the number of bytes of an item's records, about.
-    """
+    """Split items, in order, into parts that are small enough for one request each."""
     start = size = 0
     for end, item in enumerate(items):
         added = size_of(item)

@@ -23,12 +23,7 @@ class Losses:
         self._ongoing = False
 
     def note(self, lost: int, reason: bytes | None) -> None:
-        """Note the result of a request; log the first loss, and the first success after it.
-
-        Args:
-            lost: how many of the request's records are lost.
-            reason: the server's reason for the last of them.
-        """
+        """Note the result of a request; log the first loss, and the first success after it."""
         if lost:
             self.count += lost
             if not self._ongoing:

@@ -49,12 +49,6 @@ def attempt_argument(of: OutputRecord | RunningAttempt) -> bytes:
 def decode(key: str, number: bytes, attempt: bytes, stored: bytes) -> OutputRecord | None:
     """The record in an answer of `scripts.OUTPUT_PAGE`.
 
-    Args:
-        key: the key of the schedule.
-        number: the number of the record.
-        attempt: the scheduled time and the owner.
-        stored: the text. Any client can have written it.
-
     Returns:
         The record; None if it cannot be read.
     """

@@ -103,12 +103,7 @@ class Sentinels:
         self.sure = 0.0
 
     def find(self) -> tuple[str, int]:
-        """Ask all Sentinels which server is the primary; return its host and port.
-
-        Raises:
-            StoreUnavailableError: no Sentinel answers, or a failover is replacing the primary. In
-                the second case, writes to this primary would be lost.
-        """
+        """Ask all Sentinels which server is the primary; return its host and port."""
         answers: list[Answer] = []
         failure: StoreError | None = None
         for number, place in enumerate([*self._hosts]):
@@ -222,9 +217,6 @@ class Sentinels:
         still unread in the socket: on a single connection, the driver could read a message together
         with the answer. If the Sentinel does not answer, an earlier subscription to this Sentinel
         stays open, because the Sentinel might only be busy and publish a message later.
-
-        Raises:
-            StoreUnavailableError: the Sentinel does not answer, or knows no such service.
         """
         connection = self._dial(*place)
         asking: DriverConnection | None = None

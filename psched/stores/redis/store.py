@@ -423,11 +423,7 @@ class RedisStore(WatchStore):
 def _in_batches(
     write: Callable[[Sequence[R]], Mapping[str, T]], parts: Iterable[Sequence[R]]
 ) -> dict[str, T]:
-    """Write items a batch at a time; return the result of each item by the item's key.
-
-    Raises:
-        UnknownOutcomeError: the store became unavailable after some batches were written.
-    """
+    """Write items a batch at a time; return the result of each item by the item's key."""
     answered: dict[str, T] = {}
     for batch in parts:
         try:

@@ -47,17 +47,6 @@ def write_in_batches(
     If one item of a batch does not fit, or is locked by another session, the batch is repeated item
     by item, so that the other items are written. Any other error does not concern a single item, so
     the error is raised at once, and the caller does not learn the results of earlier batches.
-
-    Args:
-        items: the items to write.
-        write: writes a batch of items, and returns the results by the keys of the items. If
-            ``write`` raises `StoreBusyError`, the exception can contain the results of some items.
-        clock: measures the time until ``patience`` is over.
-        patience: seconds after which no more items are written one by one.
-
-    Raises:
-        StoreBusyError: an item is locked, or there was no time for all items; the exception
-            contains the results of the other items.
     """
     answered: dict[str, R] = {}
     busy: StoreBusyError | None = None
@@ -97,12 +86,7 @@ def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def split(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Split items, in order, into parts within the limits `INSERT_BATCH` and `INSERT_SIZE`.
-
-    Args:
-        items: the items to split.
-        size_of: returns the number of characters of an item's payload.
-    """
+    """Split items, in order, into parts within the limits `INSERT_BATCH` and `INSERT_SIZE`."""
     start = size = 0
     for end, item in enumerate(items):
         added = size_of(item)

@@ -63,12 +63,7 @@ class JoinedTransaction(CallersTransaction):
             self._write([(text(self._announcement), {})])
 
     def _write(self, requests: Sequence[Request]) -> None:
-        """Send statements of which all are applied, or none; a failure undoes nothing else.
-
-        Raises:
-            StoreError: nothing was applied. The transaction can continue unless the connection has
-                broken.
-        """
+        """Send statements of which all are applied, or none; a failure undoes nothing else."""
         # In PostgreSQL, an error aborts the whole transaction, unless it is behind a savepoint.
         within = not _commits_by_itself(self._connection)
         with (
@@ -80,11 +75,7 @@ class JoinedTransaction(CallersTransaction):
 
     @contextmanager
     def _raising(self, *, nothing_can_be_committed: bool) -> Iterator[None]:
-        """Raise psched's exceptions for the database's errors within the block.
-
-        Args:
-            nothing_can_be_committed: whether the outcome is known if the connection breaks.
-        """
+        """Raise psched's exceptions for the database's errors within the block."""
         try:
             yield
         except DBAPIError as error:

@@ -82,17 +82,7 @@ class Strategy(Protocol):
 
 
 def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
-    """Create the wanted strategy, or for ``auto`` the best one that the server supports.
-
-    Args:
-        connector: the connection to the server.
-        sql: the table's statements.
-        wanted: the setting ``claim_strategy``: one strategy, or ``auto``.
-
-    Raises:
-        StoreUnavailableError: the server does not answer.
-        StoreError: the server does not support the wanted strategy.
-    """
+    """Create the wanted strategy, or for ``auto`` the best one that the server supports."""
     if connector.dialect.skips_locked and wanted != "cas":
         # We try a statement instead of comparing versions, because the server might be a proxy or
         # a fork that supports less than its version promises.
@@ -231,10 +221,6 @@ class CompareAndSwap(Strategy):
 
         Returns:
             The claimed rows as they were read, in the order of ``due``.
-
-        Raises:
-            ClaimUnknownError: it is unknown which of the rows were claimed.
-            StoreError: no row was claimed, and the cause is not a value of a single row.
         """
         keys = [columns[KEY] for columns in due]
         statement, values = self._sql.claim(owner, due)

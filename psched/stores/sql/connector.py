@@ -175,16 +175,7 @@ class Connector:
             self._in_request = False
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Run work that sends at most one statement that writes.
-
-        Raises:
-            StoreUnavailableError: nothing was applied; a later try might succeed.
-            UnknownOutcomeError: it is unknown whether the write was applied.
-            AlreadyExistsError: a row with this key exists.
-            SchemaError: the table or a column is missing.
-            InvalidValueError: a value does not fit its column.
-            StoreError: the database refused the statement, and would refuse it again.
-        """
+        """Run work that sends at most one statement that writes."""
         return self._run(work, writing=True)
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
@@ -216,11 +207,6 @@ class Connector:
 
         If the url names several servers, the work reads only from the primary, because the data of
         a replica can be out of date.
-
-        Raises:
-            StoreUnavailableError: a later try might succeed.
-            SchemaError: the table or a column is missing.
-            StoreError: the database refused the query, and would refuse it again.
         """
         try:
             return self._run(work, writing=False)
@@ -228,18 +214,7 @@ class Connector:
             raise StoreUnavailableError(str(error)) from None
 
     def transact(self, work: Callable[[Connection], T], *, patient: bool = True) -> T:
-        """Run work in a transaction: all of its writes are applied, or none.
-
-        Args:
-            work: a function of the connection.
-            patient: whether the COMMIT may take a full timeout, however long the work has taken. If
-                not, the request takes at most two timeouts, as long as the work calls `step`, not
-                `renew`, before each statement. Workers need this.
-
-        Raises:
-            StoreError: one of the errors of `run`; nothing was applied.
-            UnknownOutcomeError: it is unknown whether the transaction was committed.
-        """
+        """Run work in a transaction: all of its writes are applied, or none."""
 
         def within(connection: Connection) -> T:
             begun = self._clock.monotonic()
@@ -270,11 +245,7 @@ class Connector:
         self._budget.renew()
 
     def step(self, *, answers: bool = False, ahead: float = 0.0) -> None:
-        """Begin a step of the current request; see `Budget.step`.
-
-        Raises:
-            StoreSlowError: the request takes too long.
-        """
+        """Begin a step of the current request; see `Budget.step`."""
         try:
             self._budget.step(answers=answers, ahead=ahead)
         except TimeoutError as error:
@@ -285,9 +256,6 @@ class Connector:
         """Wait until the server has applied all writes that other sessions have committed so far.
 
         Only a node of a Galera cluster has to wait.
-
-        Raises:
-            StoreUnavailableError: the server did not catch up in time.
         """
         self.read(lambda _connection: None)  # opens a connection, which sets `in_cluster`
         if self.in_cluster:
@@ -301,12 +269,6 @@ class Connector:
         """If the server is a replica, disconnect and raise an error.
 
         Without this check, writes to a replica would be lost.
-
-        Args:
-            read_only: the value of `Dialect.read_only`; true if the server is a replica.
-
-        Raises:
-            StoreUnavailableError: the server is a replica.
         """
         if read_only:
             self.disconnect()
@@ -430,9 +392,6 @@ class Connector:
         """Disconnect from a Galera node that blocks writes, if the url names other nodes.
 
         A node blocks writes while it is backed up, for example.
-
-        Raises:
-            StoreUnavailableError: the node blocks writes; the next connection is to another node.
         """
         if self._connection is None or not self.in_cluster or len(self._engines) == 1:
             return

@@ -104,11 +104,7 @@ def exception_for(kind: ErrorKind, detail: str) -> StoreError | ScheduleError:
 
 @contextmanager
 def refusing_data() -> Iterator[None]:
-    """Turn an `InvalidValueError` within the block into an error about the argument ``data``.
-
-    Raises:
-        InvalidError: a value did not fit its column.
-    """
+    """Turn an `InvalidValueError` within the block into an error about the argument ``data``."""
     try:
         yield
     except InvalidValueError as error:

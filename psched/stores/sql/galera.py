@@ -31,17 +31,7 @@ T = TypeVar("T")
 
 
 def read_caught_up(connection: Connection, dialect: Dialect, read: Callable[[Connection], T]) -> T:
-    """Read at a node after it has applied all earlier commits of the cluster.
-
-    Args:
-        connection: the connection to the node.
-        dialect: contains the statements that make the node wait. If it contains none, the query is
-            sent at once.
-        read: sends one query, and returns its result.
-
-    Raises:
-        StoreUnavailableError: the node has not applied the commits in time.
-    """
+    """Read at a node after it has applied all earlier commits of the cluster."""
     if dialect.catch_up is None:
         return read(connection)
     wait, wait_no_more = dialect.catch_up

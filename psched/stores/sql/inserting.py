@@ -56,16 +56,7 @@ class Insertion:
         rows: Sequence[Sequence[Any]],
         **values: Any,  # noqa: ANN401
     ) -> None:
-        """Insert rows, all or none, by the connection's driver.
-
-        Args:
-            connection: the connection.
-            rows: see `request`.
-            values: see `request`.
-
-        Raises:
-            DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
-        """
+        """Insert rows, all or none, by the connection's driver."""
         if self._arrays is not None or len(rows) == 1:
             raw_execute.count(connection, *self.request(rows, **values))
         else:
@@ -75,10 +66,6 @@ class Insertion:
         """A request that inserts rows, all or none.
 
         For many rows, `send` is faster, unless the database gets arrays.
-
-        Args:
-            rows: at least one row: its values in the order of the columns.
-            values: what the values that are the same in all rows bind.
         """
         if self._arrays is not None and len(rows) > 1:
             columns = map(list, zip(*rows, strict=True))

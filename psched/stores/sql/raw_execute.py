@@ -27,31 +27,19 @@ Columns = Sequence[Any]
 def rows(
     connection: Connection, statement: ClauseElement, values: Mapping[str, Any]
 ) -> Sequence[Columns]:
-    """Send a query; return all rows of its result.
-
-    Raises:
-        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
-    """
+    """Send a query; return all rows of its result."""
     return _send(connection, statement, values, _fetch_all)
 
 
 def count(connection: Connection, statement: ClauseElement, values: Mapping[str, Any]) -> int:
-    """Send a statement that writes; return the number of rows that it matched.
-
-    Raises:
-        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
-    """
+    """Send a statement that writes; return the number of rows that it matched."""
     return _send(connection, statement, values, _row_count)
 
 
 def repeat(
     connection: Connection, statement: ClauseElement, values: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Send a statement that writes once for each mapping of values; the driver may combine them.
-
-    Raises:
-        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
-    """
+    """Send a statement that writes once for each mapping of values; the driver may combine them."""
     compiled = _compile(statement, connection.dialect)
     bound = [compiled.bind(each) for each in values]
     many = len(bound) > 1
@@ -69,17 +57,6 @@ def insert_many(
 
     SQLAlchemy compiles the two parts of the statement, because it would take longer to compile
     thousands of placeholders than the database takes to insert the rows.
-
-    Args:
-        connection: the connection; its driver has placeholders like ``?``, ``%s`` or ``%(name)s``.
-        head: the statement up to ``VALUES``.
-        row: what the statement contains for each row, in parentheses. It binds first the values of
-            the row, in their order, and then those of ``values``.
-        given: the values of at least one row.
-        values: the values that are the same in all rows.
-
-    Raises:
-        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
     """
     once, names = _by_position(row, connection.dialect)
     same = [values[name] for name in names[len(given[0]) :]]
@@ -92,20 +69,12 @@ def insert_many(
 
 
 def send(connection: Connection, statement: str) -> None:
-    """Send a statement that has neither values nor a result, such as ``COMMIT``.
-
-    Raises:
-        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
-    """
+    """Send a statement that has neither values nor a result, such as ``COMMIT``."""
     _execute(connection, statement, (), _nothing)
 
 
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
-    """Send statements without values as one request; return the rows of the one query among them.
-
-    Raises:
-        DBAPIError: the driver has raised an exception, which is the attribute ``orig``.
-    """
+    """Send statements without values in one request; return the rows of the one query."""
     return _execute(connection, script, None, _fetch_only)
 
 

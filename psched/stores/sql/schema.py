@@ -77,15 +77,7 @@ class Schema:
         self._dialect = dialect
 
     def check(self, connection: Connection) -> Problems:
-        """Check, with one short read, that this version of psched can use the table.
-
-        Returns:
-            What is not kept, and why.
-
-        Raises:
-            SchemaError: the table is missing, or its version is older or newer; the exception's
-                text names the fix.
-        """
+        """Check, with one short read, that this version of psched can use the table."""
         name = self._name
         versions = self._versions(connection)
         found = self._schema_version(versions)
@@ -120,15 +112,7 @@ class Schema:
     def _problem(
         self, versions: Mapping[str, str] | None, name: str, known: int, what: str, tables: str
     ) -> str | None:
-        """Why what is in tables beside that of the schedules is not kept; None if it is.
-
-        Args:
-            versions: the stored versions.
-            name: the name of the version.
-            known: the version that this psched knows.
-            what: what is in the tables, in words.
-            tables: which tables they are, in words.
-        """
+        """Why what is in tables beside that of the schedules is not kept; None if it is."""
         found = self._version(versions or {}, name)
         if found is None:
             return f"{tables} missing or not complete; run `psched init`"
@@ -146,10 +130,6 @@ class Schema:
 
         Returns:
             One line of text for each change; empty if nothing was missing.
-
-        Raises:
-            SchemaError: a newer version of psched created the table.
-            StoreError: the database is unsuitable.
         """
         for statement in self._dialect.init_session:
             connection.execute(text(statement))
@@ -174,12 +154,7 @@ class Schema:
         return done
 
     def plan(self, connection: Connection) -> Sequence[tuple[str, str]]:
-        """Return the statements that `init` would execute, each with the lock that it takes.
-
-        Raises:
-            SchemaError: a newer version of psched created the table.
-            StoreError: the database is unsuitable.
-        """
+        """Return the statements that `init` would execute, each with the lock that it takes."""
         return [
             (change.sql(connection), self._dialect.locks[change.kind])
             for change in self._changes(connection)

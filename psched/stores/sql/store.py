@@ -282,11 +282,6 @@ class SqlStore(AlertStore[Statements]):
 
         Returns:
             The results; None if the records were refused, so that nothing was applied.
-
-        Raises:
-            InvalidValueError: a value of a record, or of a settlement, does not fit.
-            _PartlyRemovedError: some of the rows to be removed had been removed before, so that it
-                is not known which ones; nothing was applied.
         """
 
         def work(connection: Connection, insert: InsertRecords) -> Mapping[str, Settled]:

@@ -128,15 +128,7 @@ class TableStore(Store, Generic[S]):
         self._try_each(self._sql.rights, self._table)
 
     def _try_each(self, tried: Mapping[str, TextClause], table: str) -> None:
-        """Send statements that change nothing.
-
-        Args:
-            tried: for each right the statement that needs it.
-            table: the name of the table.
-
-        Raises:
-            StoreError: the user does not have all the rights.
-        """
+        """Send statements that change nothing."""
         refused: dict[str, str] = {}
         for right, statement in tried.items():
             try:

@@ -115,14 +115,7 @@ class Network:
     def request(
         self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
     ) -> Any:  # noqa: ANN401  # what the store returns
-        """Send a request for a process.
-
-        Args:
-            process: waits for the answer.
-            name: the method of the store.
-            arguments: its arguments.
-            call: calls it.
-        """
+        """Send a request for a process."""
         fault = self.fault_of(process, name)
         process.pause(self.latency())
         if fault is CallFault.NOT_SENT:

@@ -88,16 +88,7 @@ def draw(
     every: float,
     mix: Sequence[What],
 ) -> list[Step]:
-    """Draw a plan.
-
-    Args:
-        rng: decides.
-        seconds: for how long something is done.
-        hosts: the number of hosts.
-        schedules: the number of schedules.
-        every: the mean time between two faults; people change something three times as often.
-        mix: the kinds of faults.
-    """
+    """Draw a plan."""
     steps = []
     weights = [0.1 if what in RARE else 1.0 for what in mix]
     time = 5.0

@@ -7,15 +7,7 @@ _MOST_RUNS = 200
 
 
 def shrink(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Find a small part of a plan that still fails.
-
-    Args:
-        numbers: the steps of the plan.
-        fails: runs a simulation with some of the steps, and returns whether it fails.
-
-    Returns:
-        The steps that are left.
-    """
+    """Find a small part of a plan that still fails; return the steps that are left."""
     left, size, runs = [*numbers], max(1, len(numbers) // 2), 0
     while True:
         place = 0

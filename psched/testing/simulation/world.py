@@ -156,15 +156,8 @@ class Process:
     def pause(self, seconds: float, *, listens: bool = False) -> bool:
         """Wait for some seconds of the host's clocks; called by the process itself.
 
-        Args:
-            seconds: how long.
-            listens: whether `wake` ends the wait.
-
         Returns:
             Whether `wake` has ended the wait, or was called since the last wait that listened.
-
-        Raises:
-            KilledError: the process was killed.
         """
         if not self.lives:
             raise KilledError

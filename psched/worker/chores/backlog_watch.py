@@ -56,14 +56,7 @@ class BacklogWatch:
         return self._next
 
     def count(self, *, full: bool) -> None:
-        """Count the due rows if no slot has been free for some seconds.
-
-        Args:
-            full: whether the worker would claim more rows if it had a free slot, but has none.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
+        """Count the due rows if no slot has been free for some seconds."""
         now = self._clock.monotonic()
         if not full or self._store is None:
             self._next, self.backlog, self.waited = inf, Backlog(), 0.0

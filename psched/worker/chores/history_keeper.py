@@ -142,10 +142,6 @@ class HistoryKeeper:
         """Record the attempt whose lease has ended without a settle.
 
         The lease of a schedule that was held for an extra run is no attempt.
-
-        Args:
-            row: the row as this worker has claimed it.
-            expired: the lease that has ended.
         """
         if attempts.returned(row) is not None:
             return
@@ -201,11 +197,7 @@ class HistoryKeeper:
             self._keys[key] = None
 
     def work(self, busy: int) -> None:
-        """Send the requests that are due; call this after a claim was answered.
-
-        Args:
-            busy: how many tasks this worker runs.
-        """
+        """Send the requests that are due; call this after a claim was answered."""
         if self._clock.monotonic() < self._not_before:
             return
         self._try(partial(self._work, busy))

@@ -46,9 +46,6 @@ class Janitor:
 
         A worker that sleeps when a purge falls due does not wake up for it, but purges at its next
         tick.
-
-        Raises:
-            TransientStoreError: the store did not answer.
         """
         if self._clock.monotonic() < self._next:
             return

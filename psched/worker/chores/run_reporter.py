@@ -43,13 +43,7 @@ class RunReporter:
             self._add(task, "start", f"{task.occurrence}: started, attempt {task.row.attempt}")
 
     def ended(self, task: RunningTask, *, counts: bool) -> None:
-        """Report that a task has ended, after the end of its lease.
-
-        Args:
-            task: the task.
-            counts: whether the end is recorded in the store. If not, another worker has the row, or
-                will have it.
-        """
+        """Report that a task has ended, after the end of its lease."""
         if not self._is_wanted(task):
             return
         attempt = task.attempt

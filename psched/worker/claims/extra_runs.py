@@ -119,14 +119,6 @@ class ExtraRuns:
         """Start those of the extra runs whose schedules are free; have the others settled.
 
         One request leases the schedules, unless their leases have to be of different lengths.
-
-        Args:
-            found: the extra runs of one claim.
-            now: the store's clock at the claim.
-            starter: starts the tasks.
-
-        Raises:
-            TransientStoreError: the store did not answer; the runs that it concerns are postponed.
         """
         left = [*found]
         try:
@@ -185,14 +177,7 @@ class ExtraRuns:
     def _not_started(
         self, each: ExtraRun, missing: set[str], rows: Mapping[str, Row], now: float
     ) -> Settlement:
-        """The settlement of an extra run that does not start now.
-
-        Args:
-            each: the extra run.
-            missing: the keys of the schedules whose leases the store has refused.
-            rows: the rows with these keys that exist.
-            now: the store's clock at the claim.
-        """
+        """The settlement of an extra run that does not start now."""
         row, own, key = each.lease.row, each.run.definition.settings, each.schedule
         if key in missing:
             needed = key, each.overlap

@@ -17,13 +17,7 @@ in a niced process a sleep can end late by this fraction of its length; see `_be
 
 
 def pause_after(claimed: Claimed, poll_interval: float, rng: random.Random) -> float:
-    """Seconds from the answer to a claim until the next claim.
-
-    Args:
-        claimed: the answer.
-        poll_interval: the most seconds between two claims.
-        rng: the source of the random part of the pause.
-    """
+    """Seconds from the answer to a claim until the next claim."""
     if claimed.more:
         # If rows are due, but the store has returned none, other workers have claimed them at the
         # same time. After a short random pause, the next claims hardly collide again.

@@ -110,12 +110,6 @@ class UnknownClaims:
 
         Schedules that were leased for extra runs are given back: the extra runs were postponed, and
         whoever runs one of them leases its schedule anew.
-
-        Yields:
-            The due rows that a claim has leased, and when the claim was sent.
-
-        Raises:
-            TransientStoreError: the store did not answer.
         """
         for claim in [*self._claims]:
             mono = self._clock.monotonic()

@@ -112,11 +112,7 @@ class Destination:
         self._columns = (c.id, c.status, c.settled_by, c.reason)
 
     def check(self) -> None:
-        """Check that the table exists, and has the columns that this version of psched expects.
-
-        Raises:
-            SchemaError: the table does not exist, or another version of psched created it.
-        """
+        """Check that the table exists, and has the columns that this version of psched expects."""
         self._connector.read(lambda _connection: None)
 
     def read(self, keys: Sequence[str]) -> Mapping[str, NewRow]:
@@ -138,14 +134,7 @@ class Destination:
         return [NewRow.from_columns(*row) for row in found]
 
     def insert(self, rows: Sequence[tuple[Row, NewRow]]) -> None:
-        """Insert staged copies; if one of them cannot be inserted, insert none.
-
-        Args:
-            rows: for each copy, the row that it becomes, and the copy.
-
-        Raises:
-            AlreadyExistsError: psched's table contains one of the keys.
-        """
+        """Insert staged copies; if one of them cannot be inserted, insert none."""
         values = [self._values(row, copy) for row, copy in rows]
         if values:
             self._write(insert(self._table).values(values))

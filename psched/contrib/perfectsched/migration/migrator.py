@@ -88,11 +88,7 @@ class Migrator:
         self.others: Counter[str] = Counter()
 
     def run(self, wait: float) -> Report:
-        """Move all rows that can be moved; for running rows, try again for up to ``wait`` seconds.
-
-        Returns:
-            The report of the last pass, which counts the rows that remain in the old table.
-        """
+        """Move all rows that can be moved; wait up to ``wait`` seconds for running ones."""
         deadline = self._clock.monotonic() + wait
         passes = 0
         while True:
@@ -252,25 +248,7 @@ def open_migrator(
     rng: random.Random,
     meter: Meter = lambda _what, _total: nullcontext(lambda _done: None),
 ) -> Iterator[Migrator]:
-    """Open a migration into the table that the settings name.
-
-    Args:
-        settings: psched's settings, which name its database and table.
-        table: the old table.
-        url: the url of the old database; None means that the old table is in psched's database.
-            The password is read from this url only. If the url has an option about encryption, the
-            settings about encryption are ignored for the old database.
-        system: the `SourceSystem.name` of the old system; None means that the columns of the old
-            table determine the system.
-        lease_time: the length of an old worker's longest lease, seconds.
-        clock: measures the time, and sleeps between two passes or tries.
-        rng: the source of the random pauses between two tries to lock the database.
-        meter: see `Migrator`.
-
-    Raises:
-        ConfigError: the ``type`` of the settings is not ``rdb``, or the url is invalid.
-        SchemaError: one of the two tables does not exist, or has not the expected columns.
-    """
+    """Open a migration into the table that the settings name."""
     if settings.type != "rdb":
         raise ConfigError(
             f"type: {settings.type} keeps no table of psched's own; set it to rdb, and table to"

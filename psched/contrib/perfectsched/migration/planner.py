@@ -109,13 +109,7 @@ class Planner:
     lease_time: int
 
     def plan(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
-        """Decide how to move a row; return None if the row must stay in the old table.
-
-        Args:
-            old: the old row.
-            existing: the row with the same key in psched's table; None if there is none.
-            report: the report in which a row that must stay is counted.
-        """
+        """Decide how to move a row; return None if the row must stay in the old table."""
         ours = existing is None or existing.origin == self.origin
         if existing is not None and existing.is_staged and not ours:
             report.refuse(old.key, f"is being moved from elsewhere: {existing.origin}")

@@ -70,11 +70,7 @@ class Source:
 
     @property
     def system(self) -> SourceSystem:
-        """The system that the table belongs to.
-
-        Raises:
-            SchemaError: the table does not exist, or does not have the columns of any known system.
-        """
+        """The system that the table belongs to."""
         return self._shape[0]
 
     def count(self) -> int:
@@ -83,11 +79,7 @@ class Source:
         return self._connector.read(lambda c: int(c.execute(query).scalar_one()))
 
     def page(self, after: OldRow | None) -> Sequence[OldRow]:
-        """Read the next page of rows, in the order of their keys; no rows if there is no next page.
-
-        Args:
-            after: the last row of the previous page; None for the first page.
-        """
+        """Read the next page of rows, in the order of keys; it is empty after the last one."""
         query = self._select.order_by(column("id")).limit(PAGE)
         if after is not None:
             beyond = (

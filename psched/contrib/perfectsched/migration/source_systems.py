@@ -305,11 +305,7 @@ def _task_data(old: OldRow) -> tuple[str, str, str | None]:
 
 
 def _refuse_unreadable(stored: str | bytes) -> None:
-    """Refuse a JSON object that the old system can read but psched cannot.
-
-    Raises:
-        InvalidError: psched cannot read the object; the error's text gives the reason.
-    """
+    """Refuse a JSON object that the old system can read but psched cannot."""
     try:
         text = decompress(stored)
         value = json.loads(text.decode() if isinstance(text, bytes) else text)
@@ -327,11 +323,7 @@ def _options(own: Mapping[str, Any], form: str | None) -> str | None:
 
 
 def _understood(row: Row, data: str, settings: Config) -> Definition:
-    """The definition of a row, checked as strictly as a schedule that a client declares.
-
-    Raises:
-        InvalidError: psched would refuse the row; the error's ``field`` names the column.
-    """
+    """The definition of a row, checked as strictly as a schedule that a client declares."""
     check_size("data", len(data.encode()), settings.data_limit)
     return parse_row(row, settings)
 

@@ -119,12 +119,7 @@ class LeaseWriter:
         raise StoreUnavailableError("leases change faster than they can be extended")
 
     def settle(self, ends: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """End leases; see `Store.settle`.
-
-        Raises:
-            StoreBusyError: a row is locked, or there was no time for all rows; the error contains
-                the results for the rows that were settled.
-        """
+        """End leases; see `Store.settle`."""
         results: dict[str, Settled] = {}
         pending: dict[str, tuple[Settlement, Lease]] = {}
         for end in ends:
@@ -192,13 +187,6 @@ class LeaseWriter:
 
         If the store becomes unavailable, the rows that were claimed before are returned. A row that
         another client has locked is skipped.
-
-        Args:
-            owner: the owner of the leases.
-            due: the due rows, as they were read.
-            limit: the largest number of rows to claim.
-            second: the second of the store's clock in which the due rows were read.
-            length: the length of the leases, seconds.
 
         Returns:
             The claimed rows, and the number of due rows that this method tried to claim.

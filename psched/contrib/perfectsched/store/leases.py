@@ -37,12 +37,7 @@ class Lease:
     settled: bool = False
 
     def note_extension(self, timeout: int, second: int) -> None:
-        """Record a new end of the lease before it is sent.
-
-        Args:
-            timeout: the new end.
-            second: the second of the store's clock from which the new end was computed.
-        """
+        """Record a new end of the lease before it is sent."""
         self.unconfirmed.add(timeout)
         self.second = max(self.second, second)
 
@@ -69,11 +64,7 @@ class Lease:
         return False
 
     def has_left(self, row: StoredRow | None) -> bool:
-        """Whether one of this lease's settles has left the row in its present state.
-
-        Args:
-            row: the row; None if the row does not exist.
-        """
+        """Whether one of this lease's settles has left the row in its present state."""
         return (None if row is None else (row.next_time, row.timeout)) in self.results
 
 
@@ -84,14 +75,7 @@ class HeldLeases:
         self._by_key: dict[str, Lease] = {}
 
     def add(self, row: StoredRow, owner: str, timeout: int, second: int) -> Lease:
-        """Record that a row was claimed.
-
-        Args:
-            row: the row as it was before the claim.
-            owner: the owner that the claim named.
-            timeout: the end of the lease.
-            second: the second of the store's clock in which the row was read.
-        """
+        """Record that a row was claimed."""
         if len(self._by_key) >= _CAPACITY:
             self._by_key = {key: each for key, each in self._by_key.items() if not each.settled}
         attempt = 1 if row.never_leased else 2
@@ -133,11 +117,6 @@ def may_be_leased(row: StoredRow, now: float, longest: float) -> bool:
     a row from a leased one. A row is not leased before its ``next_time``, unless its ``timeout`` is
     even earlier, because its first run was given an earlier time; nor if its ``timeout`` is more
     than ``longest`` seconds from now.
-
-    Args:
-        row: the row.
-        now: the time of the store's clock.
-        longest: the length of the longest lease of any worker, seconds.
     """
     may_run = row.occurrence <= now or row.until < row.occurrence
     return may_run and now < row.until <= now + longest and not row.never_leased

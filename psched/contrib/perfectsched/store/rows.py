@@ -64,13 +64,7 @@ class StoredRow(NamedTuple):
 
 
 def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> Row:
-    """Convert a row of the table to a row of psched.
-
-    Args:
-        stored: the row.
-        token: the token of this process's lease of the row; None if this process holds no lease.
-        attempt: the number of the attempt that the lease is for; 0 without a lease.
-    """
+    """Convert a row of the table to a row of psched."""
     kind, data, form = split_data(stored.id, _bytes(stored.data))
     resting = stored.timeout == NEVER
     return Row(
@@ -92,11 +86,7 @@ def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> R
 
 
 def as_stored(row: Row) -> StoredRow:
-    """Convert a row of psched to a row of the table.
-
-    Raises:
-        InvalidError: a value does not fit into the table; the error's ``field`` names the value.
-    """
+    """Convert a row of psched to a row of the table."""
     for name, value, most in (
         ("next_time", row.next_time, LATEST),
         ("next_run_time", row.next_run_time, LATEST),
@@ -114,10 +104,6 @@ def as_stored(row: Row) -> StoredRow:
 
 def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | None]:
     """Split the value of the column ``data`` into a type and a payload; no value raises an error.
-
-    Args:
-        key: the key of the row.
-        stored: a JSON object, plain or compressed by gzip; any other value is the payload itself.
 
     Returns:
         The type, the JSON text of the data without the type, and the form. The form is the option
@@ -147,11 +133,7 @@ def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
 
 
 def _joined(row: Row) -> bytes:
-    """The column ``data`` for a row, whose payload need not be a JSON object.
-
-    Raises:
-        InvalidError: the payload is no JSON object, and psched would read back something else.
-    """
+    """The column ``data`` for a row, whose payload need not be a JSON object."""
     raw = raw_data(row)
     if raw == plain_text("data", row.data or "{}").encode():
         return join_data(row.type, row.data)

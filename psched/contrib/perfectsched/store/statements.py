@@ -104,12 +104,7 @@ class Statements:
     def extend(
         self, leases: Sequence[tuple[str, object, int]], until: int
     ) -> tuple[TextClause, dict[str, Any]]:
-        """The statement that writes a new end of leases, and the statement's values.
-
-        Args:
-            leases: for each lease, the row's key, ``next_time`` and present ``timeout``.
-            until: the new end of the leases.
-        """
+        """The statement that writes a new end of leases, and the statement's values."""
         values: dict[str, Any] = {"until": until}
         for i, (key, next_time, timeout) in enumerate(leases):
             values |= {f"id{i}": key, f"next_time{i}": next_time, f"timeout{i}": timeout}

@@ -146,10 +146,6 @@ class PerfectSchedStore(OutputStore[Statements]):
 
         The table has no column for the nonce. So that a repeated insert is recognised by its nonce,
         this store keeps unanswered inserts in memory.
-
-        Raises:
-            AlreadyExistsError: one of the keys exists.
-            NotSupportedError: the table has no column for a value.
         """
         stored = [_checked(row) for row in rows]
         if not stored:
@@ -187,10 +183,6 @@ class PerfectSchedStore(OutputStore[Statements]):
         """Change a row's definition; change its times only if no worker can hold a lease of it.
 
         The times of a row that may be leased are not changed, because the times fence the lease.
-
-        Raises:
-            NotSupportedError: the table has no column for a value, or ``next_time`` would change
-                while the row may be leased.
         """
         request = self._replacement(seen, new)
         return request is not None and self._write(*request) == 1
@@ -203,11 +195,7 @@ class PerfectSchedStore(OutputStore[Statements]):
 
     @override
     def delete(self, key: str) -> bool:
-        """Remove a row, even while it is leased; the lease's holder then finds that it is missing.
-
-        Raises:
-            NotFoundError: no row has this key.
-        """
+        """Remove a row, even a leased one; the lease's holder then finds that it is missing."""
         # `get` compares keys exactly. The statement alone could delete the row of another key that
         # the database's collation treats as equal.
         if self.get(key) is None or not self._write(self._sql.delete, {"id": key}):
@@ -336,13 +324,7 @@ class PerfectSchedStore(OutputStore[Statements]):
     def _find_problem(
         self, connection: Connection, checks: Mapping[str, TextClause], what: str
     ) -> str | None:
-        """Find out why something is not kept; return None if it is.
-
-        Args:
-            connection: the connection.
-            checks: for each of its tables a statement that fails if the table cannot be used.
-            what: what it is.
-        """
+        """Find out why something is not kept; return None if it is."""
         for name, statement in checks.items():
             try:
                 connection.execute(statement)
@@ -383,12 +365,7 @@ class PerfectSchedStore(OutputStore[Statements]):
 
 
 def _checked(row: Row) -> StoredRow:
-    """Convert a row of psched to a row of the table.
-
-    Raises:
-        InvalidError: a value does not fit into the table.
-        NotSupportedError: the table has no column for a value.
-    """
+    """Convert a row of psched to a row of the table."""
     if row.cron is None:
         raise NotSupportedError("cron: PerfectSched's table has no schedules that run once")
     if row.alive_time is not None:

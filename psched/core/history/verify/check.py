@@ -134,16 +134,7 @@ class _Series:
 
 
 def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
-    """Check everything that the store knows about one key.
-
-    Args:
-        recorded: the row and the records.
-        period: the period to check.
-        settings: the installation's settings.
-
-    Raises:
-        InvalidError: the class of a user's trigger returns an invalid time.
-    """
+    """Check everything that the store knows about one key."""
     row = recorded.row
     found = Findings(schedules=1)
     found.runs = sum(
@@ -283,17 +274,7 @@ def _series(
     period: Period,
     settings: Config,
 ) -> _Series:
-    """Find out which occurrences must have a fate.
-
-    Args:
-        recorded: what the store knows about the schedule.
-        row: the row at the end of the series.
-        runs: the records that were made until then.
-        change: the change that has begun the series; None if none is known.
-        last: the next time of the schedule at the end of the series.
-        period: what is checked.
-        settings: the installation's settings.
-    """
+    """Find out which occurrences must have a fate."""
     end = min(last - 1, int(period.now))
     start, since, held = period.start, 0, None
     if change is not None and (change.time or 0) >= period.start * 1000:
@@ -339,14 +320,7 @@ def _is_first(mine: Sequence[RunRecord], row: Row) -> bool:
 def _start_after(
     change: AuditRecord, held: RunRecord | None, runs: Sequence[RunRecord], last: int
 ) -> int:
-    """The first occurrence after a change of the trigger or of the next time.
-
-    Args:
-        change: the change.
-        held: the result of `_held_at`.
-        runs: the records of the schedule.
-        last: the schedule's next time as it is stored now.
-    """
+    """The first occurrence after a change of the trigger or of the next time."""
     start = values(change.after).get("next_time")
     if isinstance(start, int):
         return start
@@ -476,14 +450,7 @@ def _count_pending(row: Row, trigger: Trigger, period: Period, found: Findings) 
 def _doubts(
     recorded: Recorded, row: Row, period: Period, settings: Config
 ) -> list[tuple[float, str]]:
-    """The reasons for which the fates of all occurrences without a record are unknown.
-
-    Args:
-        recorded: what the store knows about the schedule.
-        row: the row as it was when the occurrences were decided.
-        period: what is checked.
-        settings: the installation's settings.
-    """
+    """The reasons for which the fates of all occurrences without a record are unknown."""
     always = float("inf")
     history = history_setting(row, settings)
     if not settings.store_kind.keeps_options:

@@ -26,12 +26,6 @@ def check_extra_runs(
     """Check the runs of one schedule, and yield what is found.
 
     An extra run of which nobody knows any more whether it may overlap is left out.
-
-    Args:
-        key: the key of the schedule.
-        runs: the records of the schedule and of its extra runs.
-        rows: the rows of extra runs that still exist, by their keys.
-        audits: the changes of the schedule that are known.
     """
     alone = {
         each

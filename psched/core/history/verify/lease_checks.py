@@ -38,15 +38,7 @@ def check_leases(
     delay: int,
     found: Findings,
 ) -> None:
-    """Check the records of one key, and add what is found.
-
-    Args:
-        runs: the records, sorted by their times.
-        row: the row; None if the schedule does not exist any more.
-        audits: the changes of the schedule that are known.
-        delay: the delay of the schedule, in seconds; 0 if it is not known.
-        found: where violations are added.
-    """
+    """Check the records of one key, and add what is found."""
     found.violations += _overlaps(runs)
     found.violations += _fences(runs, row, audits)
     found.violations += _early_starts(runs, delay, first_runs(audits))
@@ -79,12 +71,7 @@ def first_runs(audits: Sequence[AuditRecord]) -> Mapping[int, int]:
 def overlapping(
     runs: Sequence[RunRecord], tolerance: int = TOLERANCE
 ) -> Iterator[tuple[RunRecord, RunRecord]]:
-    """Yield each attempt that has started before another one had ended, and that other one.
-
-    Args:
-        runs: the records, sorted by their times.
-        tolerance: by how many milliseconds the times can be wrong.
-    """
+    """Yield each attempt that has started before another one had ended, and that other one."""
     busy: RunRecord | None = None
     for record in runs:
         if record.outcome is None or record.started is None:

@@ -126,14 +126,7 @@ class Seen:
     tolerance: float = 0.0
 
     def explain(self, since: float, until: float, *hosts: str, breaks: bool = False) -> bool:
-        """Whether a fault on one of the hosts, or of the store, explains what happened in a time.
-
-        Args:
-            since: the beginning of the time. What was said a lease earlier was still valid then.
-            until: the end of the time.
-            hosts: the hosts.
-            breaks: whether only faults count that no protocol could have withstood.
-        """
+        """Whether a fault of the store or on one of the hosts explains what happened in a time."""
         return any(
             fault.touches(since - self.lease, until, *hosts)
             for fault in self.faults
@@ -173,13 +166,7 @@ def check_witnesses(seen: Seen) -> Iterator[Violation]:
 
 
 def check_rows(rows: Iterable[Row], now: float, patience: float) -> Iterator[Violation]:
-    """Yield each row that nothing has run, or that nobody has released, for too long.
-
-    Args:
-        rows: all rows, read when psched had run without a fault for longer than ``patience``.
-        now: the time of the store's clock.
-        patience: the longest time in seconds for which a row may be due, or leased.
-    """
+    """Yield each row that nothing has run, or that nobody has released, for too long."""
     for row in rows:
         if row.status in SET_ASIDE or row.next_run_time is None:
             continue
@@ -193,11 +180,7 @@ def check_rows(rows: Iterable[Row], now: float, patience: float) -> Iterator[Vio
 
 
 def check_leases_ended(rows: Iterable[Row]) -> Iterator[Violation]:
-    """Yield each lease that is left after the stop of all masters, during which there was no fault.
-
-    Args:
-        rows: all rows.
-    """
+    """Yield each lease that is left after a stop of all masters without a fault."""
     for row in rows:
         if row.owner is not None:
             text = f"its lease ({row.token}) was not ended when its worker was stopped"

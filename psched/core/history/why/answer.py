@@ -129,13 +129,7 @@ class Wording:
     anchor: float | None = None
 
     def time(self, instant: float, beside: float | None = None) -> str:
-        """A time such as ``2026-11-22 02:30 CET``.
-
-        Args:
-            instant: the time in Unix seconds; parts of a second are dropped.
-            beside: a time that stands beside it in the sentence; if both are on one day, the date
-                is omitted.
-        """
+        """A time such as ``2026-11-22 02:30 CET``."""
         whole = int(instant)
         beside = self.anchor if beside is None else beside
         if not 0 <= whole < LATEST:

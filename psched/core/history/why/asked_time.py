@@ -65,19 +65,7 @@ class Asked:
 def parse_asked(
     given: Until, zone: Zone, now: float, *, field: str = "time", is_next: bool = False
 ) -> Asked:
-    """Parse a time in the past or in the future; a date or a day alone means its beginning.
-
-    Args:
-        given: Unix seconds, an aware datetime, the time from now on, or a text in one of `FORMS` or
-            `NEXT_FORMS`.
-        zone: the zone of local times.
-        now: the present time of the store's clock.
-        field: the name of the argument, for errors.
-        is_next: whether a time of day without a date means the next one, not the last one.
-
-    Raises:
-        InvalidError: the time is none of these, or could be a date in digits.
-    """
+    """Parse a time in the past or in the future; a date or a day alone means its beginning."""
     if not isinstance(given, str | timedelta):
         asked = Asked(instants=(instant(field, given),))
     else:
@@ -99,9 +87,6 @@ def parse_instant(field: str, given: Until, zone: Zone, now: float, *, is_next: 
     Of a local time that a clock change repeats, the first one is meant; if ``is_next``, the first
     one that is in the future. A local time that a clock change skips means the instant of the clock
     change.
-
-    Raises:
-        InvalidError: see `parse_asked`.
     """
     asked = parse_asked(given, zone, now, field=field, is_next=is_next)
     found = asked.instants or (zone.change(asked.wall or 0).instant,)
@@ -109,24 +94,14 @@ def parse_instant(field: str, given: Until, zone: Zone, now: float, *, is_next: 
 
 
 def parse_next(field: str, given: Until, zone: Zone, now: float) -> int:
-    """Parse a time in the future like `parse_instant`.
-
-    Raises:
-        InvalidError: see `parse_asked`; or the time is not in the future.
-    """
+    """Parse a time in the future like `parse_instant`."""
     if (found := parse_instant(field, given, zone, now, is_next=True)) <= now:
         raise InvalidError(field, "must be in the future")
     return found
 
 
 def _read(given: timedelta | str, zone: Zone, now: float, *, is_next: bool) -> Asked:
-    """Read a time.
-
-    Raises:
-        InvalidError: it could be a date in digits, or its zone is not known.
-        ValueError: it has another form.
-        OverflowError: it is outside the years 1 to 9999.
-    """
+    """Read a time."""
     if isinstance(given, timedelta):
         return Asked(instants=(ceil(now + given.total_seconds()),))
     text = " ".join(given.split())

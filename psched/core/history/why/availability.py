@@ -50,13 +50,6 @@ def find_cause(
 ) -> Cause | None:
     """Find out why no worker has started an occurrence between two times.
 
-    Args:
-        facts: what is known.
-        type_: the type of the schedule.
-        since: when a worker could have started it, in Unix seconds.
-        until: when a worker has started it; the present time if none has.
-        words: words for times.
-
     Returns:
         If the wait is over, the cause that explains at least half of it, else the cause that
         applies now. None if the records of the workers show no such cause.
@@ -92,10 +85,6 @@ def find_cause(
 def newest_record(facts: Facts, type_: str) -> int | None:
     """When a worker wrote its record that takes a type, had a free slot, and seems to be alive.
 
-    Args:
-        facts: what is known.
-        type_: the type.
-
     Returns:
         The newest of these times, in Unix seconds; None if there is no such worker.
     """
@@ -116,14 +105,7 @@ def _explains(
     *,
     waits: bool,
 ) -> bool:
-    """Whether a cause that applied in parts of a window explains the wait.
-
-    Args:
-        parts: when it applied.
-        window: the wait.
-        others: parts in which an even simpler cause applied.
-        waits: whether the wait goes on, so that the present cause is searched.
-    """
+    """Whether a cause that applied in parts of a window explains the wait."""
     if not parts:
         return False
     if waits:
@@ -189,14 +171,7 @@ def _no_worker(anybody: Sequence[Interval], gap: Interval, words: Wording) -> Ca
 
 
 def _no_taker(others: Sequence[WorkerRecord], type_: str, part: Interval, when: str) -> Cause:
-    """The cause that the workers which were alive do not take the type.
-
-    Args:
-        others: these workers.
-        type_: the type.
-        part: when this was so; the end is infinite if it still is.
-        when: the same in words; empty if it still is.
-    """
+    """The cause that the workers which were alive do not take the type."""
     taken = sorted({name for each in others for name in types_of(each) or ()})
     more = len(taken) - _MOST_NAMED
     named = ", ".join(taken[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -91,14 +91,7 @@ class Case:
         return self.words.time(instant, self.instant)
 
     def answer(self, code: Code, state: State, predicate: str, **details: object) -> Answer:
-        """An answer about the occurrence.
-
-        Args:
-            code: what became of it.
-            state: whether it ran.
-            predicate: the sentence without its subject.
-            details: what the answer is based on.
-        """
+        """An answer about the occurrence."""
         return Answer(
             key=self.facts.key,
             time=self.instant,

@@ -44,14 +44,7 @@ _DELAYS = 64
 
 
 def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
-    """Explain what became of an occurrence, or what will.
-
-    Args:
-        facts: what is known about the schedule.
-        asked: the time of the occurrence; None means the last one that was due, and the answer
-            then also says what comes next.
-        zone: the zone of the times in the sentence.
-    """
+    """Explain what became of an occurrence, or what will."""
     try:
         if facts.row is None:
             return _of_no_row(facts, asked, Wording(zone))

@@ -105,11 +105,7 @@ class Facts:
         return (self.settings if self.definition is None else self.definition.settings).history
 
     def zone(self, name: str | Zone | None = None) -> Zone:
-        """The zone of that name; for None, that of the schedule, else that of the installation.
-
-        Raises:
-            InvalidError: there is no zone of that name.
-        """
+        """The zone of that name; for None, that of the schedule, else that of the installation."""
         if isinstance(name, Zone):
             return name
         if name is not None:

@@ -55,12 +55,7 @@ _MOMENTS = 5
 
 
 def answer_at_cursor(case: Case, row: Row) -> Answer:
-    """The answer about the occurrence that is due or running next.
-
-    Args:
-        case: the question.
-        row: a row that is not at rest, or whose task runs on although it was paused.
-    """
+    """The answer about the occurrence that is due or running next."""
     now, run_at = case.facts.now, row.next_run_time
     if row.owner is not None:
         return _leased(case, row, row.owner)
@@ -162,12 +157,7 @@ def last_change_to(case: Case, status: str) -> AuditRecord | None:
 
 
 def _finished(case: Case, change: AuditRecord | None) -> Answer:
-    """The answer about a task that is finished without a record that it ran.
-
-    Args:
-        case: the question.
-        change: the change that has finished the task; None if none is recorded.
-    """
+    """The answer about a task that is finished without a record that it ran."""
     # If it was running, it was only marked (`FINISHING`), and may still have succeeded.
     if change is None or values(change.after).get("status") != FINISHED:
         text = "is finished, but no record says when it ran"
@@ -218,12 +208,7 @@ def _will_run(case: Case, run_at: int) -> Answer:
 
 
 def _may_be_leased(case: Case, later: int) -> bool:
-    """Whether what looks like a wait can be a lease, because the table has no column for owners.
-
-    Args:
-        case: the question.
-        later: seconds from the scheduled time to the end of the wait or of the lease.
-    """
+    """Whether what looks like a wait can be a lease, because the table has no column for owners."""
     facts = case.facts
     may_run = case.instant <= facts.now or later < 0
     has_begun = may_run and facts.row is not None and later != facts.row.delay
@@ -231,14 +216,7 @@ def _may_be_leased(case: Case, later: int) -> bool:
 
 
 def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None = None) -> Answer:
-    """The answer about an occurrence that a worker could start now.
-
-    Args:
-        case: the question.
-        since: since when, in Unix seconds.
-        due: the beginning of the predicate, which says that it is due.
-        more: further details.
-    """
+    """The answer about an occurrence that a worker could start now."""
     now, row = case.facts.now, case.facts.row
     if case.facts.held_for_extra_run:
         text = f"{due} and waits for the end of an extra run of the schedule"

@@ -107,11 +107,6 @@ def summary(case: Case) -> str:
 def pause_clause(case: Case, reason: str | None, what: str = "the schedule") -> str | None:
     """Who has paused the schedule, when, until when, and why, as a clause.
 
-    Args:
-        case: the question.
-        reason: the reason of the paused row.
-        what: the schedule, in words.
-
     Returns:
         The clause; None if psched did not write the reason.
     """
@@ -157,12 +152,7 @@ def details_of(case: Case, decisive: RunRecord | None = None) -> dict[str, Any]:
 
 
 def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
-    """How late or early the first attempt was, and why it was late; else an empty text.
-
-    Args:
-        case: the question.
-        first: the record of the first attempt.
-    """
+    """How late or early the first attempt was, and why it was late; else an empty text."""
     if first.started is None:
         return "", {}
     started = first.started / 1000

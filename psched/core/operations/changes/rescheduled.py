@@ -46,13 +46,7 @@ class Rescheduled:
 
 
 def next_runs(row: Row, settings: Config, now: float) -> Sequence[UpcomingTime]:
-    """The next runs of a schedule, see `Rescheduled`.
-
-    Args:
-        row: its row.
-        settings: the installation's settings.
-        now: the time of the store's clock.
-    """
+    """The next runs of a schedule, see `Rescheduled`."""
     row = given_back(row)  # an extra run may hold the lease
     try:
         definition = parse_row(row, settings)

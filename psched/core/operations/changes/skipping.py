@@ -33,22 +33,13 @@ MOST = 1000
 
 
 def reason_of(by: str, note: str | None) -> str:
-    """The reason of the occurrences that somebody skips.
-
-    Args:
-        by: who skips them.
-        note: why; None for no text.
-    """
+    """The reason of the occurrences that somebody skips."""
     because = f": {note}" if note else ""
     return plain_reason(f"{SKIPPED_BY}{by}{because}") or ""
 
 
 def check_count(number: object) -> int:
-    """Check the number of occurrences to skip, and return it.
-
-    Raises:
-        InvalidError: it is no whole number from 1 to `MOST`.
-    """
+    """Check the number of occurrences to skip, and return it."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
         raise InvalidError("number", f"must be from 1 to {MOST}, not {number!r}")
     return number
@@ -57,22 +48,7 @@ def check_count(number: object) -> int:
 def skip(
     row: Row, settings: Config, number: int, now: float, *, reason: str
 ) -> tuple[Row, tuple[Skipped, ...]]:
-    """The row without its next occurrences, and what becomes of those.
-
-    Args:
-        row: the row as it is stored now.
-        settings: the installation's settings.
-        number: how many occurrences are skipped, see `check_count`.
-        now: the time of the store's clock.
-        reason: see `reason_of`.
-
-    Raises:
-        AlreadyExistsError: the row is quarantined, or is being moved.
-        AlreadyFinishedError: the schedule has ended, or is about to.
-        InvalidError: the row is invalid, its trigger cannot be loaded, it runs only once or now, or
-            has no run after these occurrences.
-        NotFoundError: the schedule is being deleted.
-    """
+    """The row without its next occurrences, and what becomes of those."""
     spans = list[Skipped]()
 
     def change(free: Row) -> Row:

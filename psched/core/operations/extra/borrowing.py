@@ -17,16 +17,7 @@ from psched.core.model import ENDING, STOPPING, WAITING, Row, Settlement
 
 
 def while_free(seen: Row, change: Callable[[Row], Row]) -> Row:
-    """Change a row that an extra run's worker holds as if nobody held it; other rows as they are.
-
-    Args:
-        seen: the row as it is stored now.
-        change: computes the new row.
-
-    Returns:
-        The new row. If the row has a note, the new times are in the new note, because the
-        ``next_run_time`` of a leased row is the end of the lease.
-    """
+    """Change a row that an extra run's worker holds as if nobody held it."""
     free = attempts.given_back(seen)
     new = change(free)
     if free is seen or seen.owner is None:
@@ -43,10 +34,6 @@ def while_free(seen: Row, change: Callable[[Row], Row]) -> Row:
 
 def restored(free: Row) -> Settlement | None:
     """The settlement that gives a row back as it is.
-
-    Args:
-        free: the row as it is stored now, with its token, but with the times and the attempt that
-            it has as a free row (see `attempts.given_back`).
 
     Returns:
         The settlement; None if the row must end, because it is marked, or if its status is unknown.

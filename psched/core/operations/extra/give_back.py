@@ -19,13 +19,6 @@ def give_back(leased: Row, current: Row, settings: Config, now: float) -> Settle
 
     The schedule continues as if nothing had happened: no attempt is counted, and nothing is
     recorded. What a client has changed meanwhile applies.
-
-    Args:
-        leased: the row as it was leased, with the ``next_run_time`` and ``attempt`` that it had
-            before, or with the note on them.
-        current: the row as it is stored now.
-        settings: the installation's settings.
-        now: the time of the store's clock; needed only if the definition was changed.
     """
     before = attempts.given_back(leased)
     row = changed(current, next_run_time=before.next_run_time, attempt=before.attempt)

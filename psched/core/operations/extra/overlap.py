@@ -20,16 +20,7 @@ def without_lease(
     now: float,
     turns: Turns,
 ) -> Settlement:
-    """The settlement of an extra run to which the store has refused the lease of its schedule.
-
-    Args:
-        row: the row of the extra run, which has just been claimed.
-        own: the settings of its definition.
-        needed: the key of its schedule, and ``queue`` or ``skip``.
-        schedule: the row of the schedule; None if it does not exist.
-        now: the time of the store's clock.
-        turns: says when it is tried again.
-    """
+    """The settlement of an extra run to which the store has refused the lease of its schedule."""
     key, overlap = needed
     if schedule is None:
         return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} was deleted")
@@ -52,16 +43,7 @@ def beside_another_run(
     now: float,
     turns: Turns,
 ) -> Settlement:
-    """The settlement of an extra run while another run of its schedule is going on.
-
-    Args:
-        row: the row of the extra run, which has just been claimed.
-        own: the settings of its definition.
-        needed: the key of its schedule, and ``queue`` or ``skip``.
-        holder: the fence of the schedule's lease; None if it is not known.
-        now: the time of the store's clock.
-        turns: says when it is tried again.
-    """
+    """The settlement of an extra run while another run of its schedule is going on."""
     key, overlap = needed
     if overlap == SKIP:
         reason = f"another run of {key} was going on, and overlap is {SKIP}"

@@ -52,13 +52,7 @@ class Turns:
         self._queues: dict[str, _Queue] = {}
 
     def wait(self, key: str, holder: int | None, now: float) -> int:
-        """The seconds until an extra run is tried again, which has not got its schedule's lease.
-
-        Args:
-            key: the key of the schedule.
-            holder: the fence of the lease that is in the way; None if it is not known.
-            now: the time of the store's clock.
-        """
+        """The seconds until an extra run is tried again, which has not got its schedule's lease."""
         queue = self._queues.get(key)
         if queue is None:
             if len(self._queues) >= _MOST:

@@ -137,13 +137,7 @@ class AlertStatements:
     def select(
         self, selection: AlertSelection, *, after: tuple[int, int] | None, limit: int
     ) -> Request:
-        """A request that reads one page of alerts, those that were raised last first.
-
-        Args:
-            selection: the selection.
-            after: the place of the last alert of the page before; None reads the first page.
-            limit: the most alerts of the page.
-        """
+        """A request that reads one page of alerts, those that were raised last first."""
         values: dict[str, Any] = {"limit": limit}
         conditions, order = list[str](), "raised DESC, id DESC"
         # For each of these, there is an index of the columns and of those of the order.

@@ -195,10 +195,6 @@ class AlertStore(PauseStore[S]):
             raise
 
     def _require_alerts(self) -> None:
-        """Raise an error if no alerts are kept.
-
-        Raises:
-            SchemaError: the table does not exist, or was made by a newer version of psched.
-        """
+        """Raise an error if no alerts are kept."""
         if self._alerts_problem is not None and (problem := self.alerts_problem()) is not None:
             raise SchemaError(problem)

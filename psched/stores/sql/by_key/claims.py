@@ -36,17 +36,7 @@ class KeyClaims:
         self._sql = sql
 
     def claim(self, owner: str, keys: Sequence[str], lease: Mapping[str, int]) -> Sequence[Row]:
-        """Claim those of the rows that are free.
-
-        Args:
-            owner: a text that identifies this claim; no earlier claim has used it.
-            keys: the keys.
-            lease: the arguments ``alive_time`` and ``shortest`` of `LeasesByKey.claim_keys`.
-
-        Raises:
-            ClaimUnknownError: it is unknown which of the rows were claimed.
-            StoreError: no row was claimed.
-        """
+        """Claim those of the rows that are free."""
         won: list[Row] = []
         for start in range(0, len(keys), BATCH):
             try:

@@ -13,11 +13,7 @@ __all__ = ["Dialect", "ServerInfo", "dialect_of"]
 
 
 def dialect_of(url: URL) -> Dialect:
-    """The dialect for a database URL.
-
-    Raises:
-        ConfigError: psched does not know this kind of database.
-    """
+    """The dialect for a database URL."""
     # Only the module of this database is imported, because the module for SQLite loads a library.
     match url.get_backend_name():
         case "sqlite":

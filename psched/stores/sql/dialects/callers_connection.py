@@ -66,15 +66,7 @@ class Caller(NamedTuple):
 
 
 def callers_connection(given: object, url: URL) -> Caller:
-    """Prepare a program's connection for a request of psched's.
-
-    Args:
-        given: a connection of SQLAlchemy's, of Django's, or of the database's driver (PEP 249).
-        url: the url of the schedules' database.
-
-    Raises:
-        InvalidError: the object is none of these, or a connection to another kind of database.
-    """
+    """Prepare a program's connection for a request of psched's."""
     caller = _caller(given)
     names = caller.connection.engine.url.get_backend_name(), url.get_backend_name()
     theirs, ours = (_KINDS.get(name, name) for name in names)

@@ -176,10 +176,6 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
 
     libpq itself waits for an answer without limit. TCP does not end this wait if the server's
     process was stopped, because the kernel of the server's host still acknowledges all packets.
-
-    Raises:
-        OperationalError: the connection fails; or ``tls`` is given, but the connection is through a
-            Unix socket, which libpq never encrypts.
     """
     import psycopg  # noqa: PLC0415  # an extra
 
@@ -226,11 +222,6 @@ def _network_error(
     budget: Budget,
 ) -> OSError | None:
     """Find out the number of the network's error, because libpq passes on only its text.
-
-    Args:
-        attempt: the connection that has failed; None if psycopg has not found the host's address.
-        arguments: the arguments of the connection.
-        budget: limits the time of another attempt to reach the server.
 
     Returns:
         The error; None if the server can be reached.

@@ -88,10 +88,6 @@ def _make_file(url: URL) -> None:
     Only the owner and the group of the file can read it. If root creates the file in a folder of
     another user, the file belongs to that user, because the folder's owner is the user of the
     service. SQLite itself gives the files beside the database's file to the owner of that file.
-
-    Raises:
-        OSError: the folder cannot be created.
-        StoreError: the file cannot be created; the text names the fix.
     """
     if not url.database or not _is_file(url.database):
         return
@@ -120,12 +116,7 @@ def _make_file(url: URL) -> None:
 
 
 def _give_to_owner_of(folder: Path, made: int) -> None:
-    """If this process is root's, give what it has created in a folder to the folder's owner.
-
-    Args:
-        folder: the folder.
-        made: the open descriptor of what was created; this function closes it.
-    """
+    """If this process is root's, give what it has created in a folder to the folder's owner."""
     try:
         found = folder.stat()
         if os.geteuid() == 0 and found.st_uid != 0:

@@ -53,13 +53,7 @@ class Refusals:
         self._fault.passed()
 
     def is_refusal(self, error: PschedError, *, committing: bool) -> bool:
-        """Whether an error means that the records were refused, so that they are to be left out.
-
-        Args:
-            error: the error of a transaction that had already changed the rows, or whose BEGIN took
-                too long.
-            committing: whether the records were inserted, and the transaction was to be committed.
-        """
+        """Whether an error means that the records were refused, so that they are to be left out."""
         refused = not isinstance(error, StoreUnavailableError | UnknownOutcomeError)
         if isinstance(error, StoreFullError):
             refused = True

@@ -207,16 +207,7 @@ class HistoryStatements:
         limit: int,
         light: bool = False,
     ) -> Request:
-        """A request that reads one page of records, the newest first.
-
-        Args:
-            selection: which records.
-            first: the least id; None means no limit.
-            before: the id before which the page begins; None means the newest record.
-            limit: the most records.
-            light: whether large columns are left out. They are not left out if records of extra
-                runs are wanted.
-        """
+        """A request that reads one page of records, the newest first."""
         if selection.key is not None and selection.with_extra_runs:
             return self._select_with_extra_runs(selection, first, before, limit)
         values: dict[str, Any] = {"limit": limit}

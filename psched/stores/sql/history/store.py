@@ -334,19 +334,9 @@ class HistoryStore(TableStore[S]):
     ) -> R | None:
         """Run work that writes, and inserts records at its end, in one transaction.
 
-        Args:
-            work: the work; it gets a function that inserts records, and calls it last.
-            of_many: whether the caller repeats the work for each row by itself if a value of one of
-                several rows does not fit.
-            skips: whether a record says that occurrences are skipped. Nothing else tells that, so
-                the work is not done without its records while the database is unavailable.
-
         Returns:
             The result of the work; None if the database refuses the records, so that nothing was
             applied, and the work has to be done without them.
-
-        Raises:
-            InvalidValueError: a value does not fit.
         """
         recording = inserted = False
 
@@ -385,13 +375,6 @@ class HistoryStore(TableStore[S]):
     ) -> bool:
         """Send a statement that changes one row, and write records if it has changed the row.
 
-        Args:
-            statement: the statement.
-            values: its values.
-            records: the records.
-            together: whether an error is raised if the database refuses the records. Otherwise, the
-                row is changed without them.
-
         Returns:
             Whether the row was changed; if not, no record was written.
         """
@@ -422,11 +405,7 @@ class HistoryStore(TableStore[S]):
         self.lost_records += len(records[room:])
 
     def _require_history(self) -> None:
-        """Raise an error if no history is kept.
-
-        Raises:
-            SchemaError: its tables do not exist, or were made by a newer version of psched.
-        """
+        """Raise an error if no history is kept."""
         if self._problem is not None and (problem := self.history_problem()) is not None:
             raise SchemaError(problem)
 

@@ -207,10 +207,6 @@ class OutputStore(HistoryStore[S]):
         return int(head + total)
 
     def _require_output(self) -> None:
-        """Raise an error if no output is kept.
-
-        Raises:
-            SchemaError: the table does not exist, or was made by a newer version of psched.
-        """
+        """Raise an error if no output is kept."""
         if self._output_problem is not None and (problem := self.output_problem()) is not None:
             raise SchemaError(problem)

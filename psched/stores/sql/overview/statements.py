@@ -45,12 +45,7 @@ class OverviewStatements:
     def read(
         self, query: Callable[[TextClause, dict[str, int]], Sequence[Columns]], limit: int
     ) -> Overview:
-        """Read the overview.
-
-        Args:
-            query: sends a statement; returns the rows of its result.
-            limit: the largest number of rows of each kind.
-        """
+        """Read the overview."""
         now, *counts = query(self.counts, {})[0]
 
         def rows(statement: TextClause, most: int) -> list[Row]:

@@ -42,10 +42,6 @@ def unpaused(info: str, dialect: Dialect) -> str:
     """SQL that begins with AND: no rule pauses the row's type now.
 
     The subqueries do not depend on the row, so the database executes them once for a statement.
-
-    Args:
-        info: the name of the table ``<table>_info``, quoted for the database.
-        dialect: contains the SQL fragments that differ between databases.
     """
     exact, holds = dialect.exact.format, f"FROM {info} WHERE {{}}".format
     return (
