@@ -14,25 +14,25 @@ from psched.testing.simulation.plan import Step
 from psched.testing.simulation.simulation import Simulation
 
 STEPS = [
-    Step(6.0, "trigger", 5, 0.0, 0),
-    Step(9.0, "push", 1, 0.0, 1),
-    Step(11.0, "pause", 3, 0.0, 2),
-    Step(14.0, "resume", 3, 0.0, 1),
-    Step(15.0, "edit_data", 5, 0.0, 3),
+    Step(3.0, "trigger", 3, 0.0, 0),
+    Step(5.0, "push", 1, 0.0, 1),
+    Step(6.0, "pause", 2, 0.0, 2),
+    Step(8.0, "resume", 2, 0.0, 1),
+    Step(9.0, "edit_data", 3, 0.0, 3),
 ]
 
 
 def run(store, calls=None):
     """The short run, in which some requests fail."""
     simulation = Simulation(
-        4,
-        20 / 3600,
+        17,
+        12 / 3600,
         steps=STEPS,
         calls=calls,
         store=store,
         hosts=2,
-        schedules=6,
-        quiet=50.0,
+        schedules=4,
+        quiet=40.0,
         processors=1,
         poll_interval=10.0,
         alive_time=10,
@@ -50,7 +50,7 @@ def numbers(store):
     """The requests of the short run while people do something."""
     golden = run(store)
     assert golden.violations == []
-    assert golden.runs > 10
+    assert golden.runs > 5
     return range(1, golden.troubled + 1)
 
 
@@ -73,7 +73,7 @@ def test_each_request_in_memory(fault):
 def test_some_requests_on_sqlite():
     rng = fresh_numbers()
     found = numbers("sqlite")
-    plans = [{rng.choice(found): rng.choice([*CallFault])} for _ in range(40)]
+    plans = [{rng.choice(found): rng.choice([*CallFault])} for _ in range(25)]
     assert broken("sqlite", plans) == []
 
 

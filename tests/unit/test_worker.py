@@ -259,6 +259,28 @@ def test_a_worker_that_stops_while_the_store_is_away_gives_up_in_the_end(host, c
     assert host.row("one").owner is not None
 
 
+def test_a_worker_that_stops_first_ends_the_leases_of_rows_with_nothing_to_run(host):
+    host.sql("INSERT INTO psched (id, options) VALUES ('wrong', '{')")
+    store = host.remote()
+
+    def settle(*_arguments):
+        raise StoreUnavailableError("test")
+
+    store.settle = settle
+    worker = host.worker(store)
+    worker.tick()
+    assert host.row("wrong").owner is not None
+    worker.order(stop=None, hurry=False)
+    worker.advance(1)
+    assert worker.exit_status is None
+
+    del store.settle
+    worker.advance(9)
+
+    assert worker.exit_status == 0
+    assert (host.row("wrong").status, host.row("wrong").owner) == ("quarantined", None)
+
+
 # --- leases --------------------------------------------------------------------------
 
 
