@@ -19,24 +19,24 @@ def test_some_seconds(tmp_path):
     keeps_its_promises(tmp_path, 15)
 
 
-@pytest.mark.extended
+@pytest.mark.once
 def test_two_minutes(tmp_path):
     keeps_its_promises(tmp_path, 120)
 
 
-@pytest.mark.extended
+@pytest.mark.once
 @pytest.mark.mariadb
 def test_two_minutes_on_mariadb(tmp_path, start_mariadb):
     keeps_its_promises(tmp_path, 120, start_mariadb())
 
 
-@pytest.mark.extended
+@pytest.mark.once
 @pytest.mark.postgresql
 def test_two_minutes_on_postgresql(tmp_path, start_postgresql):
     keeps_its_promises(tmp_path, 120, start_postgresql())
 
 
-@pytest.mark.extended
+@pytest.mark.once
 @pytest.mark.redis
 def test_two_minutes_on_redis(tmp_path, start_redis):
     keeps_its_promises(tmp_path, 120, start_redis())

@@ -29,7 +29,7 @@ def test_some_minutes_on_sqlite():
     simulate("--store", "sqlite", "--hours", "0.1", "--seed", str(secrets.randbelow(10**9)))
 
 
-@pytest.mark.extended
+@pytest.mark.once
 @pytest.mark.parametrize("part", range(8))
 def test_two_thousand_hours(part):
     simulate("--hours", "10", "--pace", "20", "--seeds", "25", "--seed", str(25 * part + 1))

@@ -40,7 +40,7 @@ def test_what_changes_nothing_survives():
     assert mutants.run(mutant.killer, mutant.budget).found is None
 
 
-@pytest.mark.extended
-def test_no_mutant_survives():
+@pytest.mark.once
+def test_no_mutant_of_the_list_survives():
     done = subprocess.run([ROOT / "bin/mutants"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

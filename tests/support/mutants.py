@@ -1,10 +1,13 @@
 """Mutants: copies of psched with one fault each, which a simulation or a test has to notice.
 
-``tests/mutants/mutants.txt`` lists them, one on each line, and describes their fields.
-``bin/mutants`` runs them.
+``tests/mutants/mutants.txt`` lists them, one on each line, and describes their fields. Others are
+drawn from those that cosmic-ray makes of the files in `DRAWN`. ``bin/mutants`` runs them.
 """
 
+import difflib
+import json
 import os
+import random
 import re
 import resource
 import select
@@ -24,6 +27,25 @@ from support.session_folders import storage
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/mutants/mutants.txt"
+SURVIVORS = ROOT / "tests/mutants/survivors.txt"
+
+_TRIGGERS = "pytest tests/unit/test_trigger.py tests/unit/test_policy.py"
+
+DRAWN = {
+    "base/lease_times.py": "pytest tests/unit/test_lease_times.py tests/unit/test_slow_store.py",
+    "core/policy.py": "pytest tests/unit/test_policy.py tests/unit/test_fates.py",
+    "core/catchup.py": "pytest tests/unit/test_policy.py tests/unit/test_fates.py",
+    "core/attempts.py": "pytest tests/unit/test_attempts.py tests/unit/test_policy.py"
+    " tests/unit/test_give_back.py tests/unit/test_extra_runs.py",
+    "core/settling.py": "pytest tests/unit/test_fates.py tests/unit/test_lost_answers.py"
+    " tests/unit/test_worker.py tests/unit/test_extra_runs.py",
+    "triggers/cron.py": _TRIGGERS,
+    "triggers/trigger.py": _TRIGGERS,
+    "triggers/wall_times.py": f"{_TRIGGERS} tests/unit/test_wall_times.py",
+    "triggers/zone.py": "pytest tests/unit/test_zone.py tests/unit/test_trigger.py",
+    "triggers/custom.py": "pytest tests/unit/test_custom_trigger.py",
+}
+"""The files of which cosmic-ray makes mutants, and what has to notice them."""
 
 BUDGET = 120
 """The most seconds of CPU time for one killer, unless the list says otherwise."""
@@ -95,6 +117,36 @@ def read() -> list[Mutant]:
     """All mutants of the list."""
     lines = (line for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
     return [_parse(line) for line in lines]
+
+
+def drawn(number: int | None, seed: str, files: Sequence[str]) -> list[Mutant]:
+    """Some of the mutants that cosmic-ray makes, or all if there is no number.
+
+    Their names are the changed lines.
+    """
+    venv = subprocess.check_output([ROOT / "bin/venv", "mutants"], text=True).strip()
+    maker = [f"{venv}/bin/python", ROOT / "tests/support/drawn_mutants.py"]
+    paths = [str(ROOT / "psched" / file) for file in files]
+    made = subprocess.check_output([*maker, *paths], text=True).splitlines()
+    if number is not None and number < len(made):
+        made = random.Random(seed).sample(made, number)  # noqa: S311
+    return [_drawn(*json.loads(line)) for line in made]
+
+
+def _drawn(path: str, new: str) -> Mutant:
+    file, old = str(Path(path).relative_to(ROOT / "psched")), Path(path).read_text()
+    changes = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
+    lines = [f"{line[0]} {line[1:].strip()}" for line in changes if line[:3] not in _HEADS]
+    return Mutant(f"{file} {' '.join(lines)}", file, old, new, DRAWN[file])
+
+
+_HEADS = "---", "+++", "@@ "
+
+
+def explained() -> dict[str, str]:
+    """The mutants that cannot be noticed, by name, and why not."""
+    lines = (line for line in SURVIVORS.read_text().splitlines() if line and line[0] != "#")
+    return dict(line.split(" :: ") for line in lines)
 
 
 def _parse(line: str) -> Mutant:
@@ -175,30 +227,41 @@ def _reason(printed: str, *, is_test: bool) -> str:
     return ", ".join(sorted(kinds)) or lines[-1]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run mutants by name, or all of them; return the exit status."""
-    mutants = read()
-    if arguments == ["--list"]:
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--list", "lists", is_flag=True)
+@click.option("--drawn", "number", type=int, help="0 means all")
+@click.option("--seed", default="1")
+@click.option("--file", "files", multiple=True, type=click.Choice([*DRAWN]))
+def main(
+    names: Sequence[str], number: int | None, seed: str, files: Sequence[str], *, lists: bool
+) -> None:
+    """Run mutants by name, all of the list, or drawn ones."""
+    if number is None:
+        mutants = [mutant for mutant in read() if mutant.name in names or not names]
+        wrong = {*names} - {mutant.name for mutant in mutants}
+    else:
+        mutants, wrong = drawn(number or None, seed, files or [*DRAWN]), {*names}
+    if lists:
         click.echo("\n".join(mutant.name for mutant in mutants))
-        return 0
-    chosen = [mutant for mutant in mutants if mutant.name in arguments or not arguments]
-    wrong = {*arguments} - {mutant.name for mutant in mutants}
+        return
     problems = [f"{name}: no such mutant" for name in sorted(wrong)]
-    problems += [f"{each.name}: {problem}" for each in chosen if (problem := each.problem())]
+    problems += [f"{each.name}: {problem}" for each in mutants if (problem := each.problem())]
     if problems:
         click.echo("\n".join(problems), err=True)
-        return 2
+        sys.exit(2)
+    known = explained()
     with ThreadPoolExecutor(2) as pool:
         # Each killer has to pass on psched itself. Several mutants can have the same one.
-        budgets = {each.killer: each.budget for each in chosen}
+        budgets = {each.killer: each.budget for each in mutants}
         passed = [*pool.map(_passes, budgets, budgets.values())]
         if not all(passed):
-            return 2
-        rows = [*pool.map(_row, chosen)]
-    click.echo("\n".join(["", *sorted(rows)]))
-    survivors = sum(row.startswith(SURVIVED) for row in rows)
-    click.echo(f"\n{len(rows)} mutants, {survivors} survived")
-    return int(survivors > 0)
+            sys.exit(2)
+        rows = [*pool.map(lambda mutant: _row(mutant, known.get(mutant.name)), mutants)]
+    survivors = sorted(row for row in rows if row.startswith(SURVIVED))
+    click.echo("\n".join(["", *survivors]))
+    click.echo(f"\n{len(rows)} mutants, {len(survivors)} survived")
+    sys.exit(int(bool(survivors)))
 
 
 def _passes(killer: str, budget: int) -> bool:
@@ -208,14 +271,16 @@ def _passes(killer: str, budget: int) -> bool:
     return wrong is None
 
 
-def _row(mutant: Mutant) -> str:
+def _row(mutant: Mutant, why_not: str | None) -> str:
     verdict = run(mutant.killer, mutant.budget, mutant)
-    fate = SURVIVED if verdict.found is None else "killed  "
-    by = verdict.found or verdict.failure or mutant.killer
+    fate = "killed  "
+    if verdict.found is None:
+        fate = SURVIVED if why_not is None else "equal   "
+    by = verdict.found or verdict.failure or why_not or mutant.killer
     row = f"{fate} {verdict.cpu:6.1f} s  {mutant.name}: {by}"
     click.echo(row)
     return row
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -3,7 +3,7 @@
 A test that a landing does not need has the mark ``extended``, and its file may have it for all
 tests but those with the mark ``landing``. There are marks that imply it:
 
-- ``quiet``;
+- ``quiet``, and ``once``, for what ``bin/test --all`` runs on one Python;
 - ``twins``, which all tests in tests/e2e and tests/process have, if it needs a server, and the same
   test runs on SQLite;
 - ``stores``, which all tests in tests/stores have, and those in tests/contract that need a server,
@@ -88,7 +88,7 @@ def left_out(config: pytest.Config) -> frozenset[str]:
         return frozenset()
     named = any(TESTS_OF_STORES in (path, *path.parents) for path in _named(config))
     stores = {"stores"} if not named and _stores_have_passed() else set()
-    return frozenset({"extended", "quiet"} | stores)
+    return frozenset({"extended", "once", "quiet"} | stores)
 
 
 def _named(config: pytest.Config) -> list[Path]:

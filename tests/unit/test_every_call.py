@@ -85,7 +85,7 @@ def test_some_pairs_of_requests():
     assert broken("memory", plans) == []
 
 
-@pytest.mark.extended
+@pytest.mark.once
 @pytest.mark.parametrize("fault", CallFault)
 def test_each_request_on_sqlite(fault):
     assert broken("sqlite", [{number: fault} for number in numbers("sqlite")]) == []

@@ -64,6 +64,19 @@ def test_a_task_that_was_started_at_the_last_moment_is_killed_in_time_after_any_
     assert d.last_start + 2 * d.driver_timeout <= d.end - margin(d.lease) + TINY
 
 
+@pytest.mark.parametrize(
+    ("lease", "timeout", "interval"),
+    [
+        (60, 5, 15),  # a quarter
+        (32, 4, 7.2),  # so that two requests of 4 s end before the KILL, at 32 - 12.8 - 4
+        (60, 15, 7.5),  # no less than an eighth
+    ],
+)
+def test_an_extend_is_due_as_early_as_it_must(lease, timeout, interval):
+    assert extend_interval(lease, timeout) == pytest.approx(interval)
+
+
+
 @given(deadlines())
 def test_a_request_that_was_begun_before_an_extend_was_due_ends_before_the_kill(d):
     """The exception is an extend that is due before an eighth of the lease has passed."""

@@ -1,0 +1,54 @@
+"""Print all mutants that cosmic-ray makes of a file of psched, as lines of JSON.
+
+``support.mutants`` calls this module in an environment of its own, ``bin/venv mutants``, because
+cosmic-ray needs many packages that psched's tests do not.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cosmic_ray.ast import get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+
+OPERATORS = (
+    # A comparison whose bound is off by one, or the contrary one.
+    *(
+        f"ReplaceComparisonOperator_{pair}"
+        for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")
+    ),
+    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Is_IsNot", "IsNot_Is")),
+    *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul")),
+    *(f"ReplaceBinaryOperator_{pair}" for pair in ("FloorDiv_Mul", "Mod_Mul")),
+    *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd"),
+    *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "NumberReplacer"),
+    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
+)
+"""Those of cosmic-ray's operators that make what a programmer might have written by mistake."""
+
+
+def mutants(text: str) -> Iterator[str]:
+    """The texts of a file with one change each."""
+    tree = get_ast(text)
+    made = text.count("\n@dataclass(frozen=True, slots=True")
+    for name in OPERATORS:
+        operator = get_operator(f"core/{name}")()
+        for occurrence in range(_positions(tree, operator)):
+            changed = mutate_code(text.encode(), operator, occurrence)
+            # How a dataclass is made is no rule.
+            if changed is not None and changed.count("\n@dataclass(frozen=True, slots=True") == made:
+                yield changed
+
+
+def _positions(node: Any, operator: Any) -> int:  # parso's and cosmic-ray's
+    return sum(1 for _ in operator.mutation_positions(node)) + sum(
+        _positions(child, operator) for child in getattr(node, "children", ())
+    )
+
+
+for file in sys.argv[1:]:
+    for mutated in mutants(Path(file).read_text()):
+        sys.stdout.write(json.dumps([file, mutated]) + "\n")
