@@ -39,7 +39,10 @@ def mutants(text: str) -> Iterator[str]:
         for occurrence in range(_positions(tree, operator)):
             changed = mutate_code(text.encode(), operator, occurrence)
             # How a dataclass is made is no rule.
-            if changed is not None and changed.count("\n@dataclass(frozen=True, slots=True") == made:
+            if (
+                changed is not None
+                and changed.count("\n@dataclass(frozen=True, slots=True") == made
+            ):
                 yield changed
 
 

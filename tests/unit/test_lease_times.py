@@ -76,7 +76,6 @@ def test_an_extend_is_due_as_early_as_it_must(lease, timeout, interval):
     assert extend_interval(lease, timeout) == pytest.approx(interval)
 
 
-
 @given(deadlines())
 def test_a_request_that_was_begun_before_an_extend_was_due_ends_before_the_kill(d):
     """The exception is an extend that is due before an eighth of the lease has passed."""
