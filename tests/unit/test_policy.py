@@ -149,6 +149,11 @@ class TestOpening:
             assert verdict.reason.startswith("catch-up (skip) dropped")
             assert verdict.status == WAITING
 
+    def test_no_occurrence_is_left_out_within_the_grace(self):
+        row, settings = leased(cron="* * * * *"), options(catchup="skip", catchup_grace=120)
+        assert after_claim(row, settings, NOON + 120).scheduled_time == NOON
+        assert after_claim(row, settings, NOON + 121).next_time == NOON + 120
+
     def test_a_delay_makes_nothing_late(self):
         row = leased(cron="0 * * * *", delay=30 * MINUTE)
         settings = options(catchup="skip", catchup_grace=60)
