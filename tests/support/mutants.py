@@ -12,6 +12,7 @@ import re
 import resource
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -196,7 +197,9 @@ def run(killer: str, budget: int = BUDGET, mutant: Mutant | None = None) -> Verd
         status, cpu = _wait(process, budget * _SLOWNESS)
         output.seek(0)
         printed = output.read()
-    if status not in {0, 1}:  # such as SIGXCPU, or a test that does not exist
+    if status == -signal.SIGKILL:
+        return Verdict("it does not end", cpu)
+    if status not in {0, 1}:  # such as a test that does not exist
         return Verdict(None, cpu, f"exit status {status}: {printed[-500:]}")
     return Verdict(_reason(printed, is_test=tool == "pytest") if status else None, cpu)
 
