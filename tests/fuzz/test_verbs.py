@@ -247,6 +247,10 @@ def loses_records(settle):
     return lambda store, ends: settle(store, [changed(end, records=()) for end in ends])
 
 
+def forgets_the_wait(settle):
+    return lambda store, ends: settle(store, [changed(end, not_before=None) for end in ends])
+
+
 def skips_one(settle):
     def later(end):
         if end.rest or end.not_before is None:
@@ -256,8 +260,15 @@ def skips_one(settle):
     return lambda store, ends: settle(store, [*map(later, ends)])
 
 
-@pytest.mark.parametrize("fault", [loses_records, skips_one])
-def test_a_planted_fault_is_found(fault, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (loses_records, AssertionError),
+        (skips_one, AssertionError),
+        (forgets_the_wait, RuntimeError),  # what is due again at once never ends
+    ],
+)
+def test_a_planted_fault_is_found(fault, error, monkeypatch):
     monkeypatch.setattr(VirtualStore, "settle", fault(VirtualStore.settle))
-    with pytest.raises(AssertionError):
+    with pytest.raises(error):
         check(shrinks=False)

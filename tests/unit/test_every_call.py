@@ -50,6 +50,7 @@ def numbers(store):
     """The requests of the short run while people do something."""
     golden = run(store)
     assert golden.violations == []
+    assert golden.faults == {}
     assert golden.runs > 5
     return range(1, golden.troubled + 1)
 

@@ -99,7 +99,7 @@ class Result:
         completed: how many of them did all their work.
         calls: how many requests were sent to the store.
         troubled: how many of them were sent before all faults were over.
-        faults: how many faults there were, by kind.
+        faults: how many faults there were before the stop, by kind.
         unknown: how many occurrences have an unknown fate, by the reason.
         digest: a number that is equal for equal simulations.
         cpu_seconds: how long it took.
@@ -283,6 +283,7 @@ class Simulation:
         self._heal()
         world.run(world.now + self._quiet)
         violations = [*check_rows(self._rows().values(), self.store.now(), self._quiet / 2)]
+        faults = Counter(each.what for each in [*self._faults, *self._call_faults()])
         # Workers are stopped while they do not know what they have claimed.
         self.network.loses_claims = True
         world.run(world.now + _LOSING)
@@ -325,7 +326,7 @@ class Simulation:
             completed=sum(each.completed for each in self._witnesses.values()),
             calls=self.network.calls,
             troubled=troubled,
-            faults=Counter(each.what for each in seen.faults),
+            faults=faults,
             unknown=verified.unknown,
             digest=hash((world.events, self.network.calls, *map(str, seen.witnesses))),
             cpu_seconds=time.process_time() - begun,
