@@ -8,9 +8,11 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreSlowError, StoreUnavailableError
+from psched.core.history.protocol import AuditSelection
+from psched.core.history.records import AuditRecord
 from psched.core.model import Row
 from psched.stores.deadline_socket import Budget
-from psched.stores.sql.batches import BATCH, write_in_batches
+from psched.stores.sql.batches import BATCH, INSERT_BATCH, write_in_batches
 from psched.stores.sql.errors import InvalidValueError
 from psched.testing import ManualClock
 from support.proxy import Proxy
@@ -123,6 +125,20 @@ def test_a_claim_by_key_waits_for_two_answers(database):
         for owner, keys, waits in ("w.1", "a", 2), ("w.2", "ax", 1), ("w.3", "bc", 2):
             claim = partial(store.claim_keys, owner, [*keys], **LEASE)
             assert answers(proxy, claim) == waits
+
+
+@servers
+def test_a_change_or_a_row_that_is_written_alone_needs_no_transaction(database):
+    """A worker notes a change while it holds leases that must be extended soon."""
+    with behind_a_proxy(database.url, database.server.port) as (store, proxy):
+        store.now()
+        change = AuditRecord(key="a", action="edited", user="ann", host="h1", program="psched")
+        assert answers(proxy, lambda: store.audit([change])) == 1
+        assert answers(proxy, lambda: store.add([Row(key="a")], nonce="n")) == 1
+        assert answers(proxy, lambda: store.audit([])) == 0
+        many = [change] * (INSERT_BATCH + 1)
+        assert answers(proxy, lambda: store.audit(many)) == 4
+        assert len([*store.audits(AuditSelection())]) == 1 + len(many)
 
 
 @servers

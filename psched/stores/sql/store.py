@@ -81,12 +81,7 @@ class SqlStore(AlertStore[Statements]):
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        batches = self._batches(rows)
-        insert = partial(self._plain_sql.send_insert, nonce=nonce)
-        if len(batches) == 1:
-            self._connector.run(lambda c: insert(c, batches[0]))
-        elif batches:
-            self._write_parts(batches, insert)
+        self._write_parts(self._batches(rows), partial(self._plain_sql.send_insert, nonce=nonce))
 
     def join_transaction(self, connection: object) -> CallersTransaction:
         """Join a program's transaction, as `JoinsTransactions.join_transaction` describes."""

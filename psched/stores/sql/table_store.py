@@ -184,11 +184,19 @@ class TableStore(Store, Generic[S]):
         return self._connector.run(lambda c: raw_execute.count(c, statement, values))
 
     def _write_parts(self, parts: Sequence[R], write: Callable[[Connection, R], object]) -> None:
-        """Write several parts, all or none; each one may take as long as a request."""
+        """Write several parts, all or none; each one may take as long as a request.
+
+        Args:
+            write: writes one part by one statement, so that a single part needs no transaction.
+        """
+        if len(parts) == 1:
+            self._connector.run(lambda c: write(c, parts[0]))
+            return
 
         def work(connection: Connection) -> None:
             for part in parts:
                 self._connector.renew()
                 write(connection, part)
 
-        self._connector.transact(work)
+        if parts:
+            self._connector.transact(work)
