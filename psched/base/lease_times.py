@@ -34,7 +34,8 @@ request that the worker sends. The extend of a long lease is due after a quarter
 is long before the KILL. The extend of a short lease is due earlier: a request that was begun just
 before, and takes 2T, still ends before D - m - T. But no extend is due before an eighth of the
 lease has passed. If each answer takes r, at most 3r pass between two extends: r for one extend, and
-2r for a claim of two statements. 3r is shorter than alive_time - m - T if r is shorter than
+2r for a claim of two statements (5r for an extra run, if other leases are extended and its schedule
+is held before its own extend). 3r is shorter than alive_time - m - T if r is shorter than
 `longest_answer`.
 """
 

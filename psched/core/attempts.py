@@ -9,16 +9,13 @@ that has not succeeded expires ``expire`` seconds after the time at which it was
 occurrence was decided on a host that could not load its trigger, ``next_time`` is NULL, and
 ``attempt`` contains until when its occurrences are decided (`after`). So the host that computes the
 next time leaves out no occurrence. A client that sets ``next_time`` during a lease writes -1, see
-`psched.core.declare`. While the worker of an extra run holds the lease of a row that is not due,
-``attempt`` contains the time and the number to which the row returns (`borrowed`).
+`psched.core.declare`.
 """
 
-from dataclasses import replace as changed
 from math import ceil
 
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import counted
-from psched.core.columns import LATEST_TIME
 from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
 from psched.triggers.trigger import Trigger, first
@@ -52,69 +49,6 @@ def decided_until(row: Row) -> int | None:
     if row.next_time is not None:
         return None
     return -row.attempt // _CLAIMS or None if row.attempt < 0 else None
-
-
-def borrowed(next_run_time: int | None, attempt: int) -> int:
-    """The ``attempt`` of a row that an extra run's worker has leased, whether it was due or not.
-
-    If the worker dies, the number tells the next worker that claims the row what to restore. A
-    worker of an older version computes the time of the next run anew, because the number is
-    negative.
-    """
-    # 0 stands for None, so a time before 1 becomes 1; such a row stays due. A later time than
-    # LATEST_TIME becomes LATEST_TIME, because the product must fit into eight bytes. 1 is added to
-    # the number of attempts, so that `returned` can tell each note from -1, which
-    # `psched.core.declare` writes.
-    time = 0 if next_run_time is None else min(max(next_run_time, 1), LATEST_TIME)
-    return after(time * _CLAIMS + min(max(attempt, 0), _CLAIMS - 2) + 1)
-
-
-def returned(row: Row) -> tuple[int | None, int] | None:
-    """What to restore in a row that an extra run's worker had leased, see `borrowed`.
-
-    Returns:
-        ``next_run_time`` and ``attempt``; None if the row's ``attempt`` does not contain them.
-    """
-    if row.next_time is None or row.attempt > -_CLAIMS:
-        return None
-    next_run_time, attempt = divmod(-row.attempt // _CLAIMS, _CLAIMS)
-    if next_run_time > LATEST_TIME or attempt < 1:
-        return None  # another client has written the number
-    return next_run_time or None, attempt - 1
-
-
-def given_back(row: Row, owner: str | None = None) -> Row:
-    """A row as it is when the worker of an extra run has given its lease back."""
-    restored = returned(row)
-    if restored is None:
-        return row
-    next_run_time, attempt = restored
-    return changed(row, owner=owner, next_run_time=next_run_time, attempt=attempt)
-
-
-def as_it_waits(row: Row, now: float) -> Row:
-    """A row as it is known to be now: given back if the worker of an extra run has let it go.
-
-    No worker has claimed the row since that lease has ended. The row need not be due.
-    """
-    has_ended = row.next_run_time is not None and row.next_run_time <= now
-    return given_back(row) if has_ended else row
-
-
-def while_borrowed(row: Row) -> int | None:
-    """The ``attempt`` of a free row while an extra run's worker holds its lease.
-
-    Returns:
-        The number, which is the same as before if it already says what to restore, or if the row
-        has no time to restore; None if the row must not be leased. Its last lease was that of a
-        regular run then, whose attempt was lost. A regular claim has to record that first.
-    """
-    if row.owner is not None:
-        # ``next_run_time`` is the end of the last lease, so no note can be made of it.
-        return None if returned(row) is None else row.attempt
-    if row.attempt < 0 or row.next_time is None:
-        return row.attempt
-    return borrowed(row.next_run_time, row.attempt)
 
 
 def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:
@@ -173,6 +107,8 @@ def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, s
         The new status if the row is a one-shot, and the reason. None means that the occurrence is
         not given up, but tried.
     """
+    if row.next_time is None:
+        return None  # there is no occurrence yet; the number is that of an earlier one
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
         # The last allowed attempt was made already. At its end the occurrence would have been given
@@ -182,7 +118,7 @@ def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, s
         why = f": {row.reason}" if row.reason else ""
         made = counted(row.attempt - 1, "attempt")
         return FAILED, f"gave up after {made}, because max_attempts is {most}{why}"
-    if definition.trigger is not None or not expire or row.next_time is None:
+    if definition.trigger is not None or not expire:
         return None
     created = row.created_at or 0
     # A row that was inserted by plain SQL has no created_at before the end of its first lease. It

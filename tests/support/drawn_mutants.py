@@ -4,8 +4,10 @@
 cosmic-ray needs many packages that psched's tests do not.
 """
 
+import ast
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,16 +35,29 @@ _DATACLASS = "\n@dataclass(frozen=True, slots=True"
 
 def mutants(text: str) -> Iterator[str]:
     """The texts of a file with one change each."""
-    made = text.count(_DATACLASS)
+    form = _form(text)
     for name in OPERATORS:
         operator = get_operator(f"core/{name}")()
         for occurrence in itertools.count():
             changed = mutate_code(text.encode(), operator, occurrence)
             if changed is None:
                 break
-            # How a dataclass is made is no rule.
-            if changed.count(_DATACLASS) == made:
+            if _form(changed) == form and _is_python(changed):
                 yield changed
+
+
+def _form(text: str) -> tuple[int, int]:
+    """How dataclasses are made, and which arguments have a name, which is no rule."""
+    return text.count(_DATACLASS), len(re.findall(r"[(\s]\*,", text))
+
+
+def _is_python(text: str) -> bool:
+    """Whether Python can read a text: it cannot read ``if not found := find()``."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
 
 
 for file in sys.argv[1:]:

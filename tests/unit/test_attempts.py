@@ -49,69 +49,21 @@ class TestNotes:
         row = Row(key="k", next_time=NOON, attempt=attempts.after(NOON + HOUR))
         assert attempts.decided_until(row) is None
 
-    @pytest.mark.parametrize("time", [None, 1, NOON, LATEST_TIME])
-    @pytest.mark.parametrize("attempt", [0, 1, 998])
-    def test_a_row_that_an_extra_run_has_leased_knows_what_to_return_to(self, time, attempt):
-        for claims in (0, 1, 999):
-            note = attempts.borrowed(time, attempt) + claims
-            assert -(2**63) < note < -1
-            row = Row(key="k", next_time=NOON, attempt=note)
-            assert attempts.returned(row) == (time, attempt)
-
-    @pytest.mark.parametrize(
-        ("time", "stored"), [(0, 1), (-5, 1), (LATEST_TIME + 1, LATEST_TIME), (2**63, LATEST_TIME)]
-    )
-    def test_a_time_that_is_no_date_stays_a_time(self, time, stored):
-        """A row that plain SQL has inserted without a time is due since 0, and stays due."""
-        row = Row(key="k", next_time=NOON, attempt=attempts.borrowed(time, 0))
-        assert attempts.returned(row) == (stored, 0)
-
-    @pytest.mark.parametrize(
-        "row",
-        [
-            Row(key="k", attempt=attempts.borrowed(NOON, 0)),
-            *(
-                Row(key="k", next_time=NOON, attempt=attempt)
-                for attempt in (-(2**63), -(2**63) + 1, -1_000_000, -999, -1, 0, 1, 2**63 - 1)
-            ),
-        ],
-    )
-    def test_other_rows_return_to_nothing(self, row):
-        assert attempts.returned(row) is None
-
-    @pytest.mark.parametrize("attempt", [0, 3])
-    def test_a_lease_by_key_notes_the_times_of_a_row(self, attempt):
-        row = Row(key="k", next_time=NOON, next_run_time=NOON + 5, attempt=attempt)
-        assert attempts.while_borrowed(row) == attempts.borrowed(NOON + 5, attempt)
-
-    @pytest.mark.parametrize(
-        "row",
-        [
-            Row(key="k", next_run_time=NOON),
-            Row(key="k", next_run_time=NOON, attempt=2),
-            Row(key="k", next_time=NOON, next_run_time=NOON, attempt=-1),
-            Row(key="k", next_time=NOON, next_run_time=1, attempt=attempts.borrowed(NOON, 2)),
-            Row(key="k", next_time=NOON, owner="dead.1", attempt=attempts.borrowed(None, 0)),
-        ],
-    )
-    def test_a_lease_by_key_keeps_a_note_and_what_has_no_time(self, row):
-        assert attempts.while_borrowed(row) == row.attempt
-
-    @pytest.mark.parametrize(
-        "row",
-        [
-            Row(key="k", next_time=NOON, next_run_time=NOON, owner="dead.1", attempt=1),
-            Row(key="k", next_time=NOON, next_run_time=NOON, owner="dead.1", attempt=-1),
-            Row(key="k", next_run_time=NOON, owner="dead.1", attempt=attempts.after(NOON)),
-        ],
-    )
-    def test_the_expired_lease_of_a_regular_run_is_none_for_an_extra_run(self, row):
-        assert attempts.while_borrowed(row) is None
+    def test_the_number_is_the_same_in_every_version(self):
+        """The tables of older versions contain such numbers."""
+        assert attempts.after(NOON) == -1_800_014_400_999
 
     def test_the_first_time_follows_what_is_decided(self):
         row = Row(key="k", attempt=attempts.after(NOON))
         assert attempts.first_time(row, Every(60), NOON + HOUR) == NOON + 60
+        assert attempts.first_time(row, Every(1), NOON + HOUR) == NOON + 1
         assert attempts.first_time(row, None, NOON + HOUR + 0.5) == NOON + HOUR + 1
+
+    @pytest.mark.parametrize(("attempt", "before"), [(-5, 0), (0, 0), (1, 0), (3, 2)])
+    def test_a_claim_that_is_no_attempt_is_taken_back(self, attempt, before):
+        assert attempts.before_claim(Row(key="k", next_time=NOON, attempt=attempt)) == before
+        # Without a time, the number says until when the occurrences are decided.
+        assert attempts.before_claim(Row(key="k", attempt=attempt)) == attempt - 1
 
 
 class TestBackoff:
@@ -152,6 +104,14 @@ class TestBackoff:
         row = Row(key="k", next_time=None, attempt=attempt)
         own = SETTINGS.with_settings(retry_wait=10, retry_backoff="exponential")
         assert 5 < attempts.retry_delay(row, parse_row(row, own)) <= 10
+
+
+class TestWaitAfterDeath:
+    @pytest.mark.parametrize(
+        ("attempt", "waits"), [(0, 0), (1, 0), (2, 1), (3, 2), (13, 12), (14, 12), (10**6, 12)]
+    )
+    def test_it_grows_from_the_second_death_on_up_to_twelve_times_the_wait(self, attempt, waits):
+        assert attempts.wait_after_death(attempt, 300) == waits * 300
 
 
 class TestSpent:

@@ -9,6 +9,7 @@ import pytest
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.triggers import trigger
 from psched.triggers.custom import AskElsewhereError, loading_by, refuse_to_ask
+from psched.triggers.zone import LATEST
 
 NOON = 1_800_014_400
 """2027-01-15T12:00:00Z."""
@@ -84,6 +85,12 @@ class Quoted:
 class Mixed:
     def next_at(self, after: int):
         return datetime.fromtimestamp(after + 9, ZoneInfo("Asia/Tokyo"))
+
+class Unsigned:
+    """Python does not know the parameters, as of some built-in methods."""
+    def next_at(self, after):
+        return after + 60
+    next_at.__signature__ = 5
 
 class Zoneless:
     def next_at(self, after: datetime):
@@ -246,12 +253,25 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("name", "gap"),
         # psched rounds the time up, so that no task runs early.
-        [("Dated", 301), ("Quoted", 300), ("Mixed", 9)],
+        [("Dated", 301), ("Quoted", 300), ("Mixed", 9), ("Unsigned", 60)],
     )
     def test_a_trigger_may_speak_of_datetimes(self, name, gap, folder):
         found = parse(f"psched_tides:{name}", folder)
         assert times(found, NOON, 2) == [NOON + gap, NOON + 2 * gap]
         assert found.next_after(-1) == gap - 1
+
+    def test_the_last_day_of_the_calendar_is_beyond_it(self, folder):
+        last = parse(f'psched_tides:Answers {{"answer": {LATEST - 1}}}', folder)
+        assert last.next_after(NOON) == LATEST - 1
+        beyond = parse(f'psched_tides:Answers {{"answer": {LATEST}}}', folder)
+        assert beyond.next_after(NOON) is None
+
+    @pytest.mark.parametrize(
+        ("number", "shown"), [(1 - 2**64, "-18446744073709551615"), (-(2**64), "a huge number")]
+    )
+    def test_only_a_number_of_a_sensible_length_is_shown(self, number, shown, folder):
+        problem = refused(f'psched_tides:Answers {{"answer": {number}}}', folder)
+        assert f"answered {shown}, which is not later" in problem
 
     def test_what_psched_knows_need_not_be_tried(self):
         for known in (None, trigger.parse("@every 5", "UTC"), trigger.parse("@daily", "UTC")):
@@ -334,4 +354,6 @@ def test_a_process_that_does_not_ask_finds_nothing(folder):
         one = parse("psched_tides:Tides", folder)
         with pytest.raises(AskElsewhereError):
             one.next_after(NOON)
-    assert parse("psched_tides:Tides", folder).next_after(NOON) == NOON + 3600
+    loaded = parse("psched_tides:Tides", folder)
+    assert loaded.next_after(NOON) == NOON + 3600
+    assert loaded == one

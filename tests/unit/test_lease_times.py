@@ -19,6 +19,7 @@ from psched.base.lease_times import (
     longest_answer,
     margin,
     shortest_alive_time,
+    slow_request,
     sufficient_alive_time,
 )
 
@@ -36,6 +37,28 @@ def deadlines(draw):
     lease = draw(LEASES)
     timeout = draw(st.floats(0.001, 0.999)) * margin(lease) / 2
     return Deadlines(draw(SENT), lease, timeout)
+
+
+def test_the_lengths_are_those_of_the_documentation():
+    """Stores and hosts with other versions count on them, too."""
+    assert [margin(lease) for lease in (6, 20, 60, 300)] == pytest.approx([2.4, 8, 15, 15])
+    assert [default_driver_timeout(lease) for lease in (10, 60)] == pytest.approx([1.8, 5])
+    assert shortest_alive_time(0.001) == 6
+    assert lease_time(10**9, 60, 6) == 366 * 24 * 3600
+
+
+def test_answers_may_take_a_third_of_what_is_left_until_the_kill_and_are_slow_from_a_half_on():
+    assert longest_answer(6, 1) == pytest.approx((6 - 2.4 - 1) / 3)
+    assert longest_answer(60, 5) == 5  # a longer one is none
+    assert slow_request(60, 5) == (60 - 15 - 5) / 2
+    assert sufficient_alive_time(40 / 3, 5.0) == 60
+    assert sufficient_alive_time(40.01 / 3, 5.0) == 61
+
+
+def test_the_instants_of_a_lease_of_a_minute():
+    d = Deadlines(sent=100, lease=60, driver_timeout=5)
+    assert (d.extend, d.warn, d.last_start, d.kill) == (115, 130, 135, 140)
+    assert (d.deadman, d.end) == (152.5, 160)
 
 
 @given(deadlines())

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
-from psched.core import definition
+from psched.core import attempts, definition
+from psched.core.catchup import iso
 from psched.core.columns import LATEST_TIME
 from psched.core.history.records import MOST_COUNTED, Fate, Skipped
 from psched.core.model import (
@@ -31,7 +32,7 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.policy import Run, after_claim, after_run
+from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.triggers import trigger
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "retry_wait": 300})
@@ -197,6 +198,36 @@ class TestOpening:
         assert (settlement.next_time, settlement.not_before) == (NOON + 1, NOON + 10)
         assert (settlement.attempt, settlement.status) == (0, WAITING)
 
+    def test_a_row_without_a_time_catches_up_when_it_is_given_one(self):
+        row = leased(next_time=None, attempt=attempts.after(NOON) + 1)
+        settlement = after_claim(row, options(catchup="latest"), NOON + 10 * MINUTE + 30)
+        assert (settlement.next_time, settlement.attempt) == (NOON + 10 * MINUTE, 0)
+        [span] = settlement.skipped
+        assert (span.first, span.until, span.count) == (NOON + MINUTE, NOON + 9 * MINUTE, 9)
+
+    def test_a_row_whose_time_was_wiped_out_has_had_no_attempt(self):
+        """Plain SQL has set ``next_time`` to NULL after the worker died in the last attempt."""
+        for cron in (None, "* * * * *"):
+            row = leased(cron, next_time=None, attempt=4)
+            settlement = after_claim(row, options(max_attempts=3), NOON)
+            assert (settlement.status, settlement.rest, settlement.fate) == (WAITING, False, None)
+            assert (settlement.next_time, settlement.attempt) == (NOON, 0)
+
+    def test_a_row_without_a_time_and_without_a_further_one_is_finished(self):
+        attempt = attempts.after(LATEST_TIME // DAY * DAY) + 1
+        row = leased(cron=f"@every {DAY}", next_time=None, attempt=attempt)
+        settlement = after_claim(row, SETTINGS, NOON)
+        assert (settlement.rest, settlement.status, settlement.skipped) == (True, FINISHED, ())
+
+    def test_a_row_inserted_by_plain_sql_is_run_if_it_is_due(self):
+        assert isinstance(after_claim(leased(fence=1), SETTINGS, NOON), Run)
+        assert after_claim(leased(fence=1), SETTINGS, NOON - 1).not_before == NOON
+
+    @pytest.mark.parametrize("next_time", [0, LATEST_TIME])
+    def test_the_first_and_the_last_time_are_times(self, next_time):
+        row = leased(cron=None, next_time=next_time)
+        assert after_claim(row, SETTINGS, NOON).scheduled_time == next_time
+
     @pytest.mark.parametrize("next_time", [-1, LATEST_TIME + 1, 2**62])
     def test_a_time_that_is_none_is_quarantined(self, next_time):
         settlement = after_claim(leased(next_time=next_time), SETTINGS, NOON)
@@ -215,6 +246,13 @@ class TestOpening:
         settlement = after_claim(leased(cron="nonsense", status=DELETING), SETTINGS, NOON)
         assert settlement.remove
         assert settlement.version == 3
+
+    def test_a_row_that_is_postponed_has_had_no_attempt(self):
+        settlement = postpone(leased(attempt=3, reason="ValueError"), 7)
+        assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 7, 2)
+        assert (settlement.status, settlement.reason) == (WAITING, None)
+        # The reason of a paused row says until when it is paused.
+        assert postpone(leased(status=PAUSED, reason="hold"), 7).reason == "hold"
 
     def test_a_time_that_was_set_under_a_lease_nobody_settled_is_waited_for(self):
         """A schedule was modified while it ran, and its worker died. The new time must be kept."""
@@ -501,9 +539,12 @@ class TestTriggersOfOnesOwn:
         settlement = after_run(row, row, Finish(), settings)
         assert (settlement.status, settlement.rest) == (QUARANTINED, True)
         assert settlement.next_time is None  # the last occurrence has run
+        assert settlement.fate is Fate.FINISHED
         assert settlement.reason == (
             f"cron: next_at({NOON + 60}) of psched_trouble:Fickle raised OSError: the sea is away"
         )
+        failed = after_run(row, row, Retry(), settings.with_settings(max_attempts=1))
+        assert (failed.status, failed.next_time, failed.fate) == (QUARANTINED, None, Fate.GAVE_UP)
         late = after_claim(row, settings, NOON + DAY)
         assert (late.status, late.next_time) == (QUARANTINED, NOON + 60)
         row = leased(cron="@call psched_trouble:Missing")
@@ -629,6 +670,8 @@ class TestConclusion:
         settlement = after_run(row, row, Release(), SETTINGS)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 0, 1)
         assert (settlement.status, settlement.rest) == (WAITING, False)
+        row = leased(attempt=1)
+        assert after_run(row, row, Release(), SETTINGS).attempt == 0
 
 
 class TestRedefinition:
@@ -661,8 +704,15 @@ class TestRedefinition:
         settlement = after_run(row, current, Finish(), COMPAT, now)
         assert (settlement.next_time, settlement.not_before) == (next_time, next_time + 5)
         assert "while 2027-01-15T12:00:00Z ran, its trigger was changed from" in settlement.reason
+        assert settlement.reason.endswith(f": it goes on with {iso(next_time)}")
         same = after_run(row, changed(row, delay=5, version=4), Finish(), COMPAT, now)
         assert same.reason is None
+
+    def test_in_perfectscheds_table_a_schedule_that_has_become_a_one_shot_rests(self):
+        row = leased()
+        settlement = after_run(row, changed(row, cron=None, version=4), Finish(), COMPAT, NOON + 1)
+        assert (settlement.status, settlement.rest) == (FINISHED, True)
+        assert settlement.reason.endswith(": it rests")
 
     def test_a_one_shot_may_become_a_schedule_and_a_schedule_a_one_shot(self):
         row = leased(cron=None)
@@ -679,6 +729,18 @@ class TestRedefinition:
         settlement = after_run(row, current, decision, SETTINGS)
         assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY)
         assert (settlement.attempt, settlement.wait, settlement.version) == (0, 0, 4)
+
+    def test_a_time_that_was_set_to_itself_meanwhile_begins_its_attempts_anew(self):
+        """A client that sets ``next_time`` during a lease also sets ``attempt`` to -1."""
+        row = leased(attempt=3)
+        settlement = after_run(row, changed(row, attempt=-1, version=4), Retry(), SETTINGS)
+        assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 300, 0)
+
+    def test_a_row_without_a_time_that_is_released_knows_until_when_it_is_decided(self):
+        decided = attempts.after(NOON)
+        row = leased(next_time=None, attempt=decided + 1)
+        settlement = after_run(row, row, Release(), SETTINGS)
+        assert (settlement.next_time, settlement.attempt) == (None, decided)
 
     def test_a_next_time_that_was_wiped_out_meanwhile_loses_nothing(self):
         """Somebody has set ``next_time`` to NULL by plain SQL; psched then computes it again."""

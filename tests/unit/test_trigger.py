@@ -16,8 +16,16 @@ from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
 
 from psched.base.errors import InvalidError
-from psched.triggers.cron import DST_POLICIES, excessive_steps
-from psched.triggers.trigger import LONGEST_INTERVAL, LONGEST_TEXT, Trigger, first, parse
+from psched.triggers.cron import DST_POLICIES, excessive_steps, parse_cron
+from psched.triggers.trigger import (
+    LONGEST_INTERVAL,
+    LONGEST_TEXT,
+    Every,
+    Trigger,
+    first,
+    in_seconds,
+    parse,
+)
 
 NEW_YORK = "America/New_York"
 VECTORS = [
@@ -183,6 +191,13 @@ def test_a_star_that_does_not_begin_a_day_field_leaves_it_restricted():
     assert runs("0 0 1-31 * 1,*/2", after="2025-06-02", times=2) == every_day
 
 
+def test_the_last_hour_of_a_day_is_followed_by_the_next_day_that_matches():
+    assert runs("5 * 1 * *", after="2026-01-01 23:04", times=2) == [
+        "2026-01-01 23:05",
+        "2026-02-01 00:05",
+    ]
+
+
 def test_a_date_that_never_comes_leaves_the_weekdays_beside_it():
     assert runs("0 0 30,31 2 MON", after="2025-06-02") == ["2026-02-02 00:00"]
 
@@ -201,6 +216,8 @@ def test_a_day_found_by_counting_does_not_go_with_another_day_field(line):
         ("60 * * * *", "cron: minute '60' is not allowed; use 0-59, "),
         ("0 5-x * * *", "cron: hour 'x' is not allowed; use 0-23, "),
         ("0 0 0 * *", "cron: day of month '0' is not allowed; use 1-31, or just L, or just 15W, "),
+        ("0 0 1,32 * *", "cron: day of month '32' is not allowed; use 1-31, "),
+        ("0 0 1 13 *", "cron: month '13' is not allowed; use 1-12, JAN-DEC, "),
         ("0 0 1 MON *", "cron: month 'MON' is not allowed; use 1-12, JAN-DEC, "),
         ("0 0 * * MO", "cron: day of week 'MO' is not allowed; use 0-7, SUN-SAT, "),
         ("0 0 * * 5L,1", "cron: day of week '5L,1' mixes FRI#3 or 5L with others; use one"),
@@ -219,6 +236,8 @@ def test_a_day_found_by_counting_does_not_go_with_another_day_field(line):
         ("@DAILY", "cron: '@DAILY' is unknown; use one of @yearly, "),
         ("", "cron: has 0 fields; write five: minute, hour, day of month, month, day of week"),
         ("0 0 0 * * *", "cron: has 6 fields; write five: "),
+        ("0", "cron: has 1 field; write five: "),
+        ("0 0", "cron: has 2 fields; write five: "),
         ("0 0 * * \u0665", "cron: has characters beyond ASCII; use plain digits, blanks and tabs"),
         ("*" * 20_000, "cron: is too long; use at most 256 characters"),
     ],
@@ -263,6 +282,7 @@ NAMED_LONG = "day of month '2-7/40'", "month 'FEB/13'", "day of week 'MON-FRI/9'
             ("0 0 31/2 * *", "0 0 31 * *"),
         ),
         ("*/90 * * * *", "0 * * * *"),
+        ("10/10 * * * *", "10,20,30,40,50 * * * *"),
     ],
 )
 def test_a_step_from_the_last_value_of_a_field_does_not_wrap(line, same):
@@ -341,6 +361,7 @@ def test_a_cron_is_its_line_and_its_zone_and_its_policy():
     assert repr(cron) == ("Cron(text='@daily', timezone='America/New_York', dst_policy='debian')")
     assert cron != parse("@daily", "UTC")
     assert cron != parse("@daily", NEW_YORK, dst_policy="wallclock")
+    assert cron == parse_cron("@daily", NEW_YORK, "debian") is not cron
 
 
 def test_an_interval_comes_at_whole_multiples_since_1970_whatever_was_asked_before():
@@ -360,8 +381,18 @@ def test_an_interval_may_lie_beside_whole_multiples():
             parse(text, "UTC")
 
 
-def test_an_interval_never_reaches_the_year_10000():
+def test_an_interval_never_reaches_the_last_day_of_the_calendar():
     assert parse("@every 31622400", "UTC").next_after(253_402_214_399) is None
+    daily, last_day = parse("@every 86400", "UTC"), instant("9999-12-31")
+    assert daily.next_after(last_day - 2 * DAY) == last_day - DAY
+    assert daily.next_after(last_day - DAY) is None
+
+
+def test_an_interval_may_have_units_and_is_stored_in_seconds():
+    assert in_seconds("@every 5m") == "@every 300"
+    assert in_seconds("@every 1h  +90s") == "@every 3600  +90"
+    assert in_seconds("@call m:T 5m") == "@call m:T 5m"
+    assert parse("@every 5m", "UTC") == parse("@every 300", "UTC") == Every(300)
 
 
 def test_an_interval_in_an_unknown_zone_is_refused():
@@ -393,6 +424,27 @@ def test_nothing_runs_on_the_last_day_of_the_calendar(timezone):
     assert trigger.next_after(last_day + 86_400) is None
     assert trigger.next_after(10**30) is None
     assert parse("@yearly", timezone).next_after(last_day - 90_000) is None
+
+
+def test_nothing_runs_where_the_last_day_begins_earlier():
+    trigger, there = parse("* * * * *", "Pacific/Kiritimati"), instant("9999-12-31") - 14 * 3600
+
+    assert trigger.next_after(there - 120) == there - 60
+    assert trigger.next_after(there - 60) is None
+
+
+def test_a_line_for_croniter_has_times_in_every_century():
+    assert runs("0 0 L * *", after="2500-02-15", times=2) == [
+        "2500-02-28 00:00",
+        "2500-03-31 00:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hour", "hourly"), [("*", True), ("*/1", True), ("0-23", True), ("*/2", False), ("5", False)]
+)
+def test_a_line_is_hourly_if_its_hour_is_every_hour(hour, hourly):
+    assert parse(f"30 {hour} * * *", "UTC").hourly is hourly
 
 
 def test_an_instant_before_1900_is_answered_as_the_first_of_1900():

@@ -46,7 +46,14 @@ def test_plain_lines_match_when_croniter_says(seed, monkeypatch):
         compared += 1
 
 
-@pytest.mark.parametrize("line", ["0 0 L * *", "0 0 15W * *", "0 0 * * 5#3", "0 0 * * L5"])
+@pytest.mark.parametrize(
+    "line", ["0 0 L * *", "0 0 15W * *", "0 0 * * 5#3", "0 0 * * L5", "0 0 L 6 1"]
+)
 def test_other_lines_are_left_to_croniter(line):
     assert find_matches(line, either=False) is None
     assert croniter(line)
+
+
+@pytest.mark.parametrize("line", ["* * * * *", "0 0 * * *", "0,30 1,2 3 4 5"])
+def test_plain_lines_are_not_left_to_croniter(line):
+    assert find_matches(line, either=False) is not None

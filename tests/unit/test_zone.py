@@ -9,7 +9,7 @@ import pytest
 
 from psched.base.errors import InvalidError
 from psched.triggers import zone
-from psched.triggers.zone import find_zone
+from psched.triggers.zone import LATEST, Change, find_zone
 
 NEW_YORK = "America/New_York"
 
@@ -72,6 +72,42 @@ def test_no_change_touches_a_wall_time_that_is_shown_once():
     assert find_zone(NEW_YORK).change(at("2025-11-02 02:00")).size == 0
 
 
+SPRING = Change(at("2025-03-09 07:00"), at("2025-03-09 02:00"), at("2025-03-09 03:00"))
+AUTUMN = Change(at("2025-11-02 06:00"), at("2025-11-02 01:00"), at("2025-11-02 02:00"))
+
+
+def test_the_changes_of_a_year_come_in_order():
+    clock = find_zone(NEW_YORK)
+
+    assert [*clock.changes(at("2025-01-01 00:00"), at("2026-01-01 00:00"))] == [SPRING, AUTUMN]
+    assert [*find_zone("UTC").changes(at("2025-01-01 00:00"), at("2026-01-01 00:00"))] == []
+
+
+@pytest.mark.parametrize("length", [1, 3600, 86_400, 86_401, 200_000])
+def test_a_change_counts_if_it_is_after_the_begin_and_not_after_the_end(length):
+    clock, change = find_zone(NEW_YORK), SPRING.instant
+
+    assert [*clock.changes(change - length, change)] == [SPRING]
+    assert [*clock.changes(change - 1, change - 1 + length)] == [SPRING]
+    assert [*clock.changes(change - length, change - 1)] == []
+    assert [*clock.changes(change, change + length)] == []
+
+
+def test_a_time_is_shown_as_the_clock_shows_it_and_without_seconds_if_there_are_none():
+    clock = find_zone(NEW_YORK)
+
+    assert clock.shown(at("2025-07-01 04:30")) == ("2025-07-01", "00:30 EDT")
+    assert clock.shown(at("2025-07-01 03:59") + 59) == ("2025-06-30", "23:59:59 EDT")
+    assert clock.at(at("2025-07-01 04:30") + 0.5).isoformat() == "2025-07-01T00:30:00.500000-04:00"
+
+
+def test_from_the_last_day_of_the_calendar_on_times_are_shown_in_utc():
+    clock = find_zone("Pacific/Kiritimati")
+
+    assert clock.at(LATEST - 1).isoformat() == "9999-12-31T13:59:59+14:00"
+    assert clock.at(LATEST).isoformat() == "9999-12-31T00:00:00+00:00"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "day"), CHANGES)
 def test_a_walk_through_every_minute_sees_each_wall_time_when_the_zone_says(name, day):
@@ -131,6 +167,15 @@ def test_a_name_that_is_not_in_the_list_of_tzdata_is_refused(name):
 def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(name):
     with pytest.raises(InvalidError, match="did you mean 'Europe/Paris'"):
         find_zone(name)
+
+
+def test_a_zone_is_its_name():
+    zone._load.cache_clear()
+    before = find_zone(NEW_YORK)
+    zone._load.cache_clear()
+
+    assert before == find_zone(NEW_YORK) != find_zone("UTC")
+    assert repr(before) == "Zone(name='America/New_York')"
 
 
 def test_the_version_is_the_one_that_iana_gives_the_data():
