@@ -102,7 +102,7 @@ def replayed(store: Any, sent: Statements, rows: int) -> Sample:  # noqa: ANN401
 
 def held(store: Any) -> int:  # noqa: ANN401
     """How many rows are leased."""
-    query = f"SELECT count(*) FROM {store._table} WHERE owner IS NOT NULL"  # noqa: S608
+    query = f"SELECT count(*) FROM {store._table} WHERE leased_by IS NOT NULL"  # noqa: S608
     return int(store._connector.read(lambda c: c.exec_driver_sql(query).scalar_one()))
 
 

@@ -52,7 +52,7 @@ def measured(given: Any, kind: str, url: str, _folder: Path) -> dict[str, Any]: 
         "status = 'failed'": "005",
         "options = :options": "008",
         f"next_run_time = {past}": "003",
-        f"owner = 'w.1', next_run_time = {past + 600}": "002",
+        f"leased_by = 'w.1', next_run_time = {past + 600}": "002",
     }.items():
         update = text(f"UPDATE {TABLE} SET {change} WHERE id LIKE 'k%{ending}'")  # noqa: S608
         values = {"options": '{"label":"reports"}'} if ":options" in change else {}

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -13,12 +13,17 @@ from typing_extensions import override
 from psched.application.task import Holder, Task, assignment
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import AlreadyFinishedError, InvalidError, PreemptedError, PschedError
+from psched.base.errors import (
+    AlreadyFinishedError,
+    InvalidError,
+    PreemptedError,
+    PschedError,
+    TransientStoreError,
+)
 from psched.base.retry import Send
 from psched.client.lost_answers import LostAnswers
 from psched.client.operations.waking import Waker
 from psched.config import Config
-from psched.core import attempts
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
 from psched.core.history.gaps import Gap
@@ -27,14 +32,17 @@ from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
-from psched.core.operations.extra.overlap import unsupported, without_lease
+from psched.core.operations.extra.overlap import unsupported, without_hold
 from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.pause_reader import PauseReader
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
 from psched.core.settling import Ending, Settler
-from psched.core.store_protocol import Claimed, LeasesByKey, Settled, Store
+from psched.core.store_protocol import Claimed, HoldsSchedules, Settled, Store
+
+Hold = Mapping[str, str]
+"""One hold, as `HoldsSchedules.hold` gets it."""
 
 
 class Poller:
@@ -83,7 +91,7 @@ class Poller:
             if claimed.now is not None:
                 self.recorder.clock.read(claimed.now, sent, self.clock.boottime())
             for row in claimed.rows:
-                if row.key in claimed.expired and attempts.returned(row) is None:
+                if row.key in claimed.expired:
                     lost = self.recorder.taken_over(row, claimed.expired[row.key])
                     self.record(row, lost)
             now = claimed.now or 0
@@ -156,24 +164,24 @@ class Poller:
 
     def _start(self, row: Row, run: Run, now: float, sent: float) -> Task | Settlement:
         """Return the task of a leased row; the settlement of the row if it cannot run now."""
-        schedule = self._lease_schedule(row, run, now)
-        if isinstance(schedule, Settlement):
-            return schedule
-        holder = _CallersLease(self, row, sent + self.lease_time(row), schedule)
+        hold = self._hold_schedule(row, run, now)
+        if isinstance(hold, Settlement):
+            return hold
+        holder = _CallersLease(self, row, sent + self.lease_time(row), hold)
         values = assignment(row, run.definition, run.scheduled_time)
         try:
             text = payload_text(row.data, self.settings.data_limit)
             return Task({**values, "data": text}, holder)
         except InvalidError as error:
-            holder.return_schedule()
+            holder.release_schedule()
             return quarantine(row, str(error))
 
-    def _lease_schedule(self, row: Row, run: Run, now: float) -> Row | Settlement | None:
-        """Lease the schedule of an extra run, see `psched.core.operations.extra_runs`.
+    def _hold_schedule(self, row: Row, run: Run, now: float) -> Hold | Settlement | None:
+        """Hold the schedule of an extra run, see `psched.core.operations.extra_runs`.
 
         Returns:
-            The row of the schedule; None if the row needs no other lease; or the settlement of the
-            row, if it cannot run now.
+            The hold; None if the row needs none; or the settlement of the row, if it cannot run
+            now.
         """
         try:
             needed = needed_schedule(row)
@@ -182,27 +190,18 @@ class Poller:
         if needed is None:
             return None
         store, key = self.store, needed[0]
-        if not isinstance(store, LeasesByKey):
+        if not isinstance(store, HoldsSchedules):
             return quarantine(row, unsupported(key))
-        owner = self._draw_nonce()
-        lost = LostAnswers[str]()
-        claim = partial(
-            store.claim_keys,
-            owner,
-            [key],
-            alive_time=self.settings.alive_time,
-            shortest=self.lease_time(row),
-        )
-
-        def request() -> Sequence[Row]:
-            # As in `_claim`, a request whose answer was lost is not repeated.
-            return self.store.held(owner, [key]) if lost else lost.send(owner, claim)
-
-        if leased := self.send(request):
-            return leased[0]
+        hold = {key: self._draw_nonce()}
+        if self.send(partial(self.hold, store, hold, self.lease_time(row))):
+            return hold
         found = self.send(partial(self.store.look, [key])).get(key)
         own = run.definition.settings
-        return without_lease(row, own, needed, found, now=now, turns=self._turns)
+        return without_hold(row, own, needed, found, now=now, turns=self._turns)
+
+    def hold(self, store: HoldsSchedules, hold: Hold, length: int) -> bool:
+        """Hold a schedule, or extend its hold; return whether it is held. Repeating is harmless."""
+        return bool(store.hold(hold, alive_time=self.settings.alive_time, shortest=length))
 
     def _claim(self) -> Claimed:
         owner = self._draw_nonce()
@@ -239,15 +238,13 @@ class _CallersLease(Holder):
         poller: sends the requests.
         row: the row of the task.
         deadline: the deadline D of its lease.
-        schedule: the row of its schedule, which was leased later; None for no such lease.
+        hold: the hold of its schedule; None if there is none.
     """
 
-    def __init__(
-        self, poller: Poller, row: Row, deadline: float, schedule: Row | None = None
-    ) -> None:
+    def __init__(self, poller: Poller, row: Row, deadline: float, hold: Hold | None = None) -> None:
         self._poller = poller
         self._row = row
-        self._schedule = schedule
+        self._hold = hold
         self._deadline = deadline
         self._lost = False
         self._result: str | None = None
@@ -276,8 +273,8 @@ class _CallersLease(Holder):
             attempt=attempt,
             history=history_setting(row, poller.settings),
         )
-        endings = [ending, *self._ending_of_schedule()]
-        results = poller.send(lambda: self._settler.settle(poller.store, endings))
+        results = poller.send(lambda: self._settler.settle(poller.store, [ending]))
+        self.release_schedule()
         poller.write_records(row.owner or "")
         # If the lease was lost before, the result DONE is not trusted: the store answers DONE for
         # every row that does not exist, as if this settlement had removed the row.
@@ -295,17 +292,22 @@ class _CallersLease(Holder):
         self._refuse_if_over()
         poller, leases = self._poller, {self._row.key: self._row.token}
         length = poller.lease_time(self._row)
-        if self._schedule is not None:
-            leases[self._schedule.key] = self._schedule.token
 
         def request() -> bool:
-            sent = poller.clock.boottime()
+            sent, hold, store = poller.clock.boottime(), self._hold, poller.store
+            # The hold is extended first, so that it lasts as long as the lease.
+            if (
+                hold is not None
+                and isinstance(store, HoldsSchedules)
+                and not poller.hold(store, hold, length)
+            ):
+                return False
             held = poller.store.extend(
                 leases, alive_time=poller.settings.alive_time, shortest=length
             )
-            if is_held := len(held) == len(leases):
+            if held:
                 self._deadline = sent + length
-            return is_held
+            return bool(held)
 
         self._require(done=poller.send(request))
 
@@ -331,16 +333,13 @@ class _CallersLease(Holder):
     def schedules(self) -> Schedules:
         return self._poller.schedules
 
-    def return_schedule(self) -> None:
-        """Give back the schedule of the task alone, because the task was not started."""
-        poller, endings = self._poller, self._ending_of_schedule()
-        if endings:
-            poller.send(lambda: self._settler.settle(poller.store, endings))
-
-    def _ending_of_schedule(self) -> Sequence[Ending]:
-        if (row := self._schedule) is None:
-            return ()
-        return (Ending(row, Release(), 0.0 if self._lost else self._deadline, is_borrowed=True),)
+    def release_schedule(self) -> None:
+        """End the hold of the schedule, because its extra run has ended or was not started."""
+        poller, hold, store = self._poller, self._hold, self._poller.store
+        if hold is not None and isinstance(store, HoldsSchedules):
+            # Else the hold ends by itself; what the task has decided is stored already.
+            with suppress(TransientStoreError):
+                poller.send(lambda: store.release(hold))
 
     def _refuse_if_over(self, attempt: Attempt | None = None) -> None:
         """Refuse a request if the lease is over; record the attempt that has ended, if one has."""

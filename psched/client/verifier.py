@@ -10,15 +10,12 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, read_each, send_once
 from psched.client.arguments import keeping_history, stored_key
 from psched.config import Config
-from psched.core.attempts import returned
-from psched.core.history.changes import values
 from psched.core.history.gaps import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.records import AuditRecord, Outcome, RunRecord
+from psched.core.history.records import AuditRecord, RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
 from psched.core.history.verify.extra_run_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.history.verify.findings import Findings, Kind
-from psched.core.history.verify.older_workers import OlderWorkers, Signs
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.store_protocol import Store
@@ -64,7 +61,6 @@ class Verifier:
         self._send = send
         self.start = 0
         self.is_complete = True
-        self._older: OlderWorkers | None = None
         self._known_gaps: Sequence[tuple[int, float]] | None = None
         self._with_extra_runs = set[str]()
         # What was read at once, by key; None if it is to be read key by key.
@@ -141,30 +137,8 @@ class Verifier:
         if not found.violations:
             return found
         if any(each.kind is Kind.MISSING for each in found.violations):
-            period = changed(period, older=self._older_workers(period), gaps=self._gaps(period))
+            period = changed(period, gaps=self._gaps(period))
         return self._check(key, self._get(key), period, again=True)
-
-    def _older_workers(self, period: Period) -> OlderWorkers:
-        """The workers that write no records. All rows are read for this, but only once."""
-        if self._older is None:
-            workers = self._send(self._history.workers)
-            known = {worker.nonce for worker in workers}
-            signs = Signs(known, self._settings, period.now, self._moved_to)
-            for row in self._rows(()):
-                signs.look_at(row)
-            proven = signs.proven
-            if proven:
-                since = RunSelection(since=(period.start - _SLACK) * 1000)
-                for record in self._all(self._history.runs, since):
-                    # That an attempt was lost is recorded by another worker.
-                    if record.outcome != Outcome.LOST:
-                        proven.pop(record.nonce, None)
-            self._older = OlderWorkers(
-                nonces=proven.keys(),
-                until=max(proven.values(), default=0),
-                first_start=min((worker.started for worker in workers), default=0),
-            )
-        return self._older
 
     def _gaps(self, period: Period) -> Sequence[tuple[int, float]]:
         """The scheduled times of which records may be missing, because no worker wrote them."""
@@ -174,14 +148,6 @@ class Verifier:
             workers = self._send(self._history.workers) if notes else ()
             self._known_gaps = ranges(notes, workers, period.now)
         return self._known_gaps
-
-    def _moved_to(self, key: str) -> int | None:
-        """The last ``next_time`` that a client has given to a schedule."""
-        for audit in self._all(self._history.audits, AuditSelection(key=key)):
-            moved = values(audit.after).get("next_time")
-            if audit.before is not None and isinstance(moved, int):
-                return moved
-        return None
 
     def _check(self, key: str, row: Row | None, period: Period, *, again: bool = False) -> Findings:
         """Check one key; read its records again if they must not be older than the row."""
@@ -207,7 +173,7 @@ class Verifier:
             row=row,
             runs=own,
             audits=[each for each in audits if each.action not in EXTRA_RUN_ACTIONS],
-            has_extra_runs=len(own) < len(runs) or bool(row and row.owner and returned(row)),
+            has_extra_runs=len(own) < len(runs) or bool(row and row.held_by),
         )
         try:
             found = check(recorded, period, self._settings)

@@ -28,7 +28,6 @@ from psched.client.auditor import Auditor
 from psched.client.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.client.operations.waking import Waker
 from psched.config import Config
-from psched.core import attempts
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row
 from psched.core.history.protocol import KeepsHistory
@@ -356,10 +355,11 @@ class Writer:
             )
         if seen.owner is not None:
             return changed(seen, status=AFTER_RUN[mark] if _is_of_own_task(seen) else mark)
+        if _is_of_own_extra_run(seen) and seen.is_held(now := self._store.now()):
+            # The row becomes due, so that it is claimed and ended when the hold has ended.
+            return changed(seen, status=AFTER_RUN[mark], next_run_time=floor(now))
         if status is None:
             return None
-        # The worker of an extra run may have died, and nobody has leased the row since.
-        seen = attempts.given_back(seen)
         keep = seen.cron is not None
         try:
             retention = parse_row(seen, self._settings).settings.retention_time
@@ -379,9 +379,12 @@ class Writer:
 def _is_of_own_task(row: Row) -> bool:
     """Whether this process belongs to the task that holds a row's lease."""
     key = os.environb.get(b"PSCHED_KEY", b"").decode(errors="replace")
-    if row.key == schedule_of(key):
-        return attempts.given_back(row) is not row  # an extra run holds it
     return row.key == key and os.environb.get(b"PSCHED_FENCE") == b"%d" % row.fence
+
+
+def _is_of_own_extra_run(row: Row) -> bool:
+    """Whether this process belongs to an extra run of a schedule."""
+    return schedule_of(os.environb.get(b"PSCHED_KEY", b"").decode(errors="replace")) == row.key
 
 
 def check_requeue(row: Row) -> None:

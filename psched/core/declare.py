@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from math import ceil, floor
 from typing import Any, TypeGuard
 
@@ -31,7 +31,6 @@ from psched.core.columns import (
 )
 from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, ENDING, PAUSED, STOPPING, WAITING, Row
-from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
@@ -243,22 +242,15 @@ def redeclare(
 
     If the trigger changes, the next occurrence is the first one from the present time on. But while
     a task of the schedule is running, ``next_time`` stays, because the settlement of the task will
-    compute the next occurrence from the new definition. If the task is an extra run, its settlement
-    computes nothing, so the row changes as if nothing ran. A quarantined row keeps a valid
+    compute the next occurrence from the new definition. A quarantined row keeps a valid
     ``next_time`` if the trigger does not change. A paused row stays paused until a change sets a
     time. A row that has ended, or is about to, does not run again until a change sets its trigger
     or a time. One that had ended then counts as created anew.
     """
-    return while_free(seen, partial(_redeclared, fields, settings, now))
-
-
-def _redeclared(
-    fields: Mapping[str, Any], settings: Config, now: Callable[[], float], seen: Row
-) -> Row:
     refuse_unknown(fields, KNOWN)
     fields = expand_shorthands(seen.key, fields)
     if seen.status == STOPPING:  # its run is stopped nevertheless
-        new = _redeclared(fields, settings, now, changed(seen, status=WAITING))
+        new = redeclare(changed(seen, status=WAITING), fields, settings, now)
         return changed(new, status=STOPPING, reason=seen.reason)
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")

@@ -13,6 +13,7 @@ task                an occurrence that is leased, as its handler sees it
 one-shot            a schedule with one occurrence; its ``cron`` is NULL
 settle              end a lease: finish, retry or release
 extend              move the end of a lease
+hold                keep a schedule from being claimed, because an extra run of it is going on
 ==================  =========================================================================
 
 The `Token` of a lease consists of a random text that is unique to the claim (``owner``), and a
@@ -22,6 +23,7 @@ owner.
 """
 
 from dataclasses import dataclass, field
+from math import floor
 from typing import Any, Final, Self
 
 from psched.core.history.records import Fate, RunRecord, Skipped
@@ -141,6 +143,8 @@ class Row:
     options: Final[str | bytes | None] = None
     retain_until: Final[int | None] = None
     claimed_at: Final[int | None] = None
+    held_by: Final[str | None] = None
+    held_until: Final[int | None] = None
 
     @property
     def state(self) -> str:
@@ -156,6 +160,10 @@ class Row:
     def token(self) -> Token:
         """The token of the current or last claim."""
         return Token(self.owner or "", self.fence)
+
+    def is_held(self, now: float) -> bool:
+        """Whether an extra run of the schedule is going on, so that no worker claims the row."""
+        return self.held_by is not None and floor(now) < (self.held_until or 0)
 
     @property
     def known_status(self) -> str | None:

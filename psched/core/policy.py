@@ -43,7 +43,6 @@ from psched.core.model import (
     Settlement,
 )
 from psched.core.operations import pausing
-from psched.core.operations.extra import borrowing
 from psched.core.operations.pauses import PastPause, skipped_by_pause
 from psched.triggers.trigger import Trigger
 
@@ -71,9 +70,6 @@ def after_claim(
         if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
         or if the row's next occurrences are dropped or not due yet.
     """
-    if row.attempt < 0 and (free := attempts.given_back(row, row.owner)) is not row:
-        # The worker of an extra run has died. The row's own occurrence was not running.
-        return borrowing.restored(free) or changed(_resting(free, settings), fate=None)
     if row.status != WAITING:
         return _not_waiting(row, settings, now)
     try:

@@ -106,7 +106,6 @@ def upcoming_occurrences(
     """A schedule's upcoming occurrences, beginning with the one that is due or running."""
     if not check_number("number", count, _MOST):
         raise InvalidError("number", f"must be from 1 to {_MOST}, not 0")
-    row = attempts.given_back(row)
     trigger, cursor = definition.trigger, row.next_time
     if cursor is not None:
         check_number("next_time", cursor, LATEST_TIME)

@@ -12,7 +12,6 @@ from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, RunRecord
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
-from psched.core.operations.extra.give_back import give_back
 from psched.core.operations.pausing import is_by_failures
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
@@ -39,9 +38,6 @@ class Ending:
         history: the setting of this name.
         earlier: records of earlier attempts that nobody has written yet; they are written in front
             of those of the settlement.
-        is_borrowed: whether the row is that of a schedule which was leased for an extra run. It is
-            given back unchanged, whatever the decision is, see
-            `psched.core.operations.extra.give_back`.
     """
 
     leased: Row
@@ -50,7 +46,6 @@ class Ending:
     attempt: Attempt | None = None
     history: str = "none"
     earlier: tuple[RunRecord, ...] = ()
-    is_borrowed: bool = False
 
     @property
     def lease(self) -> tuple[str, Token]:
@@ -179,11 +174,7 @@ def settle(
     while open_endings:
         known = []
         for key, ending in open_endings.items():
-            end = (
-                give_back(ending.leased, current[key], settings, now)
-                if ending.is_borrowed
-                else conclude(ending.leased, current[key], ending.decision, settings, now)
-            )
+            end = conclude(ending.leased, current[key], ending.decision, settings, now)
             if end is not None and recorder is not None:
                 records = recorder.records_of(
                     end, ending.leased, ending.attempt, history=ending.history
@@ -215,7 +206,7 @@ def settle(
 
 def _note(ending: Ending, settlement: Settlement, recorder: Recorder | None) -> None:
     """Count and log a settlement that was applied."""
-    if recorder is not None and not ending.is_borrowed:
+    if recorder is not None:
         if ending.attempt is not None:
             recorder.counts.ended(ending.leased.type, ending.attempt)
         recorder.counts.decided(ending.leased.type, settlement)

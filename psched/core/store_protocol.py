@@ -133,13 +133,19 @@ class Store(Protocol):
     `UnknownOutcomeError` (the write may have been applied).
     """
 
-    def init(self) -> Sequence[str]:
+    def init(self, *, force: bool = False) -> Sequence[str]:
         """Create or upgrade the table and whatever else the store needs.
 
         The call can be repeated.
 
+        Args:
+            force: whether to upgrade although workers run that cannot use the store afterwards.
+
         Returns:
             One line for people about each change that was made.
+
+        Raises:
+            SchemaError: such workers run, or a newer psched has made the table.
         """
         ...
 
@@ -367,7 +373,7 @@ class CountsBacklog(Protocol):
         """Count the rows that a claim could lease now, and say how late the oldest of them is.
 
         The cost must not grow with the number of due rows above ``limit``. A store may leave out
-        rows whose leases have expired.
+        rows whose leases or holds have ended.
 
         Args:
             limit: the largest number of rows to count.
@@ -442,37 +448,48 @@ class ReplacesMany(Protocol):
 
 
 @runtime_checkable
-class LeasesByKey(Protocol):
-    """A capability of a `Store`: it leases rows by their keys, whether they are due or not.
+class HoldsSchedules(Protocol):
+    """A capability of a `Store`: it holds schedules while extra runs of them are going on.
+
+    A held row is not claimed, and everything else of it can change as if nobody held it. The hold
+    ends by itself after some time, like a lease. `Store.claim` leases no row that is held, and
+    clears what is left of a hold that has ended. `Store.delete` treats a held row as if it were
+    leased, and makes it due, so that whoever claims it after the hold removes it. `Store.purge`
+    leaves held rows alone. `Store.recover` also ends the holds of a dead worker.
+
+    `hold` and `Store.claim` each check and change one row in one step, so that only one of them
+    can win.
 
     Extra runs (`psched.core.operations.extra_runs`) need this capability.
     """
 
-    def claim_keys(
-        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
-    ) -> Sequence[Row]:
-        """Lease the rows with these keys that nobody else has leased.
+    def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
+        """Hold the schedules that are free, or extend these holds.
 
-        A row is free if it has no owner, or if its lease has ended by the rules of `Store.claim`,
-        unless that was the lease of a regular run. A row whose status is a mark is not free.
-        ``owner``, ``fence`` and ``next_run_time`` change as in `Store.claim`; ``attempt`` becomes
-        `psched.core.attempts.while_borrowed`. The lease is no attempt, so if its worker dies,
-        `Store.recover` leaves ``reason`` as it is, and writes no record of a lost attempt.
+        A row can be held if it is neither leased nor held by somebody else, and its status is no
+        mark. A lease that has ended without a settle counts as a lease, because the next claim has
+        to record it first. A hold of the same holder is extended in any case.
 
         Args:
-            owner: a text that was never used before.
-            keys: the keys.
-            alive_time: see `Store.claim`.
+            holds: for each key, a text that identifies the hold, and is used for no other one. It
+                begins like the owners of the worker's leases, see `Store.recover`.
+            alive_time: see `Store.claim`; the hold lasts as long as a lease of the row would.
             shortest: see `Store.claim`.
 
         Returns:
-            The rows that are leased now, with their new tokens, but with the ``next_run_time`` and
-            ``attempt`` that they had before (after the death of a worker that has leased the row by
-            its key, see `psched.core.attempts.returned`). Rows that are not free are left out.
+            The keys of the rows that are held now by these holders.
 
         Raises:
-            ClaimUnknownError: the connection broke; rows may have been leased to ``owner``. Then
-                `Store.held` returns them, as after a claim.
+            UnknownOutcomeError: the connection broke; some of the rows may be held. The call can
+                be repeated.
+        """
+        ...
+
+    def release(self, holds: Mapping[str, str]) -> None:
+        """End holds; those that have ended or are somebody else's are left alone.
+
+        Args:
+            holds: as `hold` got them.
         """
         ...
 

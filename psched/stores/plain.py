@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping, Seque
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import ceil, floor, inf
+from typing import Any
 
 from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.attempts import WORKER_DIED, wait_after_death, while_borrowed
+from psched.core.attempts import WORKER_DIED, wait_after_death
 from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
 from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -27,6 +28,7 @@ _DECLARED = (
     *("key", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time"),
     *("alive_time", "options"),
 )
+_FREE: Mapping[str, Any] = {"held_by": None, "held_until": None}
 _SETTLED = ("next_time", "attempt", "status", "reason")
 
 
@@ -58,7 +60,7 @@ class PlainStore(Store, abc.ABC):
     def examine(self) -> Sequence[tuple[str, str]]: ...
 
     @override
-    def init(self) -> Sequence[str]:
+    def init(self, *, force: bool = False) -> Sequence[str]:
         with self.all():
             return []
 
@@ -122,6 +124,8 @@ class PlainStore(Store, abc.ABC):
                 owner=row.owner,
                 fence=row.fence,
                 settled_by=row.settled_by,
+                held_by=row.held_by,
+                held_until=row.held_until,
                 created_at=row.created_at if new.created_at is None else new.created_at,
                 next_run_time=new.next_run_time if row.owner is None else row.next_run_time,
                 version=row.version + 1,
@@ -133,8 +137,12 @@ class PlainStore(Store, abc.ABC):
         with self.all() as found:
             if key not in found:
                 raise NotFoundError(f"no schedule has the key {key!r}")
-            row = found[key]
-            if row.owner is None or row.next_run_time is None or row.next_run_time <= self.now():
+            row, now = found[key], self.now()
+            if row.is_held(now):
+                if row.owner is None and _time(row) > now:
+                    # So the row is claimed and removed when the hold has ended.
+                    row = found[key] = replace(row, next_run_time=floor(now))
+            elif row.owner is None or row.next_run_time is None or row.next_run_time <= now:
                 del found[key]
                 return True
             if row.status != DELETING:
@@ -149,7 +157,8 @@ class PlainStore(Store, abc.ABC):
             now = self.now()
             ours = self._claimable(found, now)
             near = sorted((row for row in ours if _time(row) <= now + horizon), key=_by_time)
-            due = [row for row in near if _time(row) <= floor(now)]
+            late = [row for row in near if _time(row) <= floor(now)]
+            due = [row for row in late if not row.is_held(now)]
             for row in due[:limit]:
                 end = floor(now) + lease_time(row.alive_time, alive_time, shortest) + 1
                 found[row.key] = replace(
@@ -159,6 +168,7 @@ class PlainStore(Store, abc.ABC):
                     attempt=row.attempt + 1,
                     next_run_time=end,
                     claimed_at=floor(now),
+                    **_FREE,
                 )
             return Claimed(
                 rows=[
@@ -170,45 +180,43 @@ class PlainStore(Store, abc.ABC):
                     if row.owner is not None
                 },
                 now=now,
-                next_due=near[len(due)].next_run_time if len(due) < len(near) else None,
+                next_due=near[len(late)].next_run_time if len(late) < len(near) else None,
                 more=len(due) >= limit,
             )
 
-    def claim_keys(
-        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
-    ) -> Sequence[Row]:
-        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
+    def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
+        """Hold schedules for extra runs, as `HoldsSchedules.hold` describes."""
         with self.all() as found:
-            now, leased = floor(self.now()), []
-            for row in [found[key] for key in dict.fromkeys(keys) if key in found]:
-                attempt = while_borrowed(row)
-                free = row.owner is None or _time(row) <= now
-                if attempt is None or not free or row.status in MARKS:
+            now, held = floor(self.now()), []
+            for key, holder in holds.items():
+                row = found.get(key)
+                if row is None or row.owner is not None:
                     continue
-                found[row.key] = replace(
-                    row,
-                    owner=owner,
-                    fence=row.fence + 1,
-                    attempt=attempt,
-                    next_run_time=now + lease_time(row.alive_time, alive_time, shortest) + 1,
-                    claimed_at=now,
-                )
-                leased.append(row)
-            return [
-                replace(found[row.key], next_run_time=row.next_run_time, attempt=row.attempt)
-                for row in leased
-            ]
+                if row.held_by != holder and (row.status in MARKS or row.is_held(now)):
+                    continue
+                until = now + lease_time(row.alive_time, alive_time, shortest) + 1
+                found[key] = replace(row, held_by=holder, held_until=until)
+                held.append(key)
+            return frozenset(held)
+
+    def release(self, holds: Mapping[str, str]) -> None:
+        """End holds, as `HoldsSchedules.release` describes."""
+        with self.all() as found:
+            for key, holder in holds.items():
+                if key in found and found[key].held_by == holder:
+                    found[key] = replace(found[key], **_FREE)
 
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
         with self.all() as found:
             now = self.now()
             ours = self._claimable(found, now)
-            times = sorted(time for time in map(_time, ours) if time <= floor(now))
+            times = sorted(_time(row) for row in ours if not row.is_held(now))
+            times = [time for time in times if time <= floor(now)]
             return Backlog(due=len(times[:limit]), late=now - times[0]) if times else Backlog()
 
     def _claimable(self, found: Rows, now: float) -> Sequence[Row]:
-        """The rows of the types that `claim` leases, and that no rule pauses."""
+        """The rows of the types that `claim` leases, which no rule pauses."""
         store: object = self
         # A subclass that stores rules has the capability.
         rules = store.pause_rules() if isinstance(store, PausesTypes) else ()
@@ -251,8 +259,9 @@ class PlainStore(Store, abc.ABC):
     @override
     def purge(self, limit: int) -> int:
         with self.all() as found:
-            resting = [row for row in found.values() if row.next_run_time is None]
-            over = [row.key for row in resting if _until(row) <= self.now()][:limit]
+            now = self.now()
+            resting = [r for r in found.values() if r.next_run_time is None and not r.is_held(now)]
+            over = [row.key for row in resting if _until(row) <= now][:limit]
             for key in over:
                 del found[key]
             return len(over)
@@ -262,6 +271,9 @@ class PlainStore(Store, abc.ABC):
         with self.all() as found:
             now, freed = floor(self.now()), []
             for row in [*found.values()]:
+                if row.held_by is not None and row.held_by.startswith(f"{nonce}."):
+                    found[row.key] = replace(row, **_FREE)
+                    continue
                 dead = row.owner is not None and row.owner.startswith(f"{nonce}.")
                 if dead and now < _time(row) <= now + alive_time + 1:
                     wait = ceil(wait_after_death(row.attempt, retry_wait))
@@ -272,8 +284,7 @@ class PlainStore(Store, abc.ABC):
                         settled_by=str(row.token),
                         # One second is added, because ``now`` is rounded down.
                         next_run_time=now + wait + 1 if wait else now,
-                        # A lease that was no attempt changes nothing else, see `claim_keys`. The
-                        # reason of a paused row contains the end of its pause.
+                        # The reason of a paused row contains the end of its pause.
                         reason=row.reason
                         if row.attempt < 1 or row.status == PAUSED
                         else WORKER_DIED,

@@ -34,7 +34,7 @@ the store's capabilities: `Records`, `SelectionsByRecord`, `Overrides`, `ExactKe
 `Retention`, `Recovery`. Fifteen more classes test capabilities that the protocol does not require.
 Add `BacklogContract` if the store can count the due rows, `TransactionContract` if it can insert
 rows in a caller's transaction, `ReplaceManyContract` if it can replace many rows in one
-transaction, `LeasesByKeyContract` if it can lease rows by their keys, `PausesContract` if it obeys
+transaction, `HoldsContract` if it can hold rows, `PausesContract` if it obeys
 pauses of types, `OverviewContract` if it says what runs and what is next, `WatchingContract` if it
 cheaply reads the rows whose expectations are judged, `HistoryContract` if it keeps the run history,
 `ReplaceAndRecordContract` if it can replace a row and write records in one transaction,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from psched.testing.store_contract.history import HistoryContract
     from psched.testing.store_contract.history.last_runs import LastRunsContract
     from psched.testing.store_contract.operations.announcing import AnnouncesContract
-    from psched.testing.store_contract.operations.leases_by_key import LeasesByKeyContract
+    from psched.testing.store_contract.operations.holds import HoldsContract
     from psched.testing.store_contract.operations.overview import (
         OverviewContract,
         RunSummaryContract,
@@ -98,8 +98,8 @@ _MODULES = {
     "ExactKeys": "psched.testing.store_contract.overrides",
     "HandlerRun": "psched.testing.handler_runs",
     "HistoryContract": "psched.testing.store_contract.history",
+    "HoldsContract": "psched.testing.store_contract.operations.holds",
     "LastRunsContract": "psched.testing.store_contract.history.last_runs",
-    "LeasesByKeyContract": "psched.testing.store_contract.operations.leases_by_key",
     "ManualChild": "psched.testing.manual_spawner",
     "ManualClock": "psched.testing.manual_clock",
     "ManualDeadMan": "psched.testing.worker_driver",
@@ -140,8 +140,8 @@ __all__ = [
     "ExactKeys",
     "HandlerRun",
     "HistoryContract",
+    "HoldsContract",
     "LastRunsContract",
-    "LeasesByKeyContract",
     "ManualChild",
     "ManualClock",
     "ManualDeadMan",

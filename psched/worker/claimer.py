@@ -404,9 +404,7 @@ class Claimer:
         history = history_setting(row, self._settings)
         settlement.records = self._recorder.records_of(settlement, row, None, history=history)
         self._recorder.counts.decided(row.type, settlement)
-        # A schedule that an extra run's worker held when it died keeps its reason.
-        is_news = attempts.returned(row) is None
-        self._unstarted.settle(settlement, is_news=is_news)
+        self._unstarted.settle(settlement)
 
     def _granted(self, row: Row, sent: float) -> Lease:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
@@ -426,30 +424,25 @@ class Claimer:
                 _log.warning("%s: preempted before it was started", lease.row.key)
         return [lease for lease in granted if not lease.lost]
 
-    def start(
-        self, lease: Lease, run: Run, *, following: int, schedule: Lease | None = None
-    ) -> None:
-        """Start a task, or give its row back, and also its schedule."""
+    def start(self, lease: Lease, run: Run, *, following: int) -> None:
+        """Start a task, or give its row back, and release its schedule if it is an extra run."""
         row, deadlines = lease.row, lease.deadlines
-        if schedule is not None and schedule.deadlines.sent < deadlines.sent:
-            deadlines = schedule.deadlines
         # ``concurrency`` tasks can be running already, because the row might belong to a claim
         # whose answer was lost.
         full = self._prefetch.free_slots <= 0
-        lost = lease.lost or (schedule is not None and schedule.lost)
-        known = row.key in self._tasks or row.key in self._tasks.lent
+        known = row.key in self._tasks
         if full:
             self._prefetch.back_off()
-        if full or self._stopped or lost or known or not self._prepare(1 + following):
+        if full or self._stopped or lease.is_lost or known or not self._prepare(1 + following):
             self._unstarted.release(row)
         elif self._clock.boottime() >= deadlines.last_start:
             self._slowness.gave_back(row.key, deadlines.lease)
             self._unstarted.release(row)
         else:
-            self._tasks.start(row, run, lease.deadlines, schedule)
+            self._tasks.start(lease, run)
             return
-        if schedule is not None:
-            self._unstarted.give_back(schedule.row)
+        if lease.hold is not None:
+            self._unstarted.end_hold(lease.hold.key, lease.hold.holder)
 
     @property
     def _room(self) -> int:

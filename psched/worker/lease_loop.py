@@ -20,7 +20,7 @@ from psched.core import attempts
 from psched.core.history.recording import Recorder
 from psched.core.model import AFTER_RUN, DELETING, QUARANTINED, Release, Retry
 from psched.core.settling import Ending, Settler
-from psched.core.store_protocol import Settled, Store
+from psched.core.store_protocol import HoldsSchedules, Settled, Store
 from psched.master.reports.load import Load
 from psched.runner.stop_flags import Reason
 from psched.worker.chores.backlog_watch import BacklogWatch
@@ -28,6 +28,7 @@ from psched.worker.chores.history_keeper import HistoryKeeper
 from psched.worker.chores.janitor import Janitor
 from psched.worker.chores.output_keeper import OutputKeeper
 from psched.worker.claimer import Claimer
+from psched.worker.claims.unknown_claims import UNKNOWN_PAUSE
 from psched.worker.running_task import RunningTask
 from psched.worker.startup_steps import StartupSteps
 from psched.worker.store_backoff import StoreBackoff
@@ -241,9 +242,8 @@ class LeaseLoop:
         ended = [task for task in self._tasks if self._can_end(task)]
         endings = [self._ending(task) for task in ended]
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
-        if self._tasks.lent or self._unstarted.borrowed:
-            endings = self._with_borrowed(endings, ended)
         if not endings:
+            self._release_schedules()
             return
         endings = [
             changed(ending, earlier=earlier)
@@ -255,26 +255,28 @@ class LeaseLoop:
             asked = self._clock.monotonic()
             results = self._settler.settle(self._store, endings)
         except StoreBusyError as busy:
-            self._remove(busy.answered, endings)
+            self._remove(busy.answered)
             raise
         debug_requests("settled", results, self._clock.monotonic() - asked)
-        self._remove(results, endings)
+        self._remove(results)
         self._claimer.poll_now()
+        self._release_schedules()
 
-    def _with_borrowed(
-        self, endings: Sequence[Ending], ended: Sequence[RunningTask]
-    ) -> list[Ending]:
-        """Add the ends of leases that were held for extra runs to those of other leases."""
-        by_key = {ending.leased.key: ending for ending in endings}
-        schedules = [end for task in ended if (end := task.ending_of_schedule) is not None]
-        schedules += [
-            Ending(row, Release(), is_borrowed=True) for row in self._unstarted.borrowed.values()
-        ]
-        for end in schedules:
-            # If a lease was lost, this worker can have claimed its row anew. Of two leases with one
-            # key, one ends now, and the other one by the next call.
-            by_key.setdefault(end.leased.key, end)
-        return [*by_key.values()]
+    def _release_schedules(self) -> None:
+        """End the holds of schedules whose extra runs have ended, or were not started."""
+        mono, store = self._clock.monotonic(), self._store
+        holds = {h: each for h, each in self._unstarted.ending_holds.items() if each.next <= mono}
+        if not holds or not isinstance(store, HoldsSchedules):
+            return
+        # Of several holds of one schedule, at most one exists. The others end by the next calls.
+        ends = {each.key: holder for holder, each in holds.items()}
+        self._gateway.request(partial(store.release, ends))
+        for holder in ends.values():
+            if mono >= holds[holder].until:
+                self._unstarted.ended_hold(holder)
+            else:
+                holds[holder].next = min(mono + UNKNOWN_PAUSE, holds[holder].until)
+        self._claimer.poll_now()
 
     def _ending(self, task: RunningTask) -> Ending:
         """How the lease of a task ends, with the failures of earlier occurrences if they matter."""
@@ -292,22 +294,15 @@ class LeaseLoop:
         """Whether a task has no process left, and its settlement needs no answer of a helper."""
         return task.empty and not self._triggers.awaits(task.row)
 
-    def _remove(self, results: Mapping[str, Settled], endings: Sequence[Ending]) -> None:
+    def _remove(self, results: Mapping[str, Settled]) -> None:
         """Forget the leases that have ended or were lost, and log how their tasks ended."""
-        borrowed = {end.leased.key: end for end in endings if end.is_borrowed}
         for key, result in results.items():
-            if key in borrowed:
-                self._settler.forget(borrowed[key])
-                if not self._unstarted.gave_back(key):
-                    self._tasks.gave_back(key)
-                continue
             if self._unstarted.released(key):
                 self._given_back = True
                 continue
             task = self._tasks.remove(key)
-            if task.schedule is not None:
-                # This lease has not ended yet, or its result follows.
-                self._unstarted.give_back(task.schedule.row)
+            if task.hold is not None:
+                self._unstarted.end_hold(task.hold.key, task.hold.holder)
             self._output.add(task)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
@@ -347,7 +342,7 @@ class LeaseLoop:
         debug_requests("settled", results, self._clock.monotonic() - asked)
         for key, result in results.items():
             settlement = settlements[key]
-            if result is Settled.DONE and settlement.reason and self._unstarted.is_news(key):
+            if result is Settled.DONE and settlement.reason:
                 aside = "quarantined: " if settlement.status == QUARANTINED else ""
                 _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:
@@ -366,14 +361,14 @@ class LeaseLoop:
         mono = self._clock.monotonic()
         if not self._tasks or mono < self._next_marks:
             return
-        keys = [*(task.row.key for task in self._tasks), *self._tasks.lent]
+        keys = [*(task.row.key for task in self._tasks), *self._tasks.holding]
         marked = self._gateway.request(partial(self._store.marked, keys))
         for key, mark in marked.items():
             if mark in AFTER_RUN.values():
                 continue  # the task itself has asked for it
             reason = Reason.DELETED if mark == DELETING else Reason.CANCELLED
             # Extra runs are stopped with their schedules.
-            task = self._tasks[key] if key in self._tasks else self._tasks.lent.get(key)
+            task = self._tasks[key] if key in self._tasks else self._tasks.holding.get(key)
             if task is not None:
                 self._tasks.stop(task, reason)
         self._next_marks = mono + self._settings.poll_interval
@@ -404,6 +399,8 @@ class LeaseLoop:
         wakes = min(wakes, self._backlog.wakes, self._history.wakes, self._output.wakes)
         if self._tasks:
             wakes = min(wakes, self._next_marks)
+        for hold in self._unstarted.ending_holds.values():
+            wakes = min(wakes, hold.next)
         if self._has_requests():
             wakes = mono
         if wakes == inf:
@@ -420,7 +417,6 @@ class LeaseLoop:
         return bool(
             unstarted.settlements
             or unstarted.releases
-            or unstarted.borrowed
             or self._dead
             or self._startup.pending
             or any(map(self._can_end, self._tasks))

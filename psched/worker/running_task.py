@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from psched.base.lease_times import Deadlines
 from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.history.records import SERVER_DIED, Attempt, Outcome
@@ -68,8 +67,6 @@ class RunningTask(Lease):
         stopping: why the run is being stopped; NONE if it is not being stopped.
         ladder: the signals that stop the task's processes, and their times; None if the task is
             not being stopped.
-        schedule: the lease of the schedule of which the task is an extra run, of the same length as
-            the task's own lease; None if the task needs no such lease, or if it has ended.
     """
 
     definition: Definition
@@ -94,20 +91,6 @@ class RunningTask(Lease):
     lost_server: bool = False
     stopping: Reason = Reason.NONE
     ladder: KillLadder | None = None
-    schedule: Lease | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether one of the leases under which the task runs is lost."""
-        return self.lost or (self.schedule is not None and self.schedule.lost)
-
-    @property
-    def usable(self) -> Deadlines:
-        """The deadlines by which the task must have ended: those of the lease that ends first."""
-        schedule = self.schedule
-        if schedule is None or self.deadlines.sent <= schedule.deadlines.sent:
-            return self.deadlines
-        return schedule.deadlines
 
     @property
     def is_collected(self) -> bool:
@@ -239,14 +222,6 @@ class RunningTask(Lease):
         )
 
     @property
-    def ending_of_schedule(self) -> Ending | None:
-        """The end of the lease of the task's schedule; None if there is no such lease."""
-        if (lease := self.schedule) is None:
-            return None
-        deadline = 0.0 if lease.lost else lease.deadlines.end
-        return Ending(lease.row, Release(), deadline, is_borrowed=True)
-
-    @property
     def attempt(self) -> Attempt:
         """What the run history records about the attempt, which has ended."""
         decision = self.conclusion
@@ -289,7 +264,7 @@ class RunningTask(Lease):
             "attempt": self.row.attempt,
             "pid": self.runner.pid,
             "running_for": mono - self.started,
-            "lease_left": self.usable.end - boot,
+            "lease_left": self.deadlines.end - boot,
             "state": "ended" if self.over else state,
             "progress": None if progress is None else progress._asdict(),
         }

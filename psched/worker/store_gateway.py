@@ -16,8 +16,8 @@ from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, StoreUnavailableError, TransientStoreError
 from psched.base.texts import cut
 from psched.config import Config
-from psched.core.store_protocol import Store
-from psched.worker.lease import Lease
+from psched.core.store_protocol import HoldsSchedules, Store
+from psched.worker.lease import Hold, Lease
 from psched.worker.running_task import RunningTask
 from psched.worker.store_backoff import StoreBackoff
 from psched.worker.task_table import TaskTable
@@ -124,8 +124,7 @@ class StoreGateway:
 
     def extend_now(self, task: RunningTask) -> bool:
         """Extend a task's lease at its request; return whether it was still held."""
-        both = [task] if task.schedule is None else [task, task.schedule]
-        self._extend(both, task.deadlines.lease)
+        self._extend([task], task.deadlines.lease)
         return not task.is_lost
 
     def update_data(self, task: RunningTask, data: str) -> bool:
@@ -138,16 +137,32 @@ class StoreGateway:
         """All leases that this gateway extends."""
         held: list[Lease] = [*self._tasks, *self._unstarted.waiting.values()]
         held += self._unstarted.prefetched.values()
-        if self._tasks.lent:
-            held += [task.schedule for task in self._tasks if task.schedule is not None]
         return held
 
     def _extend(self, leases: Sequence[Lease], length: float) -> None:
+        """Extend leases, all of which have this length, and the holds of extra runs.
+
+        Leases without a hold come first, so that a locked schedule delays only its extra run.
+        """
+        if plain := [lease for lease in leases if lease.hold is None]:
+            self._extend_leases(plain, length)
+        if holds := {lease.hold.key: lease.hold for lease in leases if lease.hold is not None}:
+            sent = self._clock.boottime()
+            held = self.hold(holds.values(), length)
+            for key, hold in holds.items():
+                hold.lost = key not in held
+            # An extra run must end before its hold does, so that both count from here.
+            self._extend_leases([each for each in leases if each.hold is not None], length, sent)
+
+    def _extend_leases(
+        self, leases: Sequence[Lease], length: float, since: float | None = None
+    ) -> None:
         """Extend leases, all of which have this length; each lease gets at least this length again.
 
         The setting for a row's lease can have been shortened since the row was claimed. The shorter
         length applies only from the next claim on, because the deadlines of the current lease were
-        computed from the longer one.
+        computed from the longer one. The leases count from ``since`` by the boot-time clock, or
+        else from just before the request is sent.
         """
         tokens = {lease.row.key: lease.row.token for lease in leases}
         sent = asked = 0.0
@@ -164,10 +179,30 @@ class StoreGateway:
         except StoreBusyError as busy:
             # One of the rows was locked. Before the error is raised, the answers about the other
             # rows are recorded.
-            _note(leases, busy.answered, sent)
+            _note(leases, busy.answered, sent if since is None else since)
             raise
         debug_requests("extended", held, self._clock.monotonic() - asked)
-        _note(leases, {key: key in held for key in tokens}, sent)
+        answered = {key: key in held for key in tokens}
+        _note(leases, answered, sent if since is None else since)
+
+    def hold(self, holds: Collection[Hold], length: float) -> frozenset[str]:
+        """Hold schedules for extra runs; return the keys of those that are held.
+
+        Args:
+            holds: the schedules.
+            length: the shortest length of each hold in seconds.
+        """
+        return self.request(partial(self._hold, holds, length))
+
+    def _hold(self, holds: Collection[Hold], length: float) -> frozenset[str]:
+        store: object = self._store
+        if not isinstance(store, HoldsSchedules):
+            return frozenset()
+        return store.hold(
+            {hold.key: hold.holder for hold in holds},
+            alive_time=self._settings.alive_time,
+            shortest=ceil(length),
+        )
 
 
 def debug_requests(done: str, keys: Collection[str], seconds: float) -> None:

@@ -55,7 +55,7 @@ class TaskGuard:
 
     def begin(self, task: RunningTask) -> None:
         """Make sure that ``deadman`` fires in time for a task that is about to be started."""
-        self._deadman.hasten(task.usable.deadman)
+        self._deadman.hasten(task.deadlines.deadman)
 
     def watch(self, tasks: Iterable[RunningTask]) -> float:
         """Send the signals that are due, and set the timer that kills this process if it hangs.
@@ -78,7 +78,7 @@ class TaskGuard:
             wakes = min(wakes, self._wakes(task, mono, boot))
         # Tasks whose processes do not die on KILL are not counted: this process need not be killed
         # because of such a task, because its death would not end the task either.
-        deadmen = [task.usable.deadman for task in running if not task.runner.stuck]
+        deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
         self._deadman.set(min(deadmen, default=None))
         return wakes
 
@@ -107,7 +107,7 @@ class TaskGuard:
 
     def _guard_lease(self, task: RunningTask, boot: float) -> None:
         """Kill the task before its lease can be granted to another worker."""
-        deadlines = task.usable
+        deadlines = task.deadlines
         if task.is_lost or boot >= deadlines.kill:
             self.stop(task, Reason.LEASE, 0)
         elif boot >= deadlines.warn:
@@ -132,18 +132,18 @@ class TaskGuard:
     def _log_kill(self, task: RunningTask) -> None:
         """Log the first KILL of a task, if the lease is the reason.
 
-        A ladder that the lease began says KILL at the end of the usable lease, too, and can be due
+        A ladder that the lease began says KILL at the end of the lease, too, and can be due
         before `_guard_lease` notices the end: the clocks are read one after the other, and rounded.
         """
         if task.is_lost:
-            whose = "its lease" if task.lost else "the lease of its schedule"
-            task.log(f"killing it: {whose} is lost", level=logging.ERROR)
-        elif task.stopping is Reason.LEASE or self._clock.boottime() >= task.usable.kill:
+            what = "its lease is lost" if task.lost else "its schedule is not held any more"
+            task.log(f"killing it: {what}", level=logging.ERROR)
+        elif task.stopping is Reason.LEASE or self._clock.boottime() >= task.deadlines.kill:
             task.log("killing it: its lease could not be extended", level=logging.ERROR)
 
     def _wakes(self, task: RunningTask, mono: float, boot: float) -> float:
         limit = task.definition.settings.kill_timeout
-        deadlines = task.usable
+        deadlines = task.deadlines
         moments = [mono + deadline - boot for deadline in (deadlines.warn, deadlines.kill)]
         if task.ladder is not None:
             moments.append(task.ladder.wakes)

@@ -8,10 +8,9 @@ from psched.application.task import assignment
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcomeError, text_of
 from psched.base.fault_log import FaultLog
-from psched.base.lease_times import Deadlines
 from psched.base.texts import brief
 from psched.core.history.recording import Recorder
-from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
+from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.policy import Run
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Whose
 from psched.output.collection import OutputCollection
@@ -80,8 +79,7 @@ class TaskTable:
         no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
             for some seconds.
         no_fork: why the last call of `prepare` has failed; None if it has succeeded.
-        lent: the extra runs that also hold the lease of their schedule, by the schedule's key; read
-            only.
+        holding: the extra runs that hold their schedule, by the schedule's key; read only.
     """
 
     def __init__(
@@ -101,8 +99,8 @@ class TaskTable:
         self._tasks: dict[str, RunningTask] = {}
         # How long each occurrence has waited last that found no room for its process.
         self._refused: dict[Occurrence, float] = {}
-        self._lent: dict[str, RunningTask] = {}
-        self.lent: Mapping[str, RunningTask] = self._lent
+        self._holding: dict[str, RunningTask] = {}
+        self.holding: Mapping[str, RunningTask] = self._holding
         self._pool = pool
         self._guard = guard
         self._clock = clock
@@ -126,15 +124,13 @@ class TaskTable:
     def __getitem__(self, key: str) -> RunningTask:
         return self._tasks[key]
 
-    def fence_of(self, key: str) -> int | None:
-        """The fence of the lease of a schedule whose task, or whose extra run, is running here.
+    def holder_of(self, key: str) -> str | None:
+        """What identifies the run, or the extra run, of a schedule that is running here.
 
         None if there is none.
         """
-        if (task := self._tasks.get(key)) is not None:
-            return task.row.fence
-        lent = self._lent.get(key)
-        return None if lent is None or lent.schedule is None else lent.schedule.row.fence
+        task = self._tasks.get(key) or self._holding.get(key)
+        return None if task is None else str(task.row.token)
 
     @property
     def alive(self) -> bool:
@@ -176,25 +172,24 @@ class TaskTable:
         """Let the waiting runners exit; see `RunnerPool.dismiss`."""
         return self._pool.dismiss()
 
-    def start(
-        self, row: Row, run: Run, deadlines: Deadlines, schedule: Lease | None = None
-    ) -> None:
+    def start(self, lease: Lease, run: Run) -> None:
         """Start the task of a leased row in a waiting runner; `prepare` must be called before."""
+        row, hold = lease.row, lease.hold
         runner = self._pool.acquire()
         task = RunningTask(
             row=row,
             definition=run.definition,
             occurrence=Occurrence(row.key, run.scheduled_time),
-            deadlines=deadlines,
+            deadlines=lease.deadlines,
+            hold=hold,
             runner=runner,
             started=self._clock.monotonic(),
             store_clock=self._recorder.clock,
             started_at=self._recorder.clock.reading(),
-            schedule=schedule,
         )
         self._tasks[row.key] = task
-        if schedule is not None:
-            self._lent[schedule.row.key] = task
+        if hold is not None:
+            self._holding[hold.key] = task
         place = _PLACES.get(run.definition.settings.output, PIPE)
         if runner.pipe is None or self._output is None:
             place = RAW if place == PIPE else place
@@ -216,14 +211,9 @@ class TaskTable:
     def remove(self, key: str) -> RunningTask:
         """Forget a task whose lease has ended, and return it."""
         task = self._tasks.pop(key)
-        if task.schedule is not None:
-            del self._lent[task.schedule.row.key]
+        if task.hold is not None:
+            del self._holding[task.hold.key]
         return task
-
-    def gave_back(self, key: str) -> None:
-        """Note that the lease of a schedule that was held for an extra run has ended."""
-        if (task := self._lent.pop(key, None)) is not None:
-            task.schedule = None
 
     def receive(self, writer: LeaseWriter) -> None:
         """Record the reports of runners, answer their requests, and note who has ended."""
@@ -398,7 +388,7 @@ class TaskTable:
             return
         # A lease that has not reached its deadline counts as held without a request to the store,
         # because no other worker can claim the row before that deadline.
-        held = not task.is_lost and self._clock.boottime() < task.usable.end
+        held = not task.is_lost and self._clock.boottime() < task.deadlines.end
         answer: dict[str, object] = {"held": held}
         if held:
             try:

@@ -24,7 +24,6 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.config import Config
-from psched.core.attempts import returned
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
 from psched.core.operations.pauses import PastPause
@@ -124,8 +123,7 @@ class TriggerHelpers:
         # If there are too many slow questions, the row is postponed, even if it could run now,
         # because its trigger must be called after the run.
         is_asked = row.status == WAITING and row.cron and is_custom(row.cron)
-        # A schedule that a dead worker had leased for an extra run only gets its times back.
-        if is_asked and returned(row) is None and self._is_full(row.cron or ""):
+        if is_asked and self._is_full(row.cron or ""):
             return postpone(row, ceil(DEADLINE))
         try:
             with loading_by(refuse_to_ask):

@@ -563,7 +563,9 @@ class TestBackfilling:
         assert hourly.exists()
 
 
-def test_a_store_without_leases_by_key_allows_only_parallel_runs(settings, schedules, report, host):
+def test_a_store_that_holds_no_schedules_allows_only_parallel_runs(
+    settings, schedules, report, host
+):
     class Limited:
         """A store that lacks the capability."""
 
@@ -571,7 +573,7 @@ def test_a_store_without_leases_by_key_allows_only_parallel_runs(settings, sched
             self._store = store
 
         def __getattr__(self, name):
-            if name == "claim_keys":
+            if name == "hold":
                 raise AttributeError(name)
             return getattr(self._store, name)
 

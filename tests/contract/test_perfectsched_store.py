@@ -3,7 +3,7 @@
 import pytest
 
 from psched.contrib.perfectsched.store.store import PerfectSchedStore
-from psched.core.store_protocol import LeasesByKey, Settled, Store
+from psched.core.store_protocol import HoldsSchedules, Settled, Store
 from psched.testing import (
     BacklogContract,
     CoreContract,
@@ -59,4 +59,4 @@ def test_every_method_of_the_protocol_is_written_anew():
 def test_its_rows_cannot_be_leased_by_their_keys(database):
     """The table has no room for what an extra run would have to give back."""
     with compat_factory(database.url) as open_store:
-        assert not isinstance(open_store(), LeasesByKey)
+        assert not isinstance(open_store(), HoldsSchedules)

@@ -21,7 +21,7 @@ from psched.testing import (
     AlertsContract,
     BackendContract,
     BacklogContract,
-    LeasesByKeyContract,
+    HoldsContract,
     OutputContract,
     OverviewContract,
     PausesContract,
@@ -47,7 +47,7 @@ def example():
 class TestFileStore(
     BackendContract,
     BacklogContract,
-    LeasesByKeyContract,
+    HoldsContract,
     OverviewContract,
     StatusContract,
     WatchingContract,

@@ -10,8 +10,8 @@ from psched.testing import (
     BackendContract,
     BacklogContract,
     HistoryContract,
+    HoldsContract,
     LastRunsContract,
-    LeasesByKeyContract,
     OutputContract,
     OverviewContract,
     PausesContract,
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 class TestRedisStore(
     BackendContract,
     BacklogContract,
-    LeasesByKeyContract,
+    HoldsContract,
     HistoryContract,
     ReplaceAndRecordContract,
     LastRunsContract,
@@ -69,7 +69,7 @@ class TestRedisStore(
 class TestRedisStoreBehindSentinels(
     BackendContract,
     BacklogContract,
-    LeasesByKeyContract,
+    HoldsContract,
     HistoryContract,
     ReplaceAndRecordContract,
     OutputContract,

@@ -1,13 +1,13 @@
 """Runs of one schedule, regular and extra, with real processes: never two at once, come what may.
 
-Whatever happens during an extra run, its schedule has its times again afterwards.
+Whatever happens during an extra run, its schedule is as before afterwards.
 """
 
 import signal
+from dataclasses import replace
 
 import pytest
 
-from psched.core.attempts import returned
 from support.extra_runs import add_extra_runs, by_schedule
 from support.processes import kill, title
 from support.proxy import Fault
@@ -49,21 +49,14 @@ def start_extra_run(service, processes=("child", "daemon"), **settings):
     number = 1 + len(processes)
     service.runs.wait(extra, lambda runs: len({note["pid"] for note in runs[-1].notes}) == number)
     held = service.row("report").row
-    assert held.owner is not None
-    assert returned(held) == (before.next_run_time, 0)
+    assert held.held_by is not None
+    assert replace(held, held_by=None, held_until=None) == before
     return master, before, extra
 
 
-def wait_until_returned(service, before):
-    """Wait until a schedule has its times again."""
-    kept = ("next_time", "next_run_time", "attempt", "status", "cron", "data", "options")
-    service.wait_for_row(
-        "report",
-        lambda seen: (
-            seen.row.owner is None
-            and all(getattr(seen.row, name) == getattr(before, name) for name in kept)
-        ),
-    )
+def wait_until_released(service, before):
+    """Wait until a schedule is as if there had been no extra run."""
+    service.wait_for_row("report", lambda seen: seen.row == before)
 
 
 def finish(service, master, *keys):
@@ -166,7 +159,7 @@ def test_parallel_runs_overlap_and_those_that_skip_do_not_run(service):
 
 
 @pytest.mark.landing
-def test_both_leases_of_a_killed_worker_are_released_at_once(service):
+def test_what_a_killed_worker_leased_and_held_is_free_at_once(service):
     master, before, extra = start_extra_run(service, processors=2)
     [worker] = [pid for pid in master.workers() if service.runs.runs(extra)[0].worker == pid]
 
@@ -176,11 +169,11 @@ def test_both_leases_of_a_killed_worker_are_released_at_once(service):
     service.runs.wait(extra, lambda runs: len(runs) == 2)
     assert service.runs.runs("report") == []
     finish(service, master, extra)
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     assert [run.completed for run in service.runs.runs(extra)] == [False, True]
 
 
-def test_both_leases_of_a_dead_host_end_by_themselves(service):
+def test_what_a_dead_host_leased_and_held_becomes_free_by_itself(service):
     # Nobody would kill a daemon that such a death leaves behind.
     master, before, extra = start_extra_run(service, processes=(), alive_time=6)
     workers = master.workers()
@@ -192,14 +185,14 @@ def test_both_leases_of_a_dead_host_end_by_themselves(service):
     second = service.start()
     service.runs.wait(extra, lambda runs: len(runs) == 2)
     finish(service, second, extra)
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     assert service.runs.runs("report") == []
 
 
-def test_a_schedule_without_its_extra_run_returns_to_its_times_when_its_worker_has_died(service):
+def test_a_schedule_without_its_extra_run_is_free_when_its_worker_has_died(service):
     master, before, extra = start_extra_run(service, retry_wait=1000)
     kill(service.runs.runs(extra)[0].pid)  # it runs again only much later
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     with service.schedules() as schedules:
         schedules[extra].cancel()
         [other] = add_extra_runs(schedules, "report", first=1)
@@ -209,7 +202,7 @@ def test_a_schedule_without_its_extra_run_returns_to_its_times_when_its_worker_h
         database.execute("DELETE FROM psched WHERE id LIKE '%!%'")
         kill(master.workers()[0])
 
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     assert service.runs.runs("report") == []
     assert master.stop() == 0
 
@@ -221,16 +214,16 @@ def test_a_graceful_stop_waits_for_an_extra_run(service):
     service.open_gate("gate")
 
     assert master.wait() == 0
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     assert service.row(extra).status == "finished"
 
 
-def test_a_stop_that_does_not_wait_gives_both_leases_back(service):
+def test_a_stop_that_does_not_wait_gives_the_row_and_its_schedule_back(service):
     master, before, extra = start_extra_run(service, graceful_timeout=0, graceful_kill_limit=2)
     assert master.stop() == 0
 
     master.wait_until_nothing_is_left()
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     row = service.row(extra).row
     assert (row.status, row.owner, row.attempt) == ("waiting", None, 0)
 
@@ -294,27 +287,27 @@ def test_a_schedule_that_is_paused_by_sql_during_an_extra_run_stays_paused(servi
 
 # --- lost answers -------------------------------------------------------------------
 
-LEASE_BY_KEY = b"attempt = CASE"
-"""What only the statement that leases by key contains."""
+HOLD = b"held_by = CASE"
+"""What only the statement that holds schedules contains."""
 
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
 @pytest.mark.parametrize("overlap", ["queue", "skip"])
-def test_a_lost_answer_to_the_lease_of_the_schedule_costs_nothing(behind_proxy, fault, overlap):
+def test_a_lost_answer_to_the_hold_of_the_schedule_costs_nothing(behind_proxy, fault, overlap):
     service, proxy, direct = behind_proxy
     before = add_yearly(service)
     master = service.start()
 
-    with proxy.fault(fault, LEASE_BY_KEY):
+    with proxy.fault(fault, HOLD):
         [extra] = add_extra(service, overlap=overlap)
         service.wait_for_finish(extra)
 
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     [run] = service.runs.runs(extra)
     assert (run.completed, run.attempt) == (True, 1)
     assert service.runs.runs("report") == []
-    assert direct.get("report").owner is None
+    assert direct.get("report").held_by is None
     assert master.stop() == 0
 
 
@@ -325,14 +318,14 @@ def test_a_worker_that_dies_before_it_knows_that_it_has_the_schedule_loses_nothi
     master = service.start()
     [worker] = master.workers()
 
-    with proxy.fault(Fault.HOLD_REPLY, LEASE_BY_KEY):
+    with proxy.fault(Fault.HOLD_REPLY, HOLD):
         [extra] = add_extra(service)
-        wait_until(lambda: direct.get("report").owner, what="the lease of the schedule")
+        wait_until(lambda: direct.get("report").held_by, what="the hold of the schedule")
         kill(worker)
 
     # At once: a lease lasts for 300 s.
     service.wait_for_finish(extra)
-    wait_until_returned(service, before)
+    wait_until_released(service, before)
     assert service.runs.runs("report") == []
     assert master.stop() == 0
 

@@ -71,7 +71,7 @@ SQL = ("mariadb", "postgresql")
 
 ANY = tuple(FAULTS)
 
-SETTLING = dict.fromkeys(SQL, b"SET owner = NULL") | {
+SETTLING = dict.fromkeys(SQL, b"SET leased_by = NULL") | {
     "redis": scripts.SETTLE_AND_RECORD.digest.encode()
 }
 CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": scripts.CLAIM.digest.encode()}
@@ -244,10 +244,10 @@ def too_few_replicas_follow(plant):
 
 @fault("redis")
 def the_data_are_of_a_newer_version(plant):
-    plant.server.query("HSET", "{psched}:info", "version", "99")
+    plant.server.query("HSET", "{psched}:layout", "version", "99")
     plant.end_sessions()
     yield
-    plant.server.query("HSET", "{psched}:info", "version", "1")
+    plant.server.query("HSET", "{psched}:layout", "version", "2")
 
 
 @fault(*ANY)
@@ -678,7 +678,7 @@ def test_a_primary_that_was_demoted_and_stays_up_is_left_for_the_new_one(
     seen = []
 
     def rows_of_the_old_one():
-        return primary.query("SELECT id, next_time, owner, fence FROM psched", database="work")
+        return primary.query("SELECT id, next_time, leased_by, fence FROM psched", database="work")
 
     @contextlib.contextmanager
     def demotion():

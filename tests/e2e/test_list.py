@@ -10,7 +10,6 @@ import pytest
 
 from psched.app import make_store, read_config
 from psched.cli.text_table import FIRST_ROWS
-from psched.core.attempts import borrowed
 from support.run_records import run_record
 from support.waiting import HANG_TIMEOUT, wait_until
 
@@ -42,21 +41,6 @@ def test_without_schedules_it_says_how_to_add_one(listed):
     assert listed("--json") == []
 
 
-def test_a_schedule_is_not_due_because_an_extra_run_has_lost_its_lease(service, listed):
-    at = 1893456000
-    service.add("held", every=5400, next_time=at)
-    service.add("late", every=5400, next_time=1000)
-    with service.sql() as database:
-        note = "update psched set owner = 'w.1', fence = 1, next_run_time = 9, attempt = ?"
-        database.execute(f"{note} where id = 'held'", (borrowed(at, 0),))
-        database.execute(f"{note} where id = 'late'", (borrowed(1000, 0),))
-    shown = {line.split()[0]: line for line in listed("--utc")[1:-1]}
-    assert re.match(r"held +waiting +every 1h30m +2030-01-01 00:00", shown["held"])
-    assert re.match(r"late +due ", shown["late"])
-    assert keys(listed("--due")) == ["late"]
-    assert re.search("^status: +waiting$", service.psched("show", "held").stdout, re.MULTILINE)
-
-
 def test_the_table_has_status_schedule_and_next_run_and_no_payload(service, listed):
     service.invoke(
         "add", "cron", "t", "0 9 * * *", '{"k":1}', "-t", "Asia/Tokyo", "-s", "2030-01-01"
@@ -81,7 +65,7 @@ def test_what_is_due_and_what_runs_is_seen(service, listed):
     service.add("runs")
     with service.sql() as connection:
         connection.execute(
-            "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
+            "UPDATE psched SET leased_by = 'w.1', next_run_time = unixepoch() + 600,"
             " next_time = unixepoch() + 3 WHERE id = 'runs'"
         )
     _, due, runs, _ = listed("--utc")
@@ -110,7 +94,7 @@ def test_a_task_that_is_being_stopped_is_shown_with_its_scheduled_time(service, 
     service.add("k", next_time=1893456000)
     with service.sql() as connection:
         connection.execute(
-            "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
+            "UPDATE psched SET leased_by = 'w.1', next_run_time = unixepoch() + 600,"
             " status = 'cancelling'"
         )
     assert re.fullmatch(r"k +stopping +once +2030-01-01 00:00 +-", listed("--utc")[1])
@@ -217,7 +201,7 @@ def test_what_is_wrong_is_told_and_comes_first_with_bad(service, listed):
         connection.execute("UPDATE psched SET status = 'quarantined' WHERE id = 'f'")
         connection.execute("UPDATE psched SET next_run_time = 9 WHERE id = 'd'")
         connection.execute(
-            "UPDATE psched SET owner = 'w.1', next_run_time = unixepoch() + 600,"
+            "UPDATE psched SET leased_by = 'w.1', next_run_time = unixepoch() + 600,"
             " status = 'cancelling' WHERE id = 'c'"
         )
     store = make_store(read_config(service.config))

@@ -87,7 +87,7 @@ def test_row_and_records_are_read_as_they_were_at_one_moment(service):
     store, settled = store_of(service), []
     with service.sql() as database:
         database.execute(
-            "UPDATE psched SET owner = 'w.2', fence = 2, attempt = 2,"
+            "UPDATE psched SET leased_by = 'w.2', fence = 2, attempt = 2,"
             " next_run_time = unixepoch() + 600"
         )
 
@@ -97,7 +97,7 @@ def test_row_and_records_are_read_as_they_were_at_one_moment(service):
             settled.append(found)
             with service.sql() as database:
                 database.execute(
-                    "UPDATE psched SET owner = NULL, settled_by = 'w.2#2', attempt = 0,"
+                    "UPDATE psched SET leased_by = NULL, settled_by = 'w.2#2', attempt = 0,"
                     " next_time = 4000000000, next_run_time = 4000000000"
                 )
             store.record(

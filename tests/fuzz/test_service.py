@@ -58,7 +58,7 @@ def test_no_process_of_a_service_dies_of_a_row(service):
 
     def rest():
         with service.sql() as connection:
-            due = "next_run_time <= unixepoch() AND (owner IS NULL OR status != 'waiting')"
+            due = "next_run_time <= unixepoch() AND (leased_by IS NULL OR status != 'waiting')"
             return connection.execute(f"SELECT COUNT(*) FROM psched WHERE {due}").fetchone() == (0,)  # noqa: S608
 
     wait_until(rest, what="rows that are run or set aside, all of them")

@@ -62,8 +62,11 @@ from support.tables import fill_sqlite
 # must not show in whole milliseconds.
 START = 1_800_000_000.0004
 
-EXAMPLES, STEPS = 30, 40
+EXAMPLES, STEPS = 40, 40
 """How many sequences are drawn, and how many steps each has."""
+
+PLANTED = 200
+"""How many sequences are drawn at most until a planted fault is found."""
 
 EXTRA_RUN = "a!0123456789abcdef"
 KEYS = ("a", "A", "b", "ü", EXTRA_RUN)
@@ -99,8 +102,9 @@ class Model(MemoryStore):
 
     def due(self):
         """The times of the rows that a claim could lease now, the earliest first."""
-        rows = self._claimable(self.stored, self.now())
-        return sorted(row.next_run_time for row in rows if _is_due(row, self.now()))
+        rows, now = self._claimable(self.stored, self.now()), self.now()
+        late = (row for row in rows if _is_due(row, now) and not row.is_held(now))
+        return sorted(row.next_run_time for row in late)
 
     def later(self):
         """When the next row falls due that is not due yet; infinite if there is none."""
@@ -123,6 +127,7 @@ class Stores(RuleBasedStateMachine):
         self.store = place.open(self.clock)
         self.model = Model(self.clock.wall, from_mapping({"url": "sqlite:///unused.db"}))
         self.leases = []
+        self.holds = []
         self.applied = {}
         self.versions = {key: [] for key in KEYS}
         self.deleted = set()
@@ -239,15 +244,6 @@ class Stores(RuleBasedStateMachine):
             )
         self.leases += [self.model.stored[row.key] for row in theirs.rows]
 
-    @rule(owner=st.sampled_from(OWNERS), keys=some_keys)
-    def claim_keys(self, owner, keys):
-        owner = self.new_owner(owner)
-        theirs, ours = (
-            store.claim_keys(owner, keys, **LEASE) for store in (self.store, self.model)
-        )
-        assert _by_key(theirs) == _by_key(ours)
-        self.leases += [self.model.stored[row.key] for row in theirs]
-
     def new_owner(self, nonce):
         self.claims += 1
         return f"{nonce}.{self.claims}"
@@ -343,7 +339,7 @@ class Stores(RuleBasedStateMachine):
         row = self.lease(place)
         self.both("update_data", row.key, row.token, data)
 
-    @precondition(lambda self: any(map(self.is_held, self.leases)))
+    @precondition(lambda self: self.holds or any(map(self.is_held, self.leases)))
     @rule(nonce=st.sampled_from(OWNERS), alive_time=st.sampled_from([30, 100]),
           retry_wait=st.sampled_from([0, 20]))  # fmt: skip
     def recover(self, nonce, alive_time, retry_wait):
@@ -357,11 +353,42 @@ class Stores(RuleBasedStateMachine):
         self.applied = {
             key: end for key, end in self.applied.items() if nonce_of(end.token.owner) != nonce
         }
+        self.holds = [hold for hold in self.holds if nonce_of(hold[1]) != nonce]
 
     @precondition(lambda self: any(r.retain_until for r in self.model.stored.values()))
     @rule()
     def purge(self):
         self.both("purge", 100)
+
+    # --- holds ---------------------------------------------------------------------------
+
+    @rule(nonce=st.sampled_from(OWNERS), keys=st.lists(keys, max_size=2, unique=True),
+          again=st.lists(places, max_size=2), alive_time=st.sampled_from([6, 6, 30]))  # fmt: skip
+    def hold(self, nonce, keys, again, alive_time):
+        """Hold schedules; extend other holds, or repeat requests that were not answered."""
+        there = [key for key in keys if key in self.model.stored]
+        new = {key: self.new_owner(nonce) for key in there or keys}
+        holds = {**new, **self.chosen_holds(again)}
+        # They are short, so that they do not keep all rows from being claimed.
+        self.both("hold", holds, alive_time=alive_time, shortest=6)
+        self.holds += new.items()
+
+    @precondition(lambda self: self.holds)
+    @rule(chosen=st.lists(places, min_size=1, max_size=3), too_late=st.booleans())
+    def release(self, chosen, too_late):
+        self.both("release", self.chosen_holds(chosen, too_late=too_late))
+
+    def chosen_holds(self, chosen, *, too_late=False):
+        """Some of the holds that were ever asked for; a small number means one that is there.
+
+        Args:
+            chosen: the numbers.
+            too_late: whether a small number means one in whose place there is another.
+        """
+        now = {key: row.held_by for key, row in self.model.stored.items()}
+        known = [(now.get(key), (key, holder)) for key, holder in reversed(self.holds)]
+        known.sort(key=lambda each: (each[0] is None, (each[0] != each[1][1]) is not too_late))
+        return dict(known[place % len(known)][1] for place in chosen if known)
 
     # --- the run history -----------------------------------------------------------------
 
@@ -449,8 +476,9 @@ class Stores(RuleBasedStateMachine):
     def check_backlog(self, limit):
         due = self.model.due()
         found = self.store.backlog(limit)
-        # A store may leave out rows whose leases have expired.
-        self.model.chosen = {k for k, row in self.model.stored.items() if row.owner is None}
+        # A store may leave out rows whose leases or holds have ended.
+        taken = ((key, row.owner or row.held_by) for key, row in self.model.stored.items())
+        self.model.chosen = {key for key, by in taken if by is None}
         free = self.model.due()
         self.model.chosen = None
         assert min(limit, len(free)) <= found.due <= min(limit, len(due))
@@ -622,18 +650,19 @@ def on_redis(database) -> Iterator[Place]:
         yield Place(open_store, lambda clock: move(clock.wall()))
 
 
-def check(place, *, shrinks=True):
+def check(place, examples=EXAMPLES, *, shrinks=True):
     """Run sequences of requests on a store.
 
     Args:
         place: makes the store.
+        examples: how many sequences are drawn.
         shrinks: whether a sequence that fails is made as short as possible, which takes a while.
     """
     machine = hypothesis.seed(SEED)(lambda: Stores(place))
     how = hypothesis.settings(
         derandomize=False,
         database=None,
-        max_examples=EXAMPLES * FACTOR,
+        max_examples=examples * FACTOR,
         stateful_step_count=STEPS,
         report_multiple_bugs=False,
         phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
@@ -688,7 +717,20 @@ class LosesRecords(VirtualStore):
         return super().settle([changed(end, records=()) for end in settlements])
 
 
-@pytest.mark.parametrize("store_class", [ExtendsAll, KeepsStatus, LosesRecords])
+class HoldsAll(VirtualStore):
+    def hold(self, holds, **lease):
+        super().hold(holds, **lease)
+        return frozenset(holds)
+
+
+class ReleasesAll(VirtualStore):
+    def release(self, holds):
+        super().release({key: self.get(key).held_by for key in holds if self.get(key)})
+
+
+@pytest.mark.parametrize(
+    "store_class", [ExtendsAll, KeepsStatus, LosesRecords, HoldsAll, ReleasesAll]
+)
 def test_a_planted_fault_is_found(tmp_path, store_class):
     with pytest.raises(AssertionError):
-        check(on_sqlite(tmp_path, store_class), shrinks=False)
+        check(on_sqlite(tmp_path, store_class), PLANTED, shrinks=False)

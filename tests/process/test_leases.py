@@ -227,7 +227,9 @@ class TestSlowly:
 # --- lost ----------------------------------------------------------------------------
 
 
-TAKEN_OVER = "UPDATE psched SET owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+TAKEN_OVER = (
+    "UPDATE psched SET leased_by = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+)
 REMOVED = "DELETE FROM psched"
 
 

@@ -1,4 +1,6 @@
-"""Tests of extends and settles in batches: a batch leaves out only rows with faults."""
+"""Tests of extends, settles and holds in batches: a batch leaves out only rows with faults."""
+
+import contextlib
 
 import pytest
 
@@ -28,9 +30,15 @@ TRIGGERS = {
 
 
 @pytest.fixture
-def held(store):
-    """The leases on three rows."""
+def free(store):
+    """The keys of three rows."""
     store.add([Row(key=key, next_time=1, next_run_time=1) for key in "abc"], nonce="n")
+    return "abc"
+
+
+@pytest.fixture
+def held(store, free):  # noqa: ARG001  # they are leased
+    """The leases on three rows."""
     return store.claim("w.1", **CLAIM).rows
 
 
@@ -98,13 +106,18 @@ def test_a_value_that_does_not_fit_leaves_its_row_out_and_no_other(store, held):
 class TestLockedRows:
     """Tests that rows which another session has locked do not delay the other rows of a batch."""
 
-    @pytest.fixture
-    def locked(self, sql, held):  # noqa: ARG002  # it is not to stop the claim
+    @contextlib.contextmanager
+    def locking(self, sql):
         with sql.session() as other:
             other("BEGIN")
             other("SELECT id FROM {table} WHERE id = 'b' FOR UPDATE")
             yield
             other("ROLLBACK")
+
+    @pytest.fixture
+    def locked(self, sql, held):  # noqa: ARG002  # it is not to stop the claim
+        with self.locking(sql):
+            yield
 
     @pytest.mark.usefixtures("locked")
     def test_leases_on_other_rows_are_extended(self, store, held):
@@ -118,3 +131,10 @@ class TestLockedRows:
         with pytest.raises(StoreBusyError) as busy:
             store.settle(ends(held))
         assert busy.value.answered == {"a": Settled.DONE, "c": Settled.DONE}
+
+    def test_other_schedules_are_held(self, store, free, sql):
+        with self.locking(sql), pytest.raises(StoreBusyError) as busy:
+            store.hold(dict.fromkeys(free, "w.1"), **LEASE)
+        assert busy.value.answered == {"a": True, "c": True}
+        assert {row.key for row in store.rows() if row.held_by == "w.1"} == {"a", "c"}
+        assert store.hold(dict.fromkeys(free, "w.1"), **LEASE) == {*free}

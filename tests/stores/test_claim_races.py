@@ -1,15 +1,18 @@
-"""Tests of changes that other clients make between a claim's read and its write."""
+"""Tests of changes that others make between a claim's read and its write, or just before a hold."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace as changed
 
 import pytest
 
 from psched.app import make_store
+from psched.base.errors import StoreBusyError
 from psched.config import from_mapping
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
-from psched.stores.sql.by_key.claims import KeyClaims
+from psched.stores.sql import raw_execute
 from support.stores import store_factory
+from support.waiting import HANG_TIMEOUT, wait_until
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
@@ -51,22 +54,6 @@ def lost(other, sql):
     (row,) = other.claim("other.1", **CLAIM).rows
     sql("UPDATE {table} SET next_run_time = 2")
     return row
-
-
-@pytest.fixture
-def claim_key_after(store, monkeypatch):
-    """The same with a claim of the key "k"."""
-    take = KeyClaims._swap
-
-    def claim_key_after(something):
-        def late(*args):
-            something()
-            return take(*args)
-
-        monkeypatch.setattr(KeyClaims, "_swap", late)
-        return store.claim_keys("late.1", ["k"], **LEASE)
-
-    return claim_key_after
 
 
 def settlement(row, **changes):
@@ -181,39 +168,119 @@ def test_a_type_that_differs_in_its_case_is_left_to_others(database, store):
     ours.disconnect()
 
 
-# --- claims by key -----------------------------------------------------------------------
+# --- claims and holds ----------------------------------------------------------------------
+
+
+def hold(store, holder="other.1"):
+    return store.hold({"k": holder}, **LEASE)
 
 
 @pytest.fixture
-def borrowed(other, sql):
-    """A lease by key that has expired while its holder is still alive."""
+def free(other):
+    """A row that is due, and that nobody has leased or holds."""
     other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
-    (row,) = other.claim_keys("other.1", ["k"], **LEASE)
-    sql("UPDATE {table} SET next_run_time = 2")
-    return row
+    return other.get("k")
 
 
-def test_a_lease_by_key_that_its_holder_has_just_extended_is_not_taken(
-    claim_key_after, other, borrowed
-):
+@pytest.fixture
+def ended(other, sql, free):  # noqa: ARG001  # a row
+    """A row whose hold has ended while its holder is still alive."""
+    assert hold(other) == {"k"}
+    sql("UPDATE {table} SET held_until = 2")
+    return other.get("k")
+
+
+def test_a_row_that_somebody_has_just_held_is_not_taken(claim_after, other, free):
+    claimed = claim_after(lambda: hold(other))
+    assert not claimed.rows
+    assert claimed.more is False
+    row = other.get("k")
+    assert (row.held_by, row.token, row.attempt) == ("other.1", free.token, 0)
+
+
+def test_a_row_whose_hold_its_holder_has_just_extended_is_not_taken(claim_after, other, ended):
+    """Only the end of the hold has changed."""
+
     def extend():
-        assert other.extend({"k": borrowed.token}, **LEASE) == {"k"}
+        assert hold(other) == {"k"}
+        after = other.get("k")
+        assert after == changed(ended, held_until=after.held_until)
 
-    assert not claim_key_after(extend)
-    assert other.get("k").token == borrowed.token
+    assert not claim_after(extend).rows
+    assert (other.get("k").held_by, other.get("k").owner) == ("other.1", None)
 
 
-def test_a_row_that_was_just_given_back_is_not_taken_as_it_was(
-    claim_key_after, other, borrowed, sql
+def test_a_row_that_another_has_just_held_after_the_first_is_not_taken(claim_after, other, ended):
+    claim = claim_after(lambda: hold(other, "other.2"))
+    assert not claim.rows
+    assert (other.get("k").held_by, other.get("k").fence) == ("other.2", ended.fence)
+
+
+def test_a_row_whose_hold_has_ended_is_taken_and_is_held_no_more(claim_after, other, ended):
+    (row,) = claim_after(lambda: None).rows
+    assert (row.held_by, row.held_until, row.fence) == (None, None, ended.fence + 1)
+    found = other.get("k")
+    assert (found.owner, found.held_by, found.held_until) == ("late.1", None, None)
+    assert hold(other) == frozenset()
+
+
+def test_of_rows_that_others_have_just_held_the_rest_is_taken(claim_after, other):
+    other.add([Row(key=key, next_time=1, next_run_time=1) for key in "abcd"], nonce="n")
+    held = dict.fromkeys("ac", "other.1")
+    claimed = claim_after(lambda: other.hold(held, **LEASE))
+    assert [row.key for row in claimed.rows] == ["b", "d"]
+    assert {row.key for row in other.rows() if row.held_by} == set("ac")
+
+
+@pytest.fixture
+def hold_after(store):
+    """A function that holds the row, and calls its argument just before the request is sent."""
+    write = store._write
+
+    def hold_after(something):
+        def late(*args):
+            something()
+            store._write = write
+            return write(*args)
+
+        store._write = late
+        return hold(store, "late.1")
+
+    return hold_after
+
+
+@pytest.mark.usefixtures("free")
+def test_a_row_that_has_just_been_claimed_is_not_held(hold_after, other):
+    assert hold_after(lambda: other.claim("other.1", **CLAIM)) == frozenset()
+    row = other.get("k")
+    assert (row.owner, row.attempt, row.held_by) == ("other.1", 1, None)
+
+
+def test_a_row_that_was_just_claimed_after_its_hold_is_not_held_any_longer(
+    hold_after, other, sql, free
 ):
-    """Even if it fell due when the lease had ended, so that only its owner tells."""
+    """Its holder extends the hold, but it was too late, and somebody else runs the schedule."""
+    assert hold(other, "late.1") == {"k"}
+    sql("UPDATE {table} SET held_until = 2")
+    assert hold_after(lambda: other.claim("other.2", **CLAIM)) == frozenset()
+    row = other.get("k")
+    assert (row.owner, row.fence, row.held_by) == ("other.2", free.fence + 1, None)
 
-    def settle():
-        assert other.settle([settlement(borrowed, attempt=3)]) == {"k": Settled.DONE}
-        sql("UPDATE {table} SET next_run_time = 2")
 
-    assert not claim_key_after(settle)
-    assert other.get("k").attempt == 3
+@pytest.mark.usefixtures("ended")
+def test_a_row_that_another_has_just_held_is_not_held_twice(hold_after, other):
+    assert hold_after(lambda: hold(other, "other.2")) == frozenset()
+    assert other.get("k").held_by == "other.2"
+
+
+@pytest.mark.usefixtures("free")
+def test_a_row_that_has_just_been_marked_is_not_held(hold_after, other):
+    def mark():
+        seen = other.get("k")
+        assert other.replace(seen, changed(seen, status="cancelling"))
+
+    assert hold_after(mark) == frozenset()
+    assert other.get("k").held_by is None
 
 
 @pytest.mark.parametrize(
@@ -221,28 +288,115 @@ def test_a_row_that_was_just_given_back_is_not_taken_as_it_was(
     [{"type": "t"}, {"next_run_time": LATER}, {"next_run_time": None, "status": "paused"}],
     ids=str,
 )
-def test_a_row_that_has_just_been_modified_is_not_leased_by_its_key(
-    claim_key_after, other, changes
-):
-    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
-
+@pytest.mark.usefixtures("free")
+def test_a_row_that_has_just_been_modified_is_held_as_it_is(hold_after, other, changes):
     def modify():
         seen = other.get("k")
         assert other.replace(seen, changed(seen, **changes))
 
-    assert not claim_key_after(modify)
-    assert other.get("k").owner is None
+    assert hold_after(modify) == {"k"}
+    row = other.get("k")
+    assert (row.held_by, row.version) == ("late.1", 2)
+    assert {name: getattr(row, name) for name in changes} == changes
 
 
-def test_a_row_that_plain_sql_has_just_rescheduled_is_not_leased_by_its_key(
-    claim_key_after, other, sql
-):
-    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
-    assert not claim_key_after(lambda: sql("UPDATE {table} SET next_run_time = NULL"))
-    assert other.get("k").attempt == 0
+def test_a_row_that_has_just_been_held_is_not_deleted(other, store, free):
+    """The deletion was about to be sent."""
+    write = store._write
+
+    def late(*args):
+        store._write = write
+        assert hold(other) == {"k"}
+        return write(*args)
+
+    store._write = late
+    assert not store.delete("k")
+    row = other.get("k")
+    assert (row.status, row.version, row.held_by) == ("deleting", free.version + 1, "other.1")
 
 
-def test_a_row_that_has_just_been_claimed_is_not_leased_by_its_key(claim_key_after, other):
-    other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
-    assert not claim_key_after(lambda: other.claim("other.1", **CLAIM))
-    assert (other.get("k").owner, other.get("k").attempt) == ("other.1", 1)
+WAITING = {
+    "mariadb": "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+}
+"""The number of sessions that wait for the lock of a row."""
+
+PATIENT = {
+    "mariadb": "SET innodb_lock_wait_timeout = 30",
+    "postgresql": "SET lock_timeout = '30s'",
+}
+
+CLAIMS = (
+    "UPDATE {table} SET leased_by = 'other.1', fence = fence + 1, attempt = attempt + 1,"
+    " next_run_time = 4000000000"
+)
+HOLDS = "UPDATE {table} SET held_by = 'other.1', held_until = 4000000000"
+
+
+@pytest.mark.parametrize(
+    ("database", "strategy"),
+    [
+        pytest.param("mariadb", "cas", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", "cas", marks=pytest.mark.postgresql),
+        pytest.param("postgresql", "skip_locked", marks=pytest.mark.postgresql),
+    ],
+    indirect=["database"],
+)
+@pytest.mark.usefixtures("free")
+class TestTransactions:
+    """Tests that whoever writes second sees what the first has written before it committed."""
+
+    @pytest.fixture
+    def waiting(self, database, strategy):
+        """A store that waits for the lock of a row longer than a worker does."""
+        with store_factory(database.url, claim_strategy=strategy) as factory:
+            waiting = factory()
+            waiting._claim_strategy()  # chosen
+            waiting._connector.run(lambda c: raw_execute.send(c, PATIENT[database.kind]))
+            yield waiting
+
+    @pytest.fixture
+    def during(self, database, sql):
+        """A function that sends a request while the effect of a statement is not committed."""
+
+        def during(statement, request):
+            with sql.session() as other, ThreadPoolExecutor(1) as thread:
+                other("BEGIN")
+                other(statement)
+                answer = thread.submit(request)
+                wait_until(
+                    lambda: answer.done() or sql(WAITING[database.kind])[0][0] > 0,
+                    what="the answer, or a session that waits",
+                )
+                other("COMMIT")
+                return answer.result(timeout=HANG_TIMEOUT)
+
+        return during
+
+    def test_a_row_that_is_being_claimed_is_not_held(self, during, waiting, other):
+        assert during(CLAIMS, lambda: hold(waiting, "late.1")) == frozenset()
+        assert (other.get("k").owner, other.get("k").held_by) == ("other.1", None)
+
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_a_row_that_is_being_held_is_not_claimed(self, during, waiting, other, sql, ended):
+        """It was free before, or its hold had ended and is extended."""
+        if ended:
+            sql("UPDATE {table} SET held_by = 'other.1', held_until = 2")
+
+        def claim():
+            try:
+                return waiting.claim("late.1", **CLAIM)
+            except StoreBusyError:  # it has waited too long for the row, and changed nothing
+                return waiting.claim("late.2", **CLAIM)
+
+        assert not during(HOLDS, claim).rows
+        row = other.get("k")
+        assert (row.owner, row.fence, row.held_by) == (None, 0, "other.1")
+
+    def test_a_row_that_is_being_held_is_not_held_twice(self, during, waiting, other):
+        assert during(HOLDS, lambda: hold(waiting, "late.1")) == frozenset()
+        assert other.get("k").held_by == "other.1"
+
+    def test_a_row_that_is_being_held_is_not_deleted(self, during, waiting, other):
+        assert not during(HOLDS, lambda: waiting.delete("k"))
+        assert (other.get("k").status, other.get("k").held_by) == ("deleting", "other.1")

@@ -316,7 +316,7 @@ def test_a_record_that_another_index_refuses_is_refused(store, lease, sql):
 
 def test_a_preempted_settlement_loses_no_record(store, lease, sql):
     kept, lost = lease("kept", "lost")
-    sql("UPDATE {table} SET owner = 'another.1' WHERE id = 'lost'")
+    sql("UPDATE {table} SET leased_by = 'another.1' WHERE id = 'lost'")
     sql("ALTER TABLE psched_runs RENAME TO away")
     assert store.settle([kept, lost]) == {"kept": Settled.DONE, "lost": Settled.PREEMPTED}
     assert len(store.unwritten) == 1

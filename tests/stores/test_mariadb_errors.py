@@ -448,7 +448,7 @@ class TestOneByOne:
         """The user has all rights that quarantining a row takes."""
         add(store, "a", "b")
         url = user(rights="SELECT, INSERT, DELETE")
-        columns = "status, reason, next_run_time, owner"
+        columns = "status, reason, next_run_time, leased_by"
         database.server.query(f"GRANT UPDATE ({columns}) ON {name}.psched TO u0_{name}@'%'")
         reader = open_at(url)
         for limit in (10, 1):

@@ -15,11 +15,10 @@ from psched.core.model import Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
-from psched.stores.sql.by_key.statements import FreeRow
 from psched.stores.sql.claims import AT_ANY_TIME
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
-from psched.stores.sql.statements import PLACE, Statements, as_seen
+from psched.stores.sql.statements import Statements, as_seen
 from psched.stores.sql.store import SqlStore
 from support.big_tables import (
     KINDS,
@@ -60,6 +59,8 @@ type, a claim reads them all."""
 LEASE = {"alive_time": 60, "shortest": 6}
 CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
 DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, "since": AT_ANY_TIME}
+HOLD = {**LEASE, "since_step": 30, "expired_at": 1}
+DEAD = {"dot": "dead.", "after_dot": "dead/"}
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,16 @@ class Crowd:
     Attributes:
         kind: the kind of the database.
         store: a store on the table.
-        first: the rows that were due or leased first.
+        first: the rows that were due or leased first, and that no extra run holds.
         held: rows that one owner holds.
+        extra: rows that are due, and that extra runs of a dead worker hold.
     """
 
     kind: str
     store: SqlStore
     first: list[Row]
     held: list[Row]
+    extra: list[Row]
 
     @property
     def sql(self) -> Statements:
@@ -92,11 +95,6 @@ class Crowd:
         query = text(f"SELECT {place} FROM {self.store._table} WHERE id = :id")  # noqa: S608
         places = [self.store._query(query, {"id": row.key})[0] for row in self.first]
         return [(*astuple(row), *place) for row, place in zip(self.first, places, strict=True)]
-
-    def free(self) -> list[FreeRow]:
-        """The first rows as a claim by key reads them."""
-        pairs = zip(self.first, self.seen(), strict=True)
-        return [FreeRow(row, seen[PLACE], -1999) for row, seen in pairs]
 
     def ended(self) -> list[str]:
         found = self.store._connector.run(
@@ -140,14 +138,17 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     ),
     "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, "since": AT_ANY_TIME}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
-    "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
+    "dead": lambda c: (c.sql.dead, {**DEAD, "alive_time": 60}),
     "claim_unlocked": lambda c: (
         c.sql.claim_unlocked,
         {**CLAIM, "horizon": 5, "since": AT_ANY_TIME},
     ),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
-    "by_key.free": lambda c: c.sql.by_key.free([row.key for row in (*c.first, *c.held)]),
-    "by_key.claim": lambda c: _with(c.sql.by_key.claim("new.1", c.free()), LEASE),
+    "hold": lambda c: _with(
+        c.sql.hold({row.key: "dead.3" for row in (*c.first, *c.held, *c.extra)}), HOLD
+    ),
+    "release": lambda c: c.sql.release({row.key: "dead.2" for row in (*c.first, *c.extra)}),
+    "release_dead": lambda c: (c.sql.release_dead, DEAD),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
@@ -206,11 +207,13 @@ def crowd(request, tmp_path_factory):
 
     with big_store(kind, request, tmp_path_factory, fill_all) as store:
         store.change_pause_rules(drop=[], store=RULES)
+        free = (row for row in store.rows() if row.held_by is None)
         yield Crowd(
             kind=kind,
             store=store,
-            first=[*itertools.islice(store.rows(), LIMIT)],
+            first=[*itertools.islice(free, LIMIT)],
             held=[*store.look([f"held{i}" for i in range(LIMIT)]).values()],
+            extra=[*store.look([f"extra{i}" for i in range(LIMIT)]).values()],
         )
 
 
@@ -238,8 +241,20 @@ def gather(connection, kind, now, *, flooded):
         ),
     )
     leased = {"next_run_time": f"{now} + 30", "fence": "1"}
-    fill(connection, kind, 300, id=joined(kind, "'busy'", digits), owner=digits, **leased)
-    fill(connection, kind, LIMIT, id=joined(kind, "'held'", digits), owner="'dead.1'", **leased)
+    fill(connection, kind, 300, id=joined(kind, "'busy'", digits), leased_by=digits, **leased)
+    fill(connection, kind, LIMIT, id=joined(kind, "'held'", digits), leased_by="'dead.1'", **leased)
+    until = {"held_until": f"{now} + 30"}
+    fill(
+        connection,
+        kind,
+        LIMIT,
+        id=joined(kind, "'extra'", digits),
+        next_run_time=str(now - 300),
+        held_by="'dead.2'",
+        **until,
+    )
+    keys = joined(kind, "'kept'", digits)
+    fill(connection, kind, 300, id=keys, next_run_time=str(LATER), held_by=digits, **until)
     if not flooded:
         fill(connection, kind, 10, id=joined(kind, "'flood'", digits), next_run_time=str(LATER))
     take_statistics(connection, kind)
@@ -381,8 +396,16 @@ def costs_of_listing(crowd, conditions, rows):
 def test_every_statement_is_judged(open_store):
     sql = open_store()._sql
     public = {name for name in dir(sql) if not name.startswith("_")}
-    by_key = {f"by_key.{name}" for name in dir(sql.by_key) if not name.startswith("_")}
-    assert public - {"by_key"} | by_key == JUDGED.keys() | UNJUDGED.keys()
+    assert public == JUDGED.keys() | UNJUDGED.keys()
+
+
+def test_the_rows_that_extra_runs_hold_are_there_and_are_passed_over(crowd):
+    """Otherwise the statements that are judged would have nothing to do."""
+    assert {row.held_by for row in crowd.extra} == {"dead.2"}
+    assert len(crowd.extra) == LIMIT
+    statement, values = JUDGED["due"](crowd)
+    keys = {row.key for row in crowd.extra}
+    assert all(keys.isdisjoint(map(str, row)) for row in crowd.store._query(statement, values))
 
 
 def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):

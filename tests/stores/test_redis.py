@@ -22,11 +22,10 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config.tls import Tls
-from psched.core.attempts import while_borrowed
-from psched.core.columns import LATEST_TIME
 from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.selection import selection_of
+from psched.core.store_protocol import Settled
 from psched.stores.redis import scripts
 from psched.stores.redis.store import MOST_ADDED
 from support.servers import LOOPBACK
@@ -98,9 +97,9 @@ class TestRefusals:
         store.disconnect()
 
     def test_a_newer_layout_is_refused(self, store, open_store, redis_cli):
-        redis_cli("HSET", "{psched}:info", "version", "99")
+        redis_cli("HSET", "{psched}:layout", "version", "99")
         for request in (open_store().now, store.init):
-            with pytest.raises(SchemaError, match="have the layout 99, this psched knows 1"):
+            with pytest.raises(SchemaError, match="have the layout 99, this psched knows 2"):
                 request()
 
     def test_a_replica_is_left_though_nothing_is_due(self, store, open_store, redis_cli):
@@ -117,13 +116,16 @@ class TestRefusals:
         assert not store.claim("w.3", **CLAIM).rows
 
     def test_a_full_memory_refuses_what_is_new_and_nothing_else(self, store, configured):
-        add(store, "k", "other")
+        add(store, "k", "other", "later")
         (row,) = store.claim("w.1", **{**CLAIM, "limit": 1}).rows
+        assert store.hold({"later": "w.3"}, alive_time=60, shortest=6) == {"later"}
         with configured(maxmemory="1"):
             with pytest.raises(StoreUnavailableError, match="its memory is full: OOM"):
                 add(store, "new")
             assert [row.key for row in store.claim("w.2", **CLAIM).rows] == ["other"]
             assert store.extend({"k": row.token}, alive_time=60, shortest=6) == {"k"}
+            assert store.hold({"later": "w.3"}, alive_time=60, shortest=6) == {"later"}
+            store.release({"later": "w.3"})
             store.settle([finish(row)])
             assert store.delete("k")
         add(store, "new")
@@ -494,7 +496,7 @@ class TestRowsOfOthers:
             "delay": {"delay": ""},
             "next_time": {"next_time": "9" * 30},
             "alive_time": {"alive_time": "long"},
-            "owner": {"fence": "x", "owner": "dead.1"},
+            "owner": {"fence": "x", "leased_by": "dead.1"},
         }
         for key, columns in bad.items():
             write(key, **columns)
@@ -521,13 +523,14 @@ class TestRowsOfOthers:
             assert store.delete(key)
             add(store, key)
 
-    def test_what_cannot_be_leased_by_its_key_does_not_stand_in_the_way(
-        self, store, write, redis_cli
-    ):
+    def test_what_cannot_be_claimed_can_be_held_if_there_is_a_row(self, store, write, redis_cli):
+        """A hold does not change the columns that a claim counts up."""
         bad = {
             "full": {"fence": LARGEST},
             "fence": {"fence": "x"},
             "attempt": {"attempt": "many"},
+            "length": {"alive_time": "long"},
+            "time": {"next_time": "9" * 30},
         }
         for key, columns in bad.items():
             write(key, **columns)
@@ -535,47 +538,63 @@ class TestRowsOfOthers:
             write(key)
             redis_cli("DEL", f"{{psched}}:row:{key}")
         redis_cli("SET", "{psched}:row:no hash", "x")
-        write("good")
-        before = [*store.rows()]
-        keys = [*bad, "no hash", "gone", "good"]
-        leased = store.claim_keys("w.1", keys, alive_time=60, shortest=6)
-        assert [row.key for row in leased] == ["good"]
-        assert {row.key for row in store.rows() if row.owner is not None} == {"good"}
-        assert [row for row in store.rows() if row.key != "good"] == [
-            row for row in before if row.key != "good"
-        ]
+        write("never", due="inf")
+        before = {row.key: row for row in store.rows()}
+        held = store.hold(dict.fromkeys(before, "w.1"), alive_time=60, shortest=6)
+        assert held == {*bad, "never"}
+        store.release(dict.fromkeys(before, "w.1"))
+        assert {row.key: row for row in store.rows()} == before
 
-    def test_a_lease_by_key_that_is_taken_over_leaves_nothing_behind(self, store, write, redis_cli):
-        write("k", next_time=1)
-        assert store.claim_keys("dead.1", ["k"], alive_time=60, shortest=6)
-        redis_cli("ZADD", "{psched}:due", 1, "k")
-        assert store.claim_keys("w.1", ["k"], alive_time=60, shortest=6)
-        assert redis_cli("ZRANGE", "{psched}:held", 0, -1) == [b"w.1\0k"]
+    @pytest.mark.parametrize("end", ["claim", "release", "recover", "delete", "purge", "remove"])
+    def test_a_hold_leaves_nothing_behind(self, store, write, redis_cli, end):
+        write("k", next_time=1, held_until="soon")
+        redis_cli("ZADD", "{psched}:retain", 1, "k")
+        assert store.hold({"k": "w.1"}, alive_time=60, shortest=6) == {"k"}
+        assert redis_cli("ZRANGE", "{psched}:holds", 0, -1) == [b"k"]
+        if end == "release":
+            store.release({"k": "w.1"})
+        elif end == "recover":
+            store.recover("w", alive_time=60, retry_wait=0)
+        else:
+            redis_cli("ZADD", "{psched}:holds", 1, "k")
+        if end == "delete":
+            assert store.delete("k")
+        elif end == "purge":
+            redis_cli("HSET", "{psched}:row:k", "retain_until", 1)
+            redis_cli("ZREM", "{psched}:due", "k")
+            assert store.purge(10) == 1
+        elif end in {"claim", "remove"}:
+            (row,) = store.claim("w.2", **CLAIM).rows
+            assert (row.held_by, row.held_until) == (None, None)
+            if end == "remove":
+                removal = Settlement(
+                    key="k", token=row.token, version=row.version, next_time=None, remove=True
+                )
+                assert store.settle([removal]) == {"k": Settled.DONE}
+        assert redis_cli("ZRANGE", "{psched}:holds", 0, -1) == []
+        assert redis_cli("HMGET", "{psched}:row:k", "held_by", "held_until") == [None, None]
 
-    @pytest.mark.parametrize("owner", [None, "dead.1"])
-    def test_a_lease_by_key_notes_what_psched_notes(self, store, write, owner):
-        """The script computes by itself what a row is to return to."""
-        times = ("-inf", -5, 0, 1, "1.5", 4_000_000_000, LATEST_TIME, LATEST_TIME + 1, "inf")
-        numbers = (0, 1, 998, 999, 5000, LARGEST, -1, -999, -1000, -1999, -999_999, -1_000_999)
-        numbers += (-1_001_000, -LATEST_TIME * 10**6, -LARGEST)
-        keys = []
-        for time, attempt, next_time in itertools.product(times, numbers, (1, None)):
-            columns = {"attempt": attempt, "next_time": next_time, "owner": owner}
-            keys.append(f"{time} {attempt} {next_time}")
-            given = {name: value for name, value in columns.items() if value is not None}
-            write(keys[-1], due=time, **given)
-        before = store.look(keys)
-        leased = {row.key: row for row in store.claim_keys("w.1", keys, alive_time=60, shortest=6)}
-        for key, row in store.look(keys).items():
-            was, attempt = before[key], while_borrowed(before[key])
-            if owner and was.next_run_time > store.now():
-                attempt = None
-            assert (key in leased) is (attempt is not None), was
-            if attempt is not None:
-                assert (row.owner, row.attempt) == ("w.1", attempt), was
-                assert leased[key].attempt == was.attempt
-            else:
-                assert row == was
+    def test_an_odd_hold_does_not_stand_in_the_way_of_others(
+        self, store, write, work_off, redis_cli
+    ):
+        """Some rows have lost their hash or their hold, others are held from or to odd times."""
+        for key in "no hash", "gone", "unknown", "half", "ever", "never", "good":
+            write(key, next_time=1)
+            if key != "unknown":
+                assert store.hold({key: "dead.1"}, alive_time=60, shortest=6) == {key}
+        redis_cli("DEL", "{psched}:row:no hash", "{psched}:row:gone")
+        redis_cli("SET", "{psched}:row:no hash", "x")
+        redis_cli("HSET", "{psched}:row:unknown", "held_by", "dead.2", "held_until", LARGEST)
+        for key, until in ("half", "1.5"), ("ever", "-inf"), ("never", "inf"):
+            redis_cli("ZADD", "{psched}:holds", until, key)
+        assert work_off() == {"unknown", "half", "ever"}
+        assert store.get("unknown").held_by is None
+        assert store.hold({"never": "w.1", "good": "w.1"}, alive_time=60, shortest=6) == set()
+        assert store.hold({"never": "dead.1"}, alive_time=60, shortest=6) == {"never"}
+        assert store.recover("dead", alive_time=60, retry_wait=0) == []
+        assert redis_cli("ZRANGE", "{psched}:holds", 0, -1) == []
+        assert work_off() == {"never", "good"}
+        assert {row.key for row in store.rows() if row.status == QUARANTINED} == {"no hash", "gone"}
 
     def test_odd_times_are_listed_and_run(self, store, write, work_off):
         write("half", due="1.5", next_time=1)
@@ -694,7 +713,6 @@ def test_the_scripts_and_the_rest_of_psched_agree_on_columns_and_the_longest_lea
 
     # next_run_time is a score, the key is a member.
     expected = [name for name in Row.__slots__ if name not in {"key", "next_run_time", "seen"}]
+    expected[expected.index("owner")] = "leased_by"
     assert re.findall(r"'(\w+)'", columns) == expected
     assert int(longest[0]) * int(longest[1]) == LONGEST_ALIVE_TIME
-    latest = re.search(r"LATEST = (\d+)", scripts.CLAIM_KEYS.text)[1]
-    assert int(latest) == LATEST_TIME

@@ -331,13 +331,13 @@ class TestLostAttempts:
         """An older version increases the fence and sets the owner, but no ``claimed_at``."""
         held(store, "k")
         redis_cli("HINCRBY", "{psched}:row:k", "fence", 1)
-        redis_cli("HSET", "{psched}:row:k", "owner", "old.1")
+        redis_cli("HSET", "{psched}:row:k", "leased_by", "old.1")
         redis_cli("ZADD", "{psched}:held", 0, "old.1\0k")
         assert store.get("k").claimed_at is None
         assert store.recover("old", alive_time=60, retry_wait=1) == ["k"]
         [lost] = store.runs()
         assert (lost.owner, lost.fence, lost.started) == ("old.1", 2, None)
-        redis_cli("HSET", "{psched}:row:k", "owner", "old.2", "claimed_at", "77#1")
+        redis_cli("HSET", "{psched}:row:k", "leased_by", "old.2", "claimed_at", "77#1")
         redis_cli("ZADD", "{psched}:due", "1", "k")
         assert store.claim("w.1", **CLAIM).expired["k"].claimed_at is None
 

@@ -97,7 +97,7 @@ def test_what_is_passed_is_claimed_at_the_end_of_its_rule(store):
     add(store, "mail", [now - 2000 + number % 1000 for number in range(2000)])
     pause(store, "mail", until=now + 1000)
     assert claimed(store) == set()
-    passed, over = store._connector.ask("HGET", "{psched}:info", "passed").split()
+    passed, over = store._connector.ask("HGET", "{psched}:layout", "passed").split()
     assert now - 1100 < int(passed) < now
     assert int(over) <= now + 1000
     pause(store, "mail", until=now)

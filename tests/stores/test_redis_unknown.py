@@ -10,10 +10,9 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
 from psched.client.collection import ScheduleCollection
-from psched.core.attempts import returned
 from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate
-from psched.core.model import Row, Settlement, Token
+from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis import scripts
 from psched.testing.store_contract.history.bench import made
@@ -51,7 +50,8 @@ def run_through(far):
     """Send every script once."""
     row = far.get("old")
     far.claim("old.1", **CLAIM)
-    far.claim_keys("old.2", ["old"], **LEASE)
+    far.hold({"old": "old.2"}, **LEASE)
+    far.release({"old": "old.2"})
     far.extend({"old": row.token}, **LEASE)
     far.settle([finish(row)])
     far.replace(row, row)
@@ -125,35 +125,60 @@ class TestClaim:
         assert store.get(row.key).owner == "near.1"
 
 
-class TestClaimByKey:
-    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
-        add(store, "a", "b")
-        lost = proxy.fault(Fault.LOSE_REPLY, sent(scripts.CLAIM_KEYS))
-        with lost, pytest.raises(ClaimUnknownError) as unknown:
-            far.claim_keys("far.1", ["a", "b", "c"], **LEASE)
-        assert not store.claim_keys("near.1", ["a", "b"], **LEASE)
-        held = far.held(unknown.value.owner, unknown.value.keys)
-        assert {row.key: (row.token, returned(row)) for row in held} == {
-            key: (Token("far.1", 1), (1, 0)) for key in "ab"
-        }
+class TestHold:
+    """Tests that a hold or a release that was not answered can be repeated."""
 
-    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
-        add(store, "a")
-        lost = proxy.fault(Fault.LOSE_REQUEST, sent(scripts.CLAIM_KEYS))
-        with lost, pytest.raises(ClaimUnknownError) as unknown:
-            far.claim_keys("far.1", ["a"], **LEASE)
-        assert far.held(unknown.value.owner, unknown.value.keys) == []
-        assert len(far.claim_keys("far.2", ["a"], **LEASE)) == 1
-
-    def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
+    @pytest.mark.parametrize("fault", LOST)
+    def test_it_is_repeated_by_its_holder(self, fault, far, store, proxy):
         add(store, "a", "b")
-        late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.CLAIM_KEYS))
-        with late, pytest.raises(ClaimUnknownError):
-            far.claim_keys("far.1", ["a", "b"], **LEASE)
-        (row,) = store.claim_keys("near.1", ["a"], **LEASE)
+        holds = dict.fromkeys("abc", "far.1")
+        with proxy.fault(fault, sent(scripts.HOLD)), pytest.raises(UnknownOutcomeError):
+            far.hold(holds, **LEASE)
+        applied = fault is Fault.LOSE_REPLY
+        assert {row.held_by for row in store.rows()} == {"far.1" if applied else None}
+        assert bool(store.claim("near.1", **{**CLAIM, "limit": 1}).rows) is not applied
+        assert far.hold(holds, **LEASE) == ({"a", "b"} if applied else {"b"})
+
+    def test_of_one_that_comes_too_late_only_what_was_free_is_held(self, far, store, proxy):
+        add(store, "a", "b", "c")
+        late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.HOLD))
+        with late, pytest.raises(UnknownOutcomeError):
+            far.hold(dict.fromkeys("abc", "far.1"), **LEASE)
+        assert store.hold({"a": "near.1"}, **LEASE) == {"a"}
+        (row,) = store.claim("near.2", **{**CLAIM, "limit": 1}).rows
         proxy.release()
-        assert [row.key for row in far.held("far.1", [])] == ["b"]
-        assert store.get("a").token == row.token
+        rest = {"a": "near.1", "b": "far.1", "c": "far.1", row.key: None}
+        assert {row.key: row.held_by for row in far.rows()} == rest
+        assert store.get(row.key).token == row.token
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_extending_is_repeated(self, fault, far, store, proxy):
+        add(store, "k")
+        assert far.hold({"k": "far.1"}, **LEASE) == {"k"}
+        with proxy.fault(fault, sent(scripts.HOLD)), pytest.raises(UnknownOutcomeError):
+            far.hold({"k": "far.1"}, **LEASE)
+        assert store.hold({"k": "near.1"}, **LEASE) == frozenset()
+        assert far.hold({"k": "far.1"}, **LEASE) == {"k"}
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_releasing_is_repeated(self, fault, far, store, proxy):
+        add(store, "k")
+        far.hold({"k": "far.1"}, **LEASE)
+        with proxy.fault(fault, sent(scripts.RELEASE)), pytest.raises(UnknownOutcomeError):
+            far.release({"k": "far.1"})
+        far.release({"k": "far.1"})
+        assert store.hold({"k": "near.1"}, **LEASE) == {"k"}
+        far.release({"k": "far.1"})
+        assert store.get("k").held_by == "near.1"
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_ending_those_of_a_dead_worker_is_repeated(self, fault, far, store, proxy):
+        add(store, "k")
+        far.hold({"k": "far.1"}, **LEASE)
+        with proxy.fault(fault, sent(scripts.RELEASE)), pytest.raises(UnknownOutcomeError):
+            far.recover("far", alive_time=60, retry_wait=0)
+        assert far.recover("far", alive_time=60, retry_wait=0) == []
+        assert [row.key for row in store.claim("near.1", **CLAIM).rows] == ["k"]
 
 
 class TestReplacementWithRecords:

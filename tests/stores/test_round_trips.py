@@ -119,12 +119,16 @@ def test_what_a_server_can_do_is_tried_once(database):
 
 
 @servers
-def test_a_claim_by_key_waits_for_two_answers(database):
+def test_a_hold_waits_for_one_answer_and_for_another_if_a_row_is_not_free(database):
     with behind_a_proxy(database.url, database.server.port) as (store, proxy):
         store.add([Row(key=key, next_time=1) for key in "abc"], nonce="n")
-        for owner, keys, waits in ("w.1", "a", 2), ("w.2", "ax", 1), ("w.3", "bc", 2):
-            claim = partial(store.claim_keys, owner, [*keys], **LEASE)
-            assert answers(proxy, claim) == waits
+        for holder, keys, waits in ("w.1", "a", 1), ("w.2", "ab", 2), ("w.1", "a", 1):
+            hold = partial(store.hold, dict.fromkeys(keys, holder), **LEASE)
+            assert answers(proxy, hold) == waits
+        release = partial(store.release, {"a": "w.1", "b": "w.1", "x": "w.1"})
+        assert answers(proxy, release) == 1
+        assert answers(proxy, partial(store.hold, {}, **LEASE)) == 0
+        assert answers(proxy, partial(store.release, {})) == 0
 
 
 @servers

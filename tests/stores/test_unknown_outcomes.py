@@ -19,9 +19,8 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.client.collection import ScheduleCollection
-from psched.core.attempts import returned
 from psched.core.history.records import Fate
-from psched.core.model import DELETING, Finish, Row, Settlement, Token
+from psched.core.model import DELETING, Finish, Row, Settlement
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.testing.store_contract.history.bench import made
@@ -107,7 +106,9 @@ def finish(row):
     )
 
 
-TAKES = b"SET owner = "
+TAKES = b"SET leased_by = "
+HOLDS = b"SET held_until = "
+RELEASES = b"SET held_by = NULL"
 
 WAYS = [("mariadb", "cas"), ("postgresql", "skip_locked"), ("postgresql", "cas")]
 
@@ -165,49 +166,102 @@ class TestClaim:
 
 
 @each_server
-class TestClaimByKey:
-    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
-        add(store, "a", "b")
-        with proxy.fault(Fault.LOSE_REPLY, TAKES), pytest.raises(ClaimUnknownError) as unknown:
-            far.claim_keys("far.1", ["a", "b", "c"], **LEASE)
-        assert not store.claim_keys("near.1", ["a", "b"], **LEASE)
-        held = far.held(unknown.value.owner, unknown.value.keys)
-        assert {row.key: (row.token, returned(row)) for row in held} == {
-            key: (Token("far.1", 1), (1, 0)) for key in "ab"
-        }
+class TestHold:
+    """Tests that a hold or a release that was not answered can be repeated."""
 
-    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
-        add(store, "a")
-        with proxy.fault(Fault.LOSE_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as lost:
-            far.claim_keys("far.1", ["a"], **LEASE)
-        assert far.held(lost.value.owner, lost.value.keys) == []
-        assert len(far.claim_keys("far.2", ["a"], **LEASE)) == 1
+    @pytest.mark.parametrize("fault", LOST)
+    def test_it_is_repeated_by_its_holder(self, fault, far, store, proxy):
+        add(store, "a", "b")
+        store.claim("near.1", **{**CLAIM, "limit": 1})
+        free = {row.key for row in store.rows() if row.owner is None}
+        holds = dict.fromkeys("abc", "far.1")
+        with proxy.fault(fault, HOLDS), pytest.raises(UnknownOutcomeError):
+            far.hold(holds, **LEASE)
+        held = {row.key for row in store.rows() if row.held_by == "far.1"}
+        assert held == (free if fault is Fault.LOSE_REPLY else set())
+        if held:
+            assert not store.claim("near.2", **CLAIM).rows
+            assert store.hold(dict.fromkeys(free, "near.3"), **LEASE) == frozenset()
+        assert far.hold(holds, **LEASE) == free
 
     @impatient
-    def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
-        add(store, "a", "b")
-        with proxy.fault(Fault.HOLD_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as late:
-            far.claim_keys("far.1", ["a", "b"], **LEASE)
-        (row,) = store.claim_keys("near.1", ["a"], **LEASE)
+    def test_of_one_that_comes_too_late_only_what_was_free_is_held(self, far, store, proxy):
+        add(store, "a", "b", "c")
+        with proxy.fault(Fault.HOLD_REQUEST, HOLDS), pytest.raises(UnknownOutcomeError):
+            far.hold(dict.fromkeys("abc", "far.1"), **LEASE)
+        assert store.hold({"a": "near.1"}, **LEASE) == {"a"}
+        (row,) = store.claim("near.2", **{**CLAIM, "limit": 1}).rows
         proxy.release()
-        assert [row.key for row in far.held(late.value.owner, late.value.keys)] == ["b"]
-        assert store.get("a").token == row.token
+        rest = {"a": "near.1", "b": "far.1", "c": "far.1", row.key: None}
+        assert {row.key: row.held_by for row in far.rows()} == rest
+        assert store.get(row.key).token == row.token
 
-    def test_a_lost_search_is_no_claim(self, far, store, proxy):
-        add(store, "a")
-        with proxy.fault(Fault.LOSE_REPLY, b"SELECT id"), pytest.raises(StoreUnavailableError):
-            far.claim_keys("far.1", ["a"], **LEASE)
-        assert store.get("a").owner is None
+    @pytest.mark.parametrize("fault", LOST)
+    def test_extending_is_repeated(self, fault, far, store, proxy):
+        add(store, "k")
+        assert far.hold({"k": "far.1"}, **LEASE) == {"k"}
+        with proxy.fault(fault, HOLDS), pytest.raises(UnknownOutcomeError):
+            far.hold({"k": "far.1"}, **LEASE)
+        assert store.hold({"k": "near.1"}, **LEASE) == frozenset()
+        assert far.hold({"k": "far.1"}, **LEASE) == {"k"}
 
-    def test_what_the_first_part_of_many_keys_has_leased_is_not_forgotten(self, far, store, proxy):
+    @impatient
+    def test_a_late_extension_of_a_hold_that_was_released_changes_nothing(self, far, store, proxy):
+        """The schedule has been claimed since."""
+        add(store, "k")
+        far.hold({"k": "far.1"}, **LEASE)
+        with proxy.fault(Fault.HOLD_REQUEST, HOLDS), pytest.raises(UnknownOutcomeError):
+            far.hold({"k": "far.1"}, **LEASE)
+        far.release({"k": "far.1"})
+        assert len(store.claim("near.1", **CLAIM).rows) == 1
+        before = far.get("k")
+        proxy.release()
+        assert far.get("k") == before
+
+    def test_a_lost_answer_to_the_second_look_is_asked_for_again(self, far, store, proxy):
+        """If a row was not free, the rows are read; by then, others may be held."""
+        add(store, "a", "b")
+        store.hold({"b": "near.1"}, **LEASE)
+        look = b"SELECT id"
+        with proxy.fault(Fault.LOSE_REPLY, look), pytest.raises(StoreUnavailableError):
+            far.hold({"b": "far.1"}, **LEASE)
+        with proxy.fault(Fault.LOSE_REPLY, look), pytest.raises(UnknownOutcomeError):
+            far.hold(dict.fromkeys("ab", "far.1"), **LEASE)
+        assert store.get("a").held_by == "far.1"
+        assert far.hold(dict.fromkeys("ab", "far.1"), **LEASE) == {"a"}
+
+    def test_what_the_first_part_of_many_keys_holds_is_not_forgotten(self, far, store, proxy):
         """The keys are sent in parts; a part that fails leaves the earlier ones applied."""
-        keys = [f"k{number:03}" for number in range(201)]
+        keys = [f"k{number:03}" for number in range(202)]
         add(store, *keys)
-        second = proxy.fault(Fault.LOSE_REPLY, b"k200")
-        with second, pytest.raises(ClaimUnknownError) as unknown:
-            far.claim_keys("far.1", keys, **LEASE)
-        held = far.held(unknown.value.owner, unknown.value.keys)
-        assert sorted(row.key for row in held) == keys[:200]
+        store.hold({"k200": "near.1"}, **LEASE)
+        holds = dict.fromkeys(keys, "far.1")
+        # The second part reads its rows, because one of them is not free.
+        second = proxy.fault(Fault.LOSE_REQUEST, b"SELECT id")
+        with second, pytest.raises(UnknownOutcomeError):
+            far.hold(holds, **LEASE)
+        assert sum(row.held_by == "far.1" for row in store.rows()) == 201
+        assert far.hold(holds, **LEASE) == {*keys} - {"k200"}
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_releasing_is_repeated(self, fault, far, store, proxy):
+        add(store, "k")
+        far.hold({"k": "far.1"}, **LEASE)
+        with proxy.fault(fault, RELEASES), pytest.raises(UnknownOutcomeError):
+            far.release({"k": "far.1"})
+        far.release({"k": "far.1"})
+        assert store.hold({"k": "near.1"}, **LEASE) == {"k"}
+        far.release({"k": "far.1"})
+        assert store.get("k").held_by == "near.1"
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_ending_those_of_a_dead_worker_is_repeated(self, fault, far, store, proxy):
+        add(store, "k")
+        far.hold({"k": "far.1"}, **LEASE)
+        with proxy.fault(fault, RELEASES), pytest.raises(UnknownOutcomeError):
+            far.recover("far", alive_time=60, retry_wait=0)
+        assert far.recover("far", alive_time=60, retry_wait=0) == []
+        assert [row.key for row in store.claim("near.1", **CLAIM).rows] == ["k"]
 
 
 @each_server

@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.attempts import returned
-from psched.core.columns import LATEST_TIME, parse_payload
+from psched.core.columns import parse_payload
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Finish
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.store_protocol import ClaimUnknownError
@@ -15,6 +14,7 @@ from support.stores import decision_of
 
 pytestmark = pytest.mark.twins
 
+LEASE = {"alive_time": 60, "shortest": 6}
 LARGEST = 2**63 - 1
 SMALLEST = -(2**63)
 
@@ -116,7 +116,7 @@ HARMLESS = {
     "version": [0, -1, LARGEST, SMALLEST],
     "next_run_time": [0, -1, SMALLEST],
     "next_time": [0, 1],
-    "owner": ["", "somebody's", "é"],
+    "leased_by": ["", "somebody's", "é"],
     "settled_by": ["", "x", "#0"],
     "reason": ["", "r" * 10_000, "two\nlines"],
     "created_at": [None, SMALLEST, LARGEST],
@@ -154,7 +154,7 @@ def test_a_row_whose_claim_overflows_is_set_aside_and_its_neighbours_are_claimed
 ):
     insert("first")
     insert("bad1", **{column: LARGEST})
-    insert("bad2", **{column: LARGEST}, owner="dead.1", version=LARGEST)
+    insert("bad2", **{column: LARGEST}, leased_by="dead.1", version=LARGEST)
     insert("last", next_run_time=1)
     assert work_off(limit).keys() == {"first", "last"}
     for key in ("bad1", "bad2"):
@@ -164,17 +164,75 @@ def test_a_row_whose_claim_overflows_is_set_aside_and_its_neighbours_are_claimed
         assert store.delete(key)
 
 
-def test_a_row_whose_fence_cannot_grow_is_not_leased_by_its_key_and_its_neighbours_are(
-    store, insert
+def test_a_row_whose_fence_cannot_grow_is_held_like_its_neighbours(store, work_off, insert):
+    """A hold does not change the columns that a claim counts up."""
+    insert("full", fence=LARGEST, attempt=LARGEST, version=LARGEST, next_run_time=SMALLEST)
+    insert("late", next_run_time=LARGEST)
+    insert("early", next_run_time=1)
+    before = store.look(["full", "late", "early"])
+    assert store.hold(dict.fromkeys(before, "w.1"), **LEASE) == {*before}
+    assert work_off() == {}
+    store.release(dict.fromkeys(before, "w.1"))
+    assert store.look([*before]) == before
+    assert work_off() == {"early": {}}
+    assert store.get("full").status == QUARANTINED
+
+
+def test_odd_lengths_of_holds_are_brought_within_bounds(store, insert):
+    lengths = {-1: 6, 0: 6, SMALLEST: 6, 2**62: LONGEST_ALIVE_TIME, LARGEST: LONGEST_ALIVE_TIME}
+    keys = {f"k{number}": own for number, own in enumerate(lengths)}
+    for key, own in keys.items():
+        insert(key, alive_time=own)
+    before = int(store.now()) + 1
+    assert store.hold(dict.fromkeys(keys, "w.1"), **LEASE) == {*keys}
+    after = int(store.now()) + 1
+    for key, own in keys.items():
+        assert before + lengths[own] <= store.get(key).held_until <= after + lengths[own]
+
+
+ODD_HOLDS = [
+    {"held_by": "", "held_until": 1},
+    {"held_by": "é", "held_until": 0},
+    {"held_by": "w.1", "held_until": -1},
+    {"held_by": "w.1", "held_until": SMALLEST},
+    {"held_by": "w.1", "held_until": None},
+    {"held_by": None, "held_until": SMALLEST},
+    {"held_by": None, "held_until": LARGEST},
+]
+
+
+def test_a_row_whose_hold_is_merely_odd_is_run_and_held_no_more(store, work_off, insert):
+    odd = {f"odd{number}": columns for number, columns in enumerate(ODD_HOLDS)}
+    for key, columns in odd.items():
+        insert(key, **columns)
+    assert work_off().keys() == odd.keys()
+    for key, row in store.look([*odd]).items():
+        assert (row.held_by, row.held_until, row.status) == (None, None, FINISHED), odd[key]
+
+
+def test_a_row_whose_hold_is_merely_odd_is_held_by_another_or_deleted(store, insert):
+    odd = {f"odd{number}": columns for number, columns in enumerate(ODD_HOLDS)}
+    for key, columns in odd.items():
+        insert(key, next_run_time=LARGEST, **columns)
+    assert store.hold(dict.fromkeys(odd, "w.2"), **LEASE) == {*odd}
+    store.release(dict.fromkeys(odd, "w.2"))
+    for key, columns in odd.items():
+        insert(f"{key} again", **columns)
+        assert store.delete(f"{key} again"), columns
+
+
+@pytest.mark.parametrize("held_by", ["", "é"])
+def test_a_row_that_plain_sql_holds_for_ever_is_released_or_deleted_by_it(
+    held_by, store, sql, work_off, insert
 ):
-    insert("full", fence=LARGEST, next_run_time=LARGEST)
-    for key, time in ("late", LARGEST), ("early", SMALLEST):
-        insert(key, next_run_time=time)
-    rows = store.claim_keys("w.1", ["early", "full", "late"], alive_time=60, shortest=6)
-    assert sorted(row.key for row in rows) == ["early", "late"]
-    assert returned(store.get("late")) == (LATEST_TIME, 0)
-    assert returned(store.get("early")) == (1, 0)
-    assert store.get("full").owner is None
+    for key in "kept", "deleted", "freed":
+        insert(key, held_by=held_by, held_until=LARGEST)
+    insert("free")
+    assert work_off().keys() == {"free"}
+    assert not store.delete("deleted")
+    sql("UPDATE {table} SET held_by = NULL, held_until = NULL WHERE id <> 'kept'")
+    assert work_off().keys() == {"freed"}
+    assert store.get("deleted") is None
 
 
 def test_a_row_that_was_set_aside_can_be_mended(sql, work_off, insert):
@@ -257,7 +315,7 @@ class TestSQLite:
         assert [row.key for row in store.held("w.1", lost.value.keys)] == ["good"]
 
     def test_broken_text_anywhere_can_still_be_listed(self, store, sql):
-        columns = ("id", "type", "data", "cron", "timezone", "owner", "settled_by", "reason")
+        columns = ("id", "type", "data", "cron", "timezone", "leased_by", "settled_by", "reason")
         values = ", ".join(["CAST(x'ff41' AS TEXT)"] * len(columns))
         sql(f"INSERT INTO {{table}} ({', '.join(columns)}) VALUES ({values})")  # noqa: S608
         (row,) = store.rows()

@@ -19,16 +19,14 @@ from psched.client.verifier import Verifier
 from psched.config import from_mapping
 from psched.core.definition import history_setting
 from psched.core.history.protocol import AuditSelection, RunSelection
-from psched.core.history.recording import Recorder, lost_record
-from psched.core.history.records import Attempt, AuditRecord, Outcome, WorkerRecord
+from psched.core.history.recording import Recorder
+from psched.core.history.records import Attempt, AuditRecord, Outcome
 from psched.core.history.store_clock import StoreClock as Estimate
-from psched.core.history.verify import check as verify
 from psched.core.model import Finish, Release, Retry
 from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle
 from psched.stores.sql import raw_execute
 from support.driven import SharedClock
-from support.older_worker import OlderWorker
 from support.store_clock import store_clock
 from support.stores import Sql, make_store
 
@@ -309,140 +307,6 @@ def test_changes_of_schedules_are_no_violations(install, seed):
     assert actions >= {"add", "modify"}
     assert len([*psched.store.runs(RunSelection(key="a"))]) > 20
     assert checked > 20
-
-
-class TestOlderWorkers:
-    """Workers of a version that writes no records work on the table, too."""
-
-    @pytest.fixture
-    def psched(self, install):
-        """An installation at 11:00, with a schedule every ten minutes; tasks succeed."""
-        psched = install()
-        psched.outcomes = {Outcome.FINISHED: 1}
-        psched.change("add", "k", "t", cron="*/10 * * * *")
-        return psched
-
-    @pytest.fixture
-    def older(self, psched):
-        return OlderWorker(psched.store, psched.sql, psched.settings)
-
-    @staticmethod
-    def start(psched):
-        """Let the worker start that writes records."""
-        shape = {"pid": 1, "number": 0, "generation": 1, "slots": 1, "busy": 0, "types": None}
-        psched.store.beat(WorkerRecord(nonce="w", host="h", started=0, seen=0, **shape))
-
-    @staticmethod
-    def until(psched, minutes):
-        """Advance to some minutes after 11:00."""
-        psched.clock.advance(max(START + minutes * MINUTE - psched.clock.wall(), 0))
-
-    def run(self, psched, minutes, *by):
-        """Let workers run the schedule, one after the other, from some minutes after 11:00 on."""
-        for number, worker in enumerate(by):
-            self.until(psched, minutes + 10 * number)
-            psched.work() if worker is psched else worker.run("k")
-
-    @staticmethod
-    def lose(psched, minutes, key="k"):
-        """Delete the record of a run."""
-        time = START + minutes * MINUTE
-        [lost] = psched.store.runs(RunSelection(key=key, covering=time))
-        psched.sql("DELETE FROM psched_runs WHERE id = :id", id=lost.id)
-
-    @staticmethod
-    def seen(psched, since=30 * DAY):
-        """The violations, in minutes after 11:00, and the number of unknown fates."""
-        found = psched.verify(since)
-        assert set(found.unknown) <= {verify.OLDER_WORKERS}
-        shown = [
-            (str(each.kind), each.key, (each.instant - START) // MINUTE, each.count)
-            for each in found.violations
-        ]
-        return shown, sum(found.unknown.values())
-
-    def test_what_one_of_them_may_have_run_is_unknown(self, psched, older):
-        self.start(psched)
-        self.run(psched, 0, psched, older, psched, older, older, psched, older)
-        assert self.seen(psched) == ([], 4)
-        assert self.seen(psched, HOUR / 2) == ([], 3)
-
-    def test_what_is_lost_after_the_last_sign_of_them_is_missing(self, psched, older):
-        self.start(psched)
-        psched.change("add", "rare", "t", cron="0 */6 * * *")
-        self.run(psched, 0, older, *[psched] * 5)
-        self.until(psched, 60)
-        older.run("rare")
-        self.run(psched, 60, *[psched] * 6)
-        assert self.seen(psched) == ([], 2)
-
-        self.lose(psched, 80)
-        assert self.seen(psched) == ([("missing", "k", 80, 1)], 2)
-        # A client moves the row. This does not change by whom it was settled, nor when.
-        psched.change("modify", "rare", next_time=START + DAY)
-        missing = [("k", 0), ("k", 80), ("rare", 60)]
-        assert self.seen(psched) == ([("missing", *each, 1) for each in missing], 0)
-
-    def test_without_them_every_loss_is_missing(self, psched):
-        self.start(psched)
-        self.run(psched, 0, *[psched] * 7)
-        for minutes in (30, 60):
-            self.lose(psched, minutes)
-        assert self.seen(psched) == ([("missing", "k", 30, 1), ("missing", "k", 60, 1)], 0)
-
-    def test_what_was_due_before_the_first_worker_that_writes_records_is_unknown(
-        self, psched, older
-    ):
-        self.run(psched, 0, older, older, older)
-        self.until(psched, 28)
-        self.start(psched)
-        self.run(psched, 30, psched, psched, psched)
-        assert self.seen(psched) == ([], 3)
-        self.lose(psched, 40)
-        assert self.seen(psched) == ([("missing", "k", 40, 1)], 3)
-
-    def test_a_backlog_that_this_worker_has_run_is_not(self, psched):
-        self.until(psched, 45)
-        self.start(psched)
-        psched.work()
-        self.lose(psched, 0)
-        assert self.seen(psched) == ([("missing", "k", 0, 1)], 0)
-
-    def test_a_lease_of_one_of_them_is_a_sign(self, psched, older):
-        self.start(psched)
-        self.run(psched, 0, psched, older, psched)
-        assert self.seen(psched) == ([("missing", "k", 10, 1)], 0)
-        self.until(psched, 30)
-        psched.store.claim("starting.1", **CLAIM)
-        assert self.seen(psched) == ([("missing", "k", 10, 1)], 0)
-        self.until(psched, 32)
-        older.claim("k")
-        psched.sql("UPDATE psched SET claimed_at = NULL")
-        assert self.seen(psched) == ([], 1)
-        self.until(psched, 40)  # its host has died
-        assert self.seen(psched) == ([("missing", "k", 10, 1)], 0)
-
-    def test_a_task_that_one_of_them_has_ended_is_unknown(self, psched, older):
-        self.start(psched)
-        for key in ("theirs", "ours"):
-            psched.schedules.push(key, "t")
-        older.run("theirs")
-        psched.work()
-        self.lose(psched, 0, key="ours")
-        assert self.seen(psched) == ([("missing", "ours", 0, 1)], 1)
-
-    def test_a_record_of_its_death_is_by_another_worker(self, psched, older):
-        self.start(psched)
-        for key in ("theirs", "lost"):
-            psched.schedules.push(key, "t")
-        older.run("theirs")
-        lost = older.claim("lost")
-        assert self.seen(psched) == ([], 1)
-
-        now = int(psched.clock.wall())
-        record = lost_record(lost, attempt=1, claimed_at=now, ended=now * 1000, reason="it died")
-        psched.store.record([record])
-        assert self.seen(psched) == ([], 1)
 
 
 TIDES = """

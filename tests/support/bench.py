@@ -23,6 +23,7 @@ from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.service.worker_boot import make_runner_pool
 from psched.worker.composition import make_task_table
+from psched.worker.lease import Lease
 from psched.worker.running_task import RunningTask
 from psched.worker.worker import prepare_process
 from support.history import recorder
@@ -144,7 +145,7 @@ class Bench:
         )
         self.pool.prepare()
         deadlines = Deadlines(CLOCK.boottime(), 300, 5.0)
-        self.tasks.start(row, Run(parse_row(row, self._settings), 60), deadlines)
+        self.tasks.start(Lease(row, deadlines), Run(parse_row(row, self._settings), 60))
         return self.tasks[row.key]
 
     @property

@@ -76,8 +76,11 @@ class Remote:
     def backlog(self, limit: int) -> Any:
         return self.__getattr__("backlog")(limit)
 
-    def claim_keys(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__getattr__("claim_keys")(*args, **kwargs)
+    def hold(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__getattr__("hold")(*args, **kwargs)
+
+    def release(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__getattr__("release")(*args, **kwargs)
 
     def pause_rules(self) -> Any:
         return self.__getattr__("pause_rules")()

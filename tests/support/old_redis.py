@@ -48,8 +48,9 @@ class OldWorker:
         _, _, found, expired, _, _ = self._run(
             _CLAIM, encoding.text(owner), limit, alive_time, shortest, horizon
         )
-        # This version returns the column `claimed_at`, which it does not know, of no row.
-        rows = [encoding.row_of([*each, None]) for each in found]
+        # This version does not know the columns `claimed_at`, `held_by` and `held_until`, and so
+        # does not return them.
+        rows = [encoding.row_of([*each, None, None, None]) for each in found]
         return rows, {row.key for row, was in zip(rows, expired, strict=True) if was}
 
     def settle(self, end):

@@ -6,14 +6,10 @@ from dataclasses import replace
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.config import from_mapping
 from psched.core.history.protocol import RunSelection
-from psched.core.store_protocol import ClaimUnknownError
 from psched.testing import ManualClock
 from support.driven import START, Remote, driven_host
 from support.extra_runs import add_extra_runs
-from support.older_worker import OlderWorker
-from support.stores import Sql
 
 LEASE = 60
 DAILY = "0 18 * * *"
@@ -37,22 +33,14 @@ def add_extra(host, key="report", count=1, **fields):
     return add_extra_runs(host.schedules, key, count, at=START, **fields)
 
 
-def as_before(row, before):
-    """Whether a schedule is as before, except for what each lease changes."""
-    kept = replace(
-        row, fence=before.fence, settled_by=before.settled_by, claimed_at=before.claimed_at
-    )
-    return kept == before
-
-
 def runs(store, key):
     return [(each.outcome, each.fate) for each in store.runs(RunSelection(key=key))]
 
 
-# --- the two leases -----------------------------------------------------------------
+# --- the lease and the hold -----------------------------------------------------------------
 
 
-def test_an_extra_run_holds_the_lease_of_its_schedule_and_gives_it_back_unchanged(host):
+def test_an_extra_run_holds_its_schedule_and_leaves_it_unchanged(host):
     before = add_daily(host)
     [extra] = add_extra(host)
     store = host.store()
@@ -61,32 +49,32 @@ def test_an_extra_run_holds_the_lease_of_its_schedule_and_gives_it_back_unchange
 
     assert worker.tasks[extra].occurrence == f"{extra}.{START}"
     held = host.row("report")
-    assert (held.owner, held.fence) == ("nonce.2", 1)
-    assert held.attempt < 0
+    assert held.held_by == "nonce.2"
+    assert replace(held, held_by=None, held_until=None) == before
     worker.tasks[extra].finish()
     worker.tick()
 
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
     assert (host.row(extra).status, host.row(extra).attempt) == ("finished", 0)
     assert runs(store, "report") == []
     assert runs(store, extra) == [("finished", "finished")]
 
 
-def test_a_failed_extra_run_gives_the_schedule_back_until_its_next_attempt(host):
+def test_a_failed_extra_run_releases_its_schedule_until_its_next_attempt(host):
     before = add_daily(host, retry_wait=30)
     [extra] = add_extra(host)
     worker = host.worker()
 
     worker.run_due({extra: "ValueError: no"})
 
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
     assert (host.row(extra).attempt, host.row(extra).reason) == (1, "ValueError: no")
     worker.advance(33)
     assert worker.tasks[extra].assignment["attempt"] == 2
-    assert host.row("report").owner is not None
+    assert host.row("report").held_by is not None
 
 
-def test_both_leases_are_extended_together(host):
+def test_the_lease_and_the_hold_are_extended_together(host):
     add_daily(host)
     [extra] = add_extra(host)
     store = host.remote()
@@ -94,14 +82,15 @@ def test_both_leases_are_extended_together(host):
 
     for _ in range(20):
         worker.advance(LEASE / 2)
-        for key in ("report", extra):
-            assert host.row(key).next_run_time > host.clock.wall()
+        assert host.row(extra).next_run_time > host.clock.wall()
+        assert host.row("report").held_until > host.clock.wall()
 
     assert 35 <= store.requests["extend"] <= 45
+    assert store.requests["hold"] == store.requests["extend"] + 1
     assert worker.tasks[extra].signals == []
 
 
-def test_the_longer_lease_of_an_extra_run_applies_to_its_schedule_too(host):
+def test_a_hold_lasts_as_long_as_the_longer_lease_of_its_extra_run(host):
     add_daily(host, alive_time=LEASE)
     [extra] = add_extra(host)
     host.schedules.modify(extra, alive_time=10 * LEASE)
@@ -113,10 +102,10 @@ def test_the_longer_lease_of_an_extra_run_applies_to_its_schedule_too(host):
     worker.advance(9 * LEASE)
 
     assert worker.tasks[extra].signals == []
-    assert host.row("report").next_run_time > host.clock.wall()
+    assert host.row("report").held_until > host.clock.wall()
 
 
-def test_leases_of_the_schedules_of_a_claim_are_asked_for_by_one_request(host):
+def test_the_schedules_of_a_claim_are_held_by_one_request(host):
     for key in "abcd":
         add_daily(host, key)
         add_extra(host, key)
@@ -125,13 +114,14 @@ def test_leases_of_the_schedules_of_a_claim_are_asked_for_by_one_request(host):
     worker.tick()
 
     assert len(worker.tasks) == 4
-    assert store.requests["claim_keys"] == 1
+    assert store.requests["hold"] == 1
     for runner in [*worker.tasks.values()]:
         runner.finish()
     settled = store.requests["settle"]
     worker.tick()
     assert store.requests["settle"] == settled + 1
-    assert {host.row(key).owner for key in "abcd"} == {None}
+    assert store.requests["release"] == 1
+    assert {host.row(key).held_by for key in "abcd"} == {None}
 
 
 def test_a_worker_without_extra_runs_sends_no_further_request(host):
@@ -142,7 +132,7 @@ def test_a_worker_without_extra_runs_sends_no_further_request(host):
 
     assert len(worker.run_due()) == 3
 
-    assert store.requests["claim_keys"] == store.requests["look"] == 0
+    assert store.requests["hold"] == store.requests["look"] == 0
 
 
 def test_a_paused_schedule_runs_extra_and_stays_paused(host):
@@ -156,7 +146,7 @@ def test_a_paused_schedule_runs_extra_and_stays_paused(host):
     worker = host.worker()
 
     assert worker.run_due() == [f"{extra}.{START}"]
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
 
 
 # --- overlap ------------------------------------------------------------------------
@@ -177,7 +167,7 @@ def test_extra_runs_of_one_schedule_run_one_after_the_other(host, concurrency):
 
     assert sorted(run) == extra
     assert {(host.row(key).status, host.row(key).attempt) for key in extra} == {("finished", 0)}
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
 
 
 def test_the_extra_runs_of_a_claim_that_wait_become_due_one_after_the_other(host):
@@ -206,7 +196,7 @@ def test_many_that_wait_for_a_long_run_cost_few_requests(host):
     for _ in range(60):
         worker.advance(1)
     # One of them is tried in a second, and none of them twice.
-    assert 0 < store.requests["claim_keys"] + store.requests["settle"] <= 2 * 60
+    assert 0 < store.requests["hold"] + store.requests["settle"] <= 2 * 60
     assert len({host.row(key).next_run_time for key in others}) == len(others)
     worker.tasks[first].finish()
     worker.advance(2)
@@ -232,10 +222,8 @@ def test_an_extra_run_waits_for_the_regular_run(host, same_worker):
     other.advance(4)
 
     assert extra in other.tasks
-    assert (host.row("report").attempt < 0, store.requests["claim_keys"] > 1) == (
-        True,
-        not same_worker,
-    )
+    assert host.row("report").held_by is not None
+    assert (store.requests["hold"] > 1) == (not same_worker)
 
 
 def test_a_regular_run_waits_for_the_extra_run(host):
@@ -294,7 +282,7 @@ def test_of_two_extra_runs_that_skip_one_runs(host):
     assert host.row(second).status == "cancelled"
 
 
-def test_parallel_extra_runs_need_no_other_lease(host):
+def test_parallel_extra_runs_hold_no_schedule(host):
     host.add("report")
     extra = add_extra(host, count=2, overlap="parallel")
     store = host.remote()
@@ -302,7 +290,7 @@ def test_parallel_extra_runs_need_no_other_lease(host):
     worker.tick()
 
     assert sorted(worker.tasks) == sorted(["report", *extra])
-    assert store.requests["claim_keys"] == 0
+    assert store.requests["hold"] == 0
 
 
 # --- changes of the schedule --------------------------------------------------------
@@ -369,7 +357,7 @@ def test_a_schedule_that_is_ended_during_an_extra_run_ends_with_it(host, end, re
     store = host.store()
     worker = host.worker(store, poll_interval=5)
     worker.tick()
-    assert getattr(host.schedules["report"], end)() is False
+    assert getattr(host.schedules["report"], end)() is (end != "delete")
 
     worker.advance(6)
     assert worker.tasks[extra].stop_reason == reason
@@ -382,7 +370,8 @@ def test_a_schedule_that_is_ended_during_an_extra_run_ends_with_it(host, end, re
         assert host.row("report").status == {"cancel": "cancelled"}.get(end, "finished")
         assert host.row("report").next_run_time is None
     assert (host.row(extra).status, host.row(extra).reason) == ("cancelled", why)
-    assert runs(store, "report") == []
+    # Who deletes a schedule that is held leaves that to the next claim.
+    assert runs(store, "report") == [(None, "cancelled")] * (end == "delete")
     assert runs(store, extra) == [(None, "cancelled"), ("cancelled", None)]
 
 
@@ -507,91 +496,6 @@ def test_the_schedule_of_a_dead_worker_returns_to_its_times(host, recovered):
     assert len(runs(store, extra)) == 2
 
 
-def leave_a_note(host):
-    """Have the worker of an extra run die; its leases are released, and nobody has claimed them."""
-    add_extra(host)
-    host.worker(nonce="dead").tick()
-    host.store().recover("dead", alive_time=LEASE, retry_wait=0)
-    assert host.row("report").attempt < 0
-    host.sql("UPDATE psched SET owner = NULL WHERE id = 'report'")
-
-
-class Meanwhile(Remote):
-    """A store in which something happens once, just before a settlement."""
-
-    meanwhile = None
-
-    def settle(self, settlements):
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-        return self.__getattr__("settle")(settlements)
-
-
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        (lambda report: report.modify(data={"n": 1}), "waiting"),
-        (lambda report: report.pause(), "paused"),
-        (lambda report: report.cancel(), "cancelled"),
-    ],
-)
-def test_the_schedule_of_a_dead_worker_is_changed_when_it_is_about_to_return(host, change, status):
-    """The next occurrence of the schedule is not due, so it does not run."""
-    before = add_daily(host)
-    add_extra(host)
-    host.worker(nonce="dead").tick()
-    host.sql("DELETE FROM psched WHERE id LIKE '%!%'")
-    store = Meanwhile(host.store(), host.clock)
-    worker = host.worker(store, nonce="alive")
-    store.meanwhile = lambda: change(host.schedules["report"])
-    worker.order(recover=["dead"])
-    for _ in range(5):
-        worker.advance(1)
-        assert worker.tasks == {}
-
-    assert store.meanwhile is None
-    row = host.row("report")
-    assert (row.status, row.next_time, row.owner, row.attempt) == (
-        status,
-        before.next_time,
-        None,
-        0,
-    )
-    assert row.next_run_time == (before.next_time if status == "waiting" else None)
-
-
-@pytest.mark.parametrize("until", [None, "+1h"])
-def test_a_paused_schedule_of_a_dead_worker_is_resumed_before_a_worker_claims_it(host, until):
-    before = add_daily(host)
-    host.schedules["report"].pause(until)
-    leave_a_note(host)
-    host.schedules["report"].resume()
-    host.worker(nonce="alive").advance(3)
-
-    row = host.row("report")
-    assert (row.status, row.next_time, row.next_run_time) == (
-        "waiting",
-        before.next_time,
-        before.next_run_time,
-    )
-    assert (row.attempt, row.reason) == (0, None)
-
-
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [("cancel", "cancelled"), ("force_finish", "finished"), ("pause", "paused")],
-)
-def test_a_schedule_of_a_dead_worker_is_changed_before_a_worker_claims_it(host, change, status):
-    before = add_daily(host)
-    leave_a_note(host)
-    getattr(host.schedules["report"], change)()
-
-    row = host.row("report")
-    assert (row.status, row.attempt, row.next_run_time) == (status, 0, None)
-    assert row.next_time == before.next_time
-
-
 def test_a_paused_schedule_of_a_dead_worker_stays_paused(host, caplog):
     add_daily(host)
     host.sql("UPDATE psched SET status = 'paused', next_run_time = NULL, reason = 'by ann'")
@@ -614,56 +518,34 @@ def test_a_paused_schedule_of_a_dead_worker_stays_paused(host, caplog):
     assert "by ann" not in caplog.text  # this is no news
 
 
-def test_an_extra_run_waits_for_a_worker_of_an_older_version(host, tmp_path):
-    before = add_daily(host)
-    url = f"sqlite:///{tmp_path}/psched.db"
-    older = OlderWorker(host.store(), Sql(url), from_mapping({"url": url}))
-    held = older.claim("report")
-    [extra] = add_extra(host)
-    worker = host.worker()
-
-    for _ in range(5):
-        worker.advance(1)
-        assert worker.tasks == {}
-    older.finish(held)
-    worker.advance(4)
-
-    assert [*worker.tasks] == [extra]
-    worker.tasks[extra].finish()
-    worker.tick()
-    row = host.row("report")
-    assert (row.next_time, row.next_run_time) == (before.next_time + 86_400,) * 2
-    assert (row.attempt, row.status, row.owner) == (0, "waiting", None)
-
-
 @pytest.mark.parametrize("lost", ["report", "report!0000000000000000"])
-def test_the_task_is_killed_if_either_lease_is_lost(host, lost, caplog):
+def test_the_task_is_killed_if_its_lease_or_its_schedule_is_lost(host, lost, caplog):
     add_daily(host)
     [extra] = add_extra(host)
     worker = host.worker(alive_time=LEASE)
     worker.tick()
     runner = worker.tasks[extra]
-    stolen = "owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+    stolen = "leased_by = 'thief.1', fence = fence + 1, next_run_time = 4000000000, held_by = NULL"
     host.sql(f"UPDATE psched SET {stolen} WHERE id = '{lost}'")  # noqa: S608  # keys as above
 
     worker.advance(LEASE / 2)
 
     assert [number.name for _, number in runner.signals] == ["SIGKILL"]
-    whose = "its lease" if lost == extra else "the lease of its schedule"
-    assert f"killing it: {whose} is lost" in caplog.text
+    what = "its lease is lost" if lost == extra else "its schedule is not held any more"
+    assert f"killing it: {what}" in caplog.text
     assert host.row(lost).owner == "thief.1"
     other = host.row("report" if lost == extra else extra)
     assert (other.owner, other.status) == (None, "waiting")
 
 
-def test_both_leases_end_at_their_holder_before_they_end_in_the_store(host):
+def test_the_hold_and_the_lease_end_at_their_holder_before_they_end_in_the_store(host):
     add_daily(host)
     [extra] = add_extra(host)
     store = host.remote()
     worker = host.worker(store, alive_time=LEASE, database_timeout=1)
     worker.tick()
     runner = worker.tasks[extra]
-    ends = min(host.row(key).next_run_time for key in ("report", extra))
+    ends = min(host.row(extra).next_run_time, host.row("report").held_until)
     store.away, store.answer = True, 1.0
 
     while not runner.signals:
@@ -678,7 +560,7 @@ def test_both_leases_end_at_their_holder_before_they_end_in_the_store(host):
     assert extra in worker.tasks
 
 
-def test_a_graceful_stop_gives_both_leases_back(host):
+def test_a_graceful_stop_gives_the_row_and_its_schedule_back(host):
     before = add_daily(host)
     [extra] = add_extra(host, kill_interval=4)
     worker = host.worker(graceful_kill_limit=10)
@@ -690,11 +572,11 @@ def test_a_graceful_stop_gives_both_leases_back(host):
 
     assert [number.name for _, number in runner.signals][-1] == "SIGKILL"
     assert worker.exit_status == 0
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
     assert (host.row(extra).owner, host.row(extra).attempt) == (None, 0)
 
 
-def test_a_signal_lets_the_extra_run_end_and_gives_both_leases_back(host):
+def test_a_signal_lets_the_extra_run_end_and_releases_its_schedule(host):
     before = add_daily(host)
     [extra] = add_extra(host)
     worker = host.worker()
@@ -706,12 +588,12 @@ def test_a_signal_lets_the_extra_run_end_and_gives_both_leases_back(host):
     worker.advance(1)
 
     assert worker.exit_status == 0
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
     assert host.row(extra).status == "finished"
 
 
 class Forgetful(Remote):
-    """A store that loses the answers to requests for leases by key, or does not get them.
+    """A store that loses the answers to requests to hold schedules, or does not get them.
 
     Attributes:
         fault: what happens to the next request.
@@ -723,17 +605,17 @@ class Forgetful(Remote):
         self.fault = None
         self.late = None
 
-    def claim_keys(self, owner, keys, **kwargs):
+    def hold(self, holds, **kwargs):
         fault, self.fault = self.fault, None
         if fault == "unavailable":
             raise StoreUnavailableError("test")
         if fault == "late":
-            self.late = lambda: super(Forgetful, self).claim_keys(owner, keys, **kwargs)
-            raise ClaimUnknownError(owner, keys) from UnknownOutcomeError("test")
-        rows = super().claim_keys(owner, keys, **kwargs)
+            self.late = lambda: super(Forgetful, self).hold(holds, **kwargs)
+            raise UnknownOutcomeError("test")
+        held = super().hold(holds, **kwargs)
         if fault == "unanswered":
-            raise ClaimUnknownError(owner, keys) from UnknownOutcomeError("test")
-        return rows
+            raise UnknownOutcomeError("test")
+        return held
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "unanswered", "late"])
@@ -757,15 +639,15 @@ def test_a_lost_answer_neither_loses_the_schedule_nor_runs_its_regular_occurrenc
             break
         worker.advance(1)
     assert [*worker.tasks] == [extra]
-    assert host.row("report").owner is not None
+    assert host.row("report").held_by is not None
     assert host.row(extra).attempt == 1
     worker.tasks[extra].finish()
     worker.advance(1)
 
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
 
 
-def test_a_worker_that_stops_gives_back_what_an_unanswered_request_has_leased(host):
+def test_a_worker_that_stops_releases_what_an_unanswered_request_has_held(host):
     before = add_daily(host)
     [extra] = add_extra(host)
     store = Forgetful(host.store(), host.clock)
@@ -777,13 +659,13 @@ def test_a_worker_that_stops_gives_back_what_an_unanswered_request_has_leased(ho
     worker.advance(30)
 
     assert worker.exit_status == 0
-    assert as_before(host.row("report"), before)
+    assert host.row("report") == before
     assert host.row(extra).owner is None
 
 
-def test_a_store_without_leases_by_key_quarantines_extra_runs_that_need_them(host):
+def test_a_store_that_holds_no_schedules_quarantines_extra_runs_that_need_it(host):
     class Poor(Remote):
-        claim_keys = None
+        hold = None
 
     add_daily(host)
     [extra] = add_extra(host)
@@ -791,7 +673,7 @@ def test_a_store_without_leases_by_key_quarantines_extra_runs_that_need_them(hos
 
     row = host.row(extra)
     assert row.status == "quarantined"
-    assert row.reason.startswith("overlap: this store cannot lease report by its key")
+    assert row.reason.startswith("overlap: this store cannot hold report")
 
 
 def test_an_unknown_overlap_quarantines_the_extra_run(host):

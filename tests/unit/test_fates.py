@@ -20,6 +20,8 @@ from psched.core.model import (
     MIGRATING,
     PAUSED,
     QUARANTINED,
+    STOPPING,
+    WAITING,
     Finish,
     Quarantine,
     Release,
@@ -171,6 +173,29 @@ def test_an_invalid_payload_is_quarantined():
     assert fate_after_run(Quarantine("x"), row, changed(row, version=4)) is None
 
 
+def test_a_run_that_was_to_be_stopped_ends_its_occurrence():
+    for cron, status, fate in (
+        ("* * * * *", WAITING, Fate.STOPPED), (None, CANCELLED, Fate.CANCELLED),
+    ):  # fmt: skip
+        row = leased(cron)
+        stopped = changed(row, status=STOPPING, reason="stopped by ann@web1: it hangs", version=4)
+        for decision in Release(), RETRY:
+            end = after_run(row, stopped, decision, SETTINGS, NOON + 1)
+            assert (end.status, end.fate, end.reason) == (status, fate, stopped.reason)
+            assert end.seen_status == STOPPING
+        done = after_run(row, stopped, Finish(), SETTINGS, NOON + 1)
+        assert (done.fate, done.reason, done.seen_status) == (Fate.FINISHED, None, STOPPING)
+        # The worker of a run that is being stopped has died.
+        assert after_claim(stopped, SETTINGS, NOON + 1).fate is fate
+
+
+def test_a_run_that_was_to_be_stopped_does_not_hide_that_its_row_is_invalid():
+    row = leased()
+    spoilt = changed(row, cron="nonsense", status=STOPPING, reason="stopped by ann", version=4)
+    end = after_run(row, spoilt, RETRY, SETTINGS, NOON + 1)
+    assert (end.status, end.fate, end.reason[:6]) == (QUARANTINED, Fate.STOPPED, "cron: ")
+
+
 @pytest.mark.parametrize(
     ("decision", "fate"),
     [(Finish(), Fate.FINISHED), (RETRY, Fate.CANCELLED), (Release(), Fate.CANCELLED)],
@@ -215,6 +240,19 @@ class TestChangedTrigger:
 
     def test_nothing_is_dropped_if_nothing_has_passed(self):
         assert self.skipped("* * * * *", "0 * * * *", NOON + 30)[1] == ()
+
+    def test_the_old_ones_occurrence_at_this_very_instant_is_cancelled(self):
+        _, [dropped] = self.skipped("* * * * *", "0 * * * *", NOON + MINUTE)
+        assert (dropped.first, dropped.until) == (NOON + MINUTE, NOON + MINUTE)
+
+    def test_the_new_ones_occurrence_a_second_ago_is_left_out(self):
+        end, [dropped] = self.skipped("* * * * *", "0 * * * *", NOON + HOUR + 1)
+        assert (end.next_time, dropped.until) == (NOON + 2 * HOUR, NOON + HOUR + 1)
+
+    def test_the_old_ones_occurrence_a_second_before_the_new_ones_is_cancelled(self):
+        end, [dropped] = self.skipped("@every 60 +59", "* * * * *", NOON + MINUTE)
+        assert end.next_time == NOON + MINUTE
+        assert (dropped.first, dropped.until) == (NOON + 59, NOON + 59)
 
     def test_the_new_ones_occurrence_at_this_very_instant_is_not_dropped(self):
         end, [dropped] = self.skipped("* * * * *", "*/2 * * * *", NOON + 2 * MINUTE)
@@ -272,6 +310,11 @@ class TestDropped:
         row = leased(next_run_time=NOON + 330, delay=60)
         found = self.drop(NOON + 330, row, catchup="skip", catchup_grace=5)
         assert self.seen(found) == [(Fate.SKIPPED_OVERLAP, 0, 4, 5)]
+        found = self.drop(NOON + 20.5 * MINUTE, row, catchup="skip", catchup_grace=5)
+        assert self.seen(found) == [
+            (Fate.SKIPPED_OVERLAP, 0, 4, 5),
+            (Fate.SKIPPED_CATCHUP, 5, 19, 15),
+        ]
 
     def test_if_it_is_not_known_when_the_row_fell_due(self):
         row = leased(next_run_time=None)

@@ -336,17 +336,6 @@ class TestResumption:
         assert (back.status, back.next_time) == (WAITING, NOON + 10 * MINUTE)
         assert (span.first, span.count, span.reason) == (NOON, 1, None)
 
-    @pytest.mark.parametrize("until", [None, NOON + HOUR])
-    def test_while_an_extra_run_has_leased_the_row(self, until):
-        """The extra run's worker gives the row back with the times in the note."""
-        note = attempts.borrowed(NOON, 2)
-        leased = changed(paused(status=WAITING, reason=None), owner="w.1", attempt=note)
-        row = pausing.paused(leased, until, paused(until).reason)
-        assert attempts.returned(row) == (until, 2)
-        back, span = resumed(row, SETTINGS, NOON + 25 * MINUTE, backfill=False)
-        assert span.until == NOON + 20 * MINUTE
-        assert attempts.returned(back) == (NOON + 30 * MINUTE, 0)
-
 
 class TestChangeOfThePausedSchedule:
     def test_it_stays_paused(self):

@@ -275,7 +275,7 @@ def test_a_worker_that_leases_no_more_gives_back_what_it_has_prefetched(host, ho
 def test_a_row_that_another_worker_has_taken_is_not_started(host, caplog):
     worker, _ = busy(host)
     [taken] = prefetched(host, worker)
-    take = "UPDATE psched SET owner = 'other.1', fence = fence + 1 WHERE id = 'key'"
+    take = "UPDATE psched SET leased_by = 'other.1', fence = fence + 1 WHERE id = 'key'"
     host.sql(take.replace("key", taken))
     kept(worker)[taken].refused()
     for _ in range(5):
@@ -328,7 +328,7 @@ def test_runners_are_forked_while_short_tasks_run_and_do_not_wait_for_ever(host)
         waiting.append(len(worker.pool.runners) - len(worker.tasks))
         if waiting[-1] == 3:
             worker.advance(0.3)  # what was prefetched is given back
-            host.sql("DELETE FROM psched WHERE owner IS NULL")
+            host.sql("DELETE FROM psched WHERE leased_by IS NULL")
         end_all(worker, last=True)
     assert waiting[0] == 0  # it is not known yet that these tasks are short
     assert max(waiting) == 3

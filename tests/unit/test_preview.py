@@ -11,7 +11,7 @@ from psched import config
 from psched.base.errors import InvalidError
 from psched.cli.schedules.status import overdue
 from psched.cli.time_format import format_distance
-from psched.core.attempts import after, borrowed
+from psched.core.attempts import after
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
 from psched.core.model import FINISHED, QUARANTINED, Row
@@ -181,14 +181,6 @@ class TestOfASchedule:
         found = self.shown(row, NOON + 9)
         assert [each.note for each in found] == ["runs now", None, None]
         assert found[0].run_at == NOON
-
-    def test_while_an_extra_run_holds_the_lease_the_times_are_those_of_the_schedule(self):
-        free = Row(key="k", cron="@hourly", next_time=NOON, next_run_time=NOON + 300)
-        held = Row(
-            key="k", cron="@hourly", next_time=NOON, next_run_time=NOON + 9999, owner="w",
-            attempt=borrowed(NOON + 300, 0),
-        )  # fmt: skip
-        assert self.shown(held, NOON) == self.shown(free, NOON)
 
     def test_what_will_be_dropped_is_not_shown_but_said(self):
         row = Row(key="k", cron="@hourly", next_time=NOON, next_run_time=NOON)

@@ -23,7 +23,6 @@ PATHS = {
     | {"Run", "Schedule", "ScheduleCollection", "ScheduleMetadata", "Schedules", "Task", "Worker"}
     | {"App", "open", "start"},
     "psched.application": {"Base", "Dispatch"},
-    "psched.backends.plain": {"PlainStore"},
     "psched.clock": {"Clock", "SystemClock"},
     "psched.errors": ERRORS
     | {"CommandError", "LoadError", "MissingTableError", "NotAllowedError", "NotLoadedError"}

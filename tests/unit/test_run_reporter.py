@@ -125,7 +125,7 @@ def test_a_run_whose_lease_was_lost_counts_for_nothing(host):
     host.add("one", ping="backup")
     worker = host.worker(pings=PINGS, alive_time=60)
     worker.tick()
-    host.sql("update psched set fence = fence + 1, owner = 'other.1'")
+    host.sql("update psched set fence = fence + 1, leased_by = 'other.1'")
     worker.advance(60)
     assert kinds(worker) == ["start", "log"]
     assert "preempted" in told(worker)[1]["text"]
@@ -135,7 +135,7 @@ def test_a_success_that_is_not_recorded_because_another_worker_has_the_row_is_no
     host.add("one", ping="backup")
     worker = host.worker(pings=PINGS)
     worker.tick()
-    host.sql("update psched set fence = fence + 1, owner = 'other.1'")
+    host.sql("update psched set fence = fence + 1, leased_by = 'other.1'")
     worker.tasks["one"].finish()
     worker.advance(1)
     assert kinds(worker) == ["start", "log"]

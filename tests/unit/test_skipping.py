@@ -75,26 +75,6 @@ def test_a_paused_row_stays_paused_and_begins_with_the_oldest():
     assert spans(found) == [("skipped", NOW - HOUR, NOW - HOUR, 1)]
 
 
-class TestWhileAnExtraRunHoldsTheLease:
-    LEASED = replace(
-        ROW, owner="n.1", next_run_time=NOW + 60, attempt=attempts.borrowed(NOW + HOUR, 2)
-    )
-
-    def test_the_row_returns_to_the_next_occurrence(self):
-        row, found = skipped(self.LEASED)
-        assert (row.owner, row.next_time) == ("n.1", NOW + 2 * HOUR)
-        assert attempts.returned(row) == (NOW + 2 * HOUR, 0)
-        assert spans(found) == [("skipped", NOW + HOUR, NOW + HOUR, 1)]
-
-    def test_a_paused_row_returns_to_the_end_of_its_pause(self):
-        paused = replace(
-            self.LEASED, status="paused", reason="p", attempt=attempts.borrowed(NOW + 99, 0)
-        )
-        row, _ = skipped(paused)
-        assert (row.status, row.next_time) == ("paused", NOW + 2 * HOUR)
-        assert attempts.returned(row) == (NOW + 99, 0)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [

@@ -64,7 +64,7 @@ class Scene:
         row = Row(key=key, next_time=60, owner="w.1", fence=1)
         self.tasks.prepare()
         deadlines = Deadlines(self.clock.boottime(), length, 5.0)
-        self.tasks.start(row, Run(parse_row(row, self.settings), 60), deadlines)
+        self.tasks.start(Lease(row, deadlines), Run(parse_row(row, self.settings), 60))
         return self.tasks[key]
 
     def extend(self, leases, *, alive_time, shortest):

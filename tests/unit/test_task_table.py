@@ -8,6 +8,7 @@ from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock
+from psched.worker.lease import Lease
 from psched.worker.task_table import TaskTable
 from support.history import recorder
 
@@ -48,7 +49,7 @@ class Scene:
     def start(self, key):
         row = Row(key=key, next_time=60)
         run = Run(parse_row(row, SETTINGS), 60)
-        self.tasks.start(row, run, Deadlines(0.0, 300, 1.0))
+        self.tasks.start(Lease(row, Deadlines(0.0, 300, 1.0)), run)
 
 
 def test_a_task_is_guarded_before_its_runner_hears_of_it():

@@ -12,7 +12,6 @@ from psched.core.history.gaps import Gap, ranges
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.verify import check as verify
 from psched.core.history.verify.check import Period, Recorded, check
-from psched.core.history.verify.older_workers import NO_SIGNS, OlderWorkers, Signs
 from psched.core.model import Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -89,12 +88,10 @@ def audit(minute, before=None, after=None, action="modify"):
     )
 
 
-def check_all(
-    row, runs, audits=(), *, start=START, minutes=10.5, older=NO_SIGNS, gaps=(), **settings
-):
+def check_all(row, runs, audits=(), *, start=START, minutes=10.5, gaps=(), **settings):
     """What the checker finds some minutes after noon."""
     now, kept_since = NOON + minutes * MINUTE, settings.pop("kept_since", 0)
-    period = Period(start=start, kept_since=kept_since, now=now, older=older, gaps=gaps)
+    period = Period(start=start, kept_since=kept_since, now=now, gaps=gaps)
     recorded = Recorded(key="k", row=row, runs=sorted(runs, key=attrgetter("began")), audits=audits)
     return check(recorded, period, SETTINGS.with_settings(**settings))
 
@@ -530,68 +527,6 @@ class TestRepetitions:
         assert check_all(None, runs).violations == []
         assert check_all(once(created_at=NOON + 30), runs).violations == []
         assert kinds(check_all(once(created_at=NOON - HOUR), runs)) != []
-
-
-class TestSignsOfOlderWorkers:
-    """What rows tell of workers that write no records."""
-
-    @staticmethod
-    def settled(**columns):
-        """A row that runs next at 12:10, and was settled last by a stranger."""
-        return row(**{"settled_by": "stranger.3#9", **columns})
-
-    @staticmethod
-    def proven(*rows, known=("w",), moved_to=None, minutes=10.5):
-        now = NOON + minutes * MINUTE
-        signs = Signs({*known}, SETTINGS, now, lambda _key: moved_to)
-        for each in rows:
-            signs.look_at(each)
-        return {nonce: (at - NOON) // MINUTE for nonce, at in signs.proven.items() if at}
-
-    def test_a_worker_without_a_record_was_at_work_when_it_settled_or_later(self):
-        assert self.proven(self.settled()) == {"stranger": 9}
-        assert self.proven(self.settled(), row(5, settled_by="stranger.1#1")) == {"stranger": 9}
-        assert self.proven(once(settled_by="stranger.3#9")) == {"stranger": 0}
-        # Nothing proves a time to come.
-        assert self.proven(self.settled(next_time=NOON + HOUR)) == {"stranger": 10}
-
-    @pytest.mark.parametrize("settled_by", [None, "", "nonce", "w.3#9", "polled#9", "#", "a.b"])
-    def test_others_are_no_sign(self, settled_by):
-        assert self.proven(row(settled_by=settled_by)) == {}
-        assert not OlderWorkers(nonces={"stranger"}).has_settled(row(settled_by=settled_by))
-
-    def test_a_lease_is_a_sign_while_it_lasts(self):
-        lease = {"owner": "stranger.3", "next_run_time": NOON + 11 * MINUTE}
-        assert self.proven(row(**lease)) == {"stranger": 10}
-        assert self.proven(row(**lease), minutes=11) == {}
-        assert self.proven(row(**{**lease, "claimed_at": NOON + 600})) == {}
-        assert self.proven(row(**{**lease, "owner": "w.3"})) == {}
-
-    def test_a_time_to_which_a_client_has_moved_the_row_proves_nothing(self):
-        settled = self.settled(version=2)
-        assert self.proven(settled, moved_to=NOON + 10 * MINUTE) == {}
-        assert self.proven(settled, moved_to=NOON + 9 * MINUTE) == {"stranger": 9}
-        assert self.proven(settled, moved_to=None) == {"stranger": 9}
-
-    @pytest.mark.parametrize("cron", ["nonsense", "@call psched_absent:Trigger"])
-    def test_a_row_whose_times_cannot_be_computed_proves_no_time(self, cron):
-        assert self.proven(self.settled(cron=cron)) == {}
-        assert self.proven(self.settled(next_time=None)) == {}
-
-    def test_only_what_is_not_later_than_the_sign_is_unknown(self):
-        older = OlderWorkers(until=NOON + 5 * MINUTE)
-        found = check_all(row(), without(2, 5, 6), older=older)
-        assert found.unknown == {verify.OLDER_WORKERS: 2}
-        assert kinds(found) == [("missing", 6 * MINUTE, 1)]
-
-    def test_neighbours_are_divided_at_the_first_worker_that_writes_records(self):
-        older = OlderWorkers(first_start=NOON + 4 * MINUTE - 5)
-        late = [run(minute) for minute in range(4, 10)]
-        assert check_all(row(), late, older=older).unknown == {verify.OLDER_WORKERS: 4}
-        # Its first run was of a backlog, and was due when the run before it had ended.
-        backlog = [changed(late[0], due=late[0].due + 1000), *late[1:]]
-        assert kinds(check_all(row(), backlog, older=older)) == [("missing", 0, 4)]
-        assert kinds(check_all(row(), late, older=OlderWorkers())) == [("missing", 0, 4)]
 
 
 class TestRecordsThatWereNotWritten:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.core.attempts import after, borrowed
+from psched.core.attempts import after
 from psched.core.definition import parse_row
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Code, State
@@ -1013,32 +1013,23 @@ class TestPauses:
 
 
 class TestHeldForAnExtraRun:
-    """The worker of an extra run holds the lease of the schedule."""
+    """An extra run of the schedule is going on."""
 
-    def held(self, next_run_time, attempt=0, **columns):
-        note = borrowed(next_run_time, attempt)
-        return schedule(owner="w.1", attempt=note, next_run_time=NOW + 60, fence=9, **columns)
+    def held(self, **columns):
+        return schedule(held_by="w.1", held_until=NOW + 60, **columns)
 
     def test_what_is_not_due_runs_at_its_time(self):
-        answer = ask(None, self.held(TODAY + DAY), ran(TODAY))
+        answer = ask(None, self.held(), ran(TODAY))
         assert answer == ask(None, schedule(), ran(TODAY))
-        answer = ask("tomorrow 02:30", self.held(TODAY + DAY), ran(TODAY))
-        assert (answer.code, answer.details["run_at"]) == (Code.WILL_RUN, TODAY + DAY)
 
     def test_what_is_due_waits(self):
-        answer = ask(None, self.held(NOW, cron="* * * * *", next_time=NOW))
+        answer = ask(None, self.held(cron="* * * * *", next_time=NOW, next_run_time=NOW))
         assert (answer.code, answer.state) == (Code.WAITING, State.WILL_RUN)
         assert answer.sentence == (
             "The occurrence of 2026-11-22 11:00 CET has been due since 11:00 CET and waits for the"
             " end of an extra run of the schedule; the next is 2026-11-22 11:01 CET."
         )
-        assert "attempt" not in answer.sentence
 
-    def test_what_has_failed_is_retried(self):
-        row = self.held(NOW + 300, attempt=2, next_time=TODAY)
-        answer = ask("02:30", row)
-        assert (answer.code, answer.details["run_at"]) == (Code.RETRYING, NOW + 300)
-
-    def test_a_note_whose_lease_was_recovered_holds_nobody_up(self):
-        row = schedule(attempt=borrowed(TODAY + DAY, 0), next_run_time=NOW - 1, fence=9)
-        assert ask(None, row, ran(TODAY)) == ask(None, schedule(), ran(TODAY))
+    def test_a_hold_that_has_ended_holds_nobody_up(self):
+        row = changed(self.held(cron="* * * * *", next_time=NOW, next_run_time=NOW), held_until=NOW)
+        assert "extra run" not in ask(None, row).sentence

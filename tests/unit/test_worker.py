@@ -359,7 +359,9 @@ def test_a_task_learns_whether_its_update_may_have_been_applied(host, error, ans
     assert worker.exit_status is None
 
 
-TAKEN_OVER = "UPDATE psched SET owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+TAKEN_OVER = (
+    "UPDATE psched SET leased_by = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+)
 REMOVED = "DELETE FROM psched"
 
 

@@ -26,9 +26,14 @@ _PATIENCE = 1.0
 @click.option(
     "--plan", is_flag=True, help="Print the SQL and the locks that it takes; change nothing."
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Upgrade although workers of an older version run, which fail then.",
+)
 @click.pass_obj
 @report_errors
-def init(location: ConfigLocation, *, quiet: bool, plan: bool) -> None:
+def init(location: ConfigLocation, *, quiet: bool, plan: bool, force: bool) -> None:
     """Create the tables, or upgrade them to this version.
 
     Tables that already have this version are not changed.
@@ -39,7 +44,7 @@ def init(location: ConfigLocation, *, quiet: bool, plan: bool) -> None:
         return
     text = f"working on {settings.table}; the time grows with its rows, see psched init --plan"
     with say_if_slow(text, quiet=quiet):
-        lines = make_store(settings).init()
+        lines = make_store(settings).init(force=force)
     for line in lines:
         click.echo(line)
     click.echo(f"{settings.table} on {settings.safe_url} is ready")

@@ -17,7 +17,6 @@ from psched.cli.schedules.status import DUE, shown_status
 from psched.cli.time_format import format_span, format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.attempts import given_back
 from psched.core.definition import output_setting
 from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
@@ -105,8 +104,7 @@ def _extra_rows(schedules: ScheduleCollection, key: str) -> Sequence[Row]:
 
 def _read(schedules: ScheduleCollection, key: str) -> Row | None:
     try:
-        # While an extra run holds the lease of the schedule, the schedule itself does not run.
-        return given_back(schedules.read(key).row)
+        return schedules.read(key).row
     except NotFoundError:
         return None
 

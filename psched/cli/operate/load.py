@@ -23,7 +23,6 @@ from psched.cli.text_table import TableRow, print_table, with_zone
 from psched.cli.time_format import format_time, short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.attempts import returned
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, Row
@@ -142,7 +141,7 @@ def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int)
             break
         row = shown(row)
         runs = row.next_run_time is not None and row.next_run_time < end  # else it is paused
-        if runs and returned(row) is None:
+        if runs:
             rows.append(row)
     took: dict[str, float] = {}
     slots, no_history = None, None

@@ -21,7 +21,6 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert
-from psched.core.attempts import as_it_waits, given_back
 from psched.core.definition import ping_setting, settings_of
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
@@ -33,7 +32,9 @@ from psched.core.schedule import Schedule, Schedules
 from psched.core.selection import STATES
 from psched.runner.progress import Progress
 
-_INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "claimed_at", "retain_until"})
+_INSTANTS = frozenset(
+    {"next_time", "next_run_time", "created_at", "claimed_at", "held_until", "retain_until"}
+)
 
 _ATTEMPTS = 5
 """The number of attempts that are shown."""
@@ -104,7 +105,7 @@ def read_details(
     """Read everything about one schedule or task."""
     schedule = schedules[key]
     now = schedules.now()
-    row = schedules.shown_as_paused()(as_it_waits(schedule.metadata().row, now))
+    row = schedules.shown_as_paused()(schedule.metadata().row)
     attempts = _attempts(schedule)
     progress = None
     if row.owner is not None and row.next_time is not None:
@@ -129,8 +130,6 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
     row, now = details.row, details.now
     shown = row_object(row, now, redaction, details.last)
     known = {name: getattr(row, name) for name in Row.__slots__}
-    # While an extra run holds the lease, the column is a note about the present attempt.
-    known["attempt"] = given_back(row).attempt
     known |= {"status": shown["status"], "cron": shown["cron"]}
     known |= {
         "reason": local_times(redaction.text(shown_reason(row))) or None,

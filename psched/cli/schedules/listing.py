@@ -33,7 +33,6 @@ from psched.cli.schedules.status import DUE, FAILING, STOPPED_AS, shown_status
 from psched.cli.text_table import TableRow, print_table, with_zone
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find, is_pattern
-from psched.core.attempts import as_it_waits
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import (
@@ -247,7 +246,7 @@ def find_rows(
         "due": due,
     }
     found = find(schedules, keys, conditions, order, watch)
-    rows = (as_shown(as_it_waits(row, now)) for row in found)
+    rows = (as_shown(row) for row in found)
     rows = (row for row in rows if not due or _is_due(row, now))
     listed = with_last_runs(rows, find_last)
     return (

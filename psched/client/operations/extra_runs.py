@@ -42,7 +42,7 @@ from psched.core.operations.extra_runs import (
 )
 from psched.core.selection import STATES, Selection
 from psched.core.shorthands import instant
-from psched.core.store_protocol import LeasesByKey, Store
+from psched.core.store_protocol import HoldsSchedules, Store
 
 _BATCH = 500
 """The most rows that a backfill adds at a time, all or none."""
@@ -184,9 +184,9 @@ class ExtraRuns:
                 f"a store of type {kind} has no extra runs, because its rows have no options; move"
                 " the schedules to a table of psched (psched migrate)"
             )
-        if overlap != PARALLEL and not isinstance(self._store, LeasesByKey):
+        if overlap != PARALLEL and not isinstance(self._store, HoldsSchedules):
             raise NotSupportedError(
-                f"overlap: a store of type {kind} cannot lease a schedule by its key (LeasesByKey),"
+                f"overlap: a store of type {kind} cannot hold a schedule (HoldsSchedules),"
                 f" so only {PARALLEL} is possible, not {overlap}"
             )
         seen = self._send(lambda: read_row(self._store, key))

@@ -15,7 +15,6 @@ from psched.client.lost_answers import was_replaced
 from psched.client.operations.skipped_records import records_of
 from psched.client.writer import Condition, Recorded, Writer, require
 from psched.config import Config
-from psched.core import attempts
 from psched.core.columns import plain_reason
 from psched.core.history.why.asked_time import parse_next
 from psched.core.model import (
@@ -119,11 +118,11 @@ class Pauser:
             _refuse_ended(seen)
             if seen.status == STOPPING:
                 return None
-            if seen.owner is None:
-                raise AlreadyFinishedError(f"{key!r} does not run now: it is {seen.state}")
-            if attempts.given_back(seen) is not seen:
+            if seen.owner is None and seen.is_held(self.store.now()):
                 what = f"what runs is an extra run of {key!r}; stop that one: psched stop '{key}!*'"
                 raise AlreadyFinishedError(what)
+            if seen.owner is None:
+                raise AlreadyFinishedError(f"{key!r} does not run now: it is {seen.state}")
             by, note = self.auditor.author.name, self.auditor.note
             because = f": {note}" if note else ""
             new = changed(seen, status=STOPPING, reason=plain_reason(f"stopped by {by}{because}"))

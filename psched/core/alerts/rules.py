@@ -17,7 +17,6 @@ from psched.base.quantities import format_duration
 from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.attempts import returned
 from psched.core.catchup import iso
 from psched.core.columns import LATEST_TIME, annotation
 from psched.core.model import BEING_DELETED, ENDED, PAUSED, QUARANTINED, WAITING, Row
@@ -104,8 +103,7 @@ def late(watched: Watched, rules: Iterable[PauseRule], now: float) -> Alert | No
 def runs_since(row: Row, now: float) -> int | None:
     """Since when a row has been running, in Unix seconds; None if it does not run."""
     is_leased = row.owner is not None and (row.next_run_time or 0) > now
-    # The lease that an extra run holds beside its own is no run.
-    return row.claimed_at if is_leased and returned(row) is None else None
+    return row.claimed_at if is_leased else None
 
 
 def longest(watched: Watched, now: float) -> Alert | None:

@@ -290,8 +290,7 @@ class WorkerRecord:
         ended: when it ended, in Unix seconds of the store's clock; None if it is alive or was
             killed.
         clock_offset: by how many milliseconds the wall clock of its host was ahead of the store's
-            clock when it wrote the record; negative if it was behind. None if the worker is of a
-            version that does not record it, or if the table has no such column yet.
+            clock when it wrote the record; negative if it was behind. None if it is not known.
     """
 
     nonce: str

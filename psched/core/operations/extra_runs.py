@@ -5,9 +5,9 @@ mark and an identifier of 16 letters or digits. Nobody can add a schedule with s
 idempotency key of an extra run never equals that of a regular occurrence. The row's ``options``
 name the schedule, and say what happens while another run of the schedule is going on (`OVERLAPS`).
 
-Unless runs may overlap, the worker of an extra run also holds the lease of the schedule's row. So
-no regular occurrence starts meanwhile, and the extra run does not start during a regular one. The
-schedule's row keeps its times: see `psched.core.attempts.borrowed`.
+Unless runs may overlap, the worker of an extra run also holds the schedule's row. So no regular
+occurrence starts meanwhile, and the extra run does not start during a regular one. The schedule's
+row changes as if nothing ran: see `psched.core.store_protocol.HoldsSchedules`.
 """
 
 import re

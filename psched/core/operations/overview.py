@@ -7,7 +7,6 @@ from itertools import islice
 from math import floor
 from typing import Protocol, runtime_checkable
 
-from psched.core.attempts import returned
 from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.records import WHOLE, RunRecord
 from psched.core.model import PAUSED, QUARANTINED, RUNNING, Row
@@ -161,9 +160,8 @@ def made_of(
     """
     ended = [row for row in due if row.next_run_time is None or row.next_run_time <= floor(now)]
     lost = {row.key for row in ended}
-    late = [row for row in ended if not _waits_after_extra_run(row, now)]
-    runs = [row for row in leased if returned(row) is None]
-    running = [row for row in runs if row.key not in lost and (row.next_run_time or 0) > now]
+    late = [row for row in ended if not row.is_held(now)]
+    running = [row for row in leased if row.key not in lost and (row.next_run_time or 0) > now]
     over = len(leased) - len(running)
     running.sort(key=lambda row: (row.claimed_at or now, row.key))
     return Overview(
@@ -178,12 +176,6 @@ def made_of(
             DUE: counts[DUE] - (len(ended) - len(late)),
         },
     )
-
-
-def _waits_after_extra_run(row: Row, now: float) -> bool:
-    """Whether only the lease of an extra run has ended, and the row itself is not due."""
-    before = returned(row)
-    return before is not None and (before[0] is None or before[0] > now)
 
 
 def _is_following(row: Row, now: float) -> bool:

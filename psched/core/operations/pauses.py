@@ -114,7 +114,7 @@ class PausesTypes(Protocol):
 
     `Store.claim` leases no row of a type that a stored rule pauses at that time, and does not
     return its time as ``next_due``; `CountsBacklog.backlog` leaves it out. A rule takes effect with
-    the next claim that begins after the rule was stored. `LeasesByKey.claim_keys` ignores rules.
+    the next claim that begins after the rule was stored. `HoldsSchedules.hold` ignores rules.
     """
 
     def pause_rules(self) -> Sequence[PauseRule]:

@@ -48,7 +48,6 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.operations.extra.borrowing import while_free
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
 
@@ -144,10 +143,7 @@ def paused(row: Row, until: int | None, reason: str) -> Row:
     """The row, paused."""
     if row.status == STOPPING:
         return changed(row, reason=plain_reason(f"{reason}; {stop_of(row.reason)}"))
-    # If an extra run has leased the row, it will give the row back with the end of the pause.
-    return while_free(
-        row, lambda free: changed(free, status=PAUSED, next_run_time=until, reason=reason)
-    )
+    return changed(row, status=PAUSED, next_run_time=until, reason=reason)
 
 
 def resumed(
@@ -156,16 +152,12 @@ def resumed(
     """The row of a paused schedule, resumed, and what is skipped; None if nothing is."""
     definition = parse_row(row, settings)
     back = changed(row, status=WAITING, reason=None)
-    borrowed = attempts.returned(row) if row.owner is not None else None
-    if row.owner is not None and borrowed is None:
+    if row.owner is not None:
         return back, None  # its occurrence is running
-    tried = changed(row, attempt=row.attempt if borrowed is None else borrowed[1])
-    next_time, skipped = _onward(tried, definition, now, backfill=backfill)
+    next_time, skipped = _onward(row, definition, now, backfill=backfill)
     if next_time is None:
         return changed(back, status=FINISHED, next_run_time=None, attempt=0), skipped
-    run_at, attempt = definition.first_run(next_time), _attempt_of(tried, next_time)
-    if borrowed is not None:
-        attempt = attempts.borrowed(run_at, attempt)
+    run_at, attempt = definition.first_run(next_time), _attempt_of(row, next_time)
     return changed(back, next_time=next_time, next_run_time=run_at, attempt=attempt), skipped
 
 

@@ -46,7 +46,7 @@ from psched.stores.redis.sentinels import Sentinels
 
 _log = logging.getLogger("psched.store")
 
-VERSION = 1
+VERSION = 2
 """The version of the layout of the data; psched refuses data with another version.
 
 It must be increased with every change of the layout.
@@ -392,7 +392,14 @@ class Connector:
         if int(version.partition(".")[0]) < OLDEST:
             raise StoreError(f"{self.shown} is Redis {version}; psched needs {OLDEST}.0 or newer")
         if self._checks:
-            self.check(connection.ask("HGET", f"{self._prefix}info", "version"))
+            found = connection.ask("HGET", f"{self._prefix}layout", "version")
+            older = f"{self._prefix}info", f"{self._prefix}upgrading"
+            if found is None and connection.ask("EXISTS", *older):
+                raise SchemaError(
+                    f"the schedules under {self._table!r} have an older layout, or their upgrade"
+                    " has not ended; run `psched init`, which upgrades them in place"
+                )
+            self.check(found)
 
     def check(self, found: bytes | None) -> None:
         """Check that this version of psched knows the layout of the data."""

@@ -22,8 +22,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 20
-"""The number of elements of a row in an answer: the key, next_run_time and 18 columns.
+_COMPLETE = 22
+"""The number of elements of a row in an answer: the key, next_run_time and 20 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -129,7 +129,8 @@ def row_of(answer: Sequence[Any]) -> Row:
         return Row(_text(key), next_run_time=_time(due), status=QUARANTINED, reason=reason)
     (
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
-        reason, version, created_at, alive_time, options, retain_until, claimed_at,
+        reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
+        held_until,
     ) = columns  # fmt: skip
     return Row(
         key=_text(key),
@@ -152,6 +153,8 @@ def row_of(answer: Sequence[Any]) -> Row:
         options=_payload(options),
         retain_until=whole(retain_until),
         claimed_at=_claimed_at(claimed_at, fence),
+        held_by=_optional_text(held_by),
+        held_until=whole(held_until),
     )
 
 

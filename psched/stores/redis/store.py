@@ -14,14 +14,13 @@ from psched.base.errors import (
     AlreadyExistsError,
     NotFoundError,
     NotSupportedError,
-    StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.config import redis_urls
 from psched.core.attempts import WORKER_DIED
 from psched.core.history.recording import lost_record
-from psched.core.history.records import RunRecord, WorkerRecord
+from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
 from psched.core.model import MARKS, PAUSED, RUNNING, Row, Settlement, Token
 from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -32,6 +31,7 @@ from psched.core.store_protocol import (
     ExpiredLease,
     Settled,
 )
+from psched.stores.older_workers import refuse_older
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
@@ -97,14 +97,20 @@ class RedisStore(WatchStore):
         return self._connector.shown
 
     @override
-    def init(self) -> Sequence[str]:
+    def init(self, *, force: bool = False) -> Sequence[str]:
         connector = self._connect(checks=False)
         try:
-            found = connector.run(scripts.INIT, VERSION)
+            found, workers = connector.run(scripts.INIT, VERSION, GONE_AFTER, int(force))
             if found is None:
                 return [f"prepared {self._table} on {connector.shown}"]
-            connector.check(found)
-            return []
+            refuse_older(self._table, [each.decode(errors="replace") for each in workers])
+            if found != b"upgrading":
+                connector.check(found)
+                return []
+            cursor = b"0"
+            while (cursor := connector.run(scripts.UPGRADE, cursor, BATCH, VERSION)) != b"0":
+                continue
+            return [f"upgraded {self._table} on {connector.shown} to layout {VERSION}"]
         finally:
             connector.disconnect()
 
@@ -233,22 +239,23 @@ class RedisStore(WatchStore):
             more=bool(more),
         )
 
-    def claim_keys(
-        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
-    ) -> Sequence[Row]:
-        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
-        lease = (encoding.text(owner), alive_time, shortest, " ".join(MARKS))
-        leased: list[Row] = []
-        for start in range(0, len(keys), BATCH):
-            batch = map(encoding.text, keys[start : start + BATCH])
-            try:
-                found = self._connector.run(scripts.CLAIM_KEYS, *lease, *batch)
-            except StoreError as error:
-                if not leased and not isinstance(error, UnknownOutcomeError):
-                    raise
-                raise ClaimUnknownError(owner, keys) from error
-            leased += map(encoding.row_of, found)
-        return leased
+    def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
+        """Hold schedules for extra runs, as `HoldsSchedules.hold` describes."""
+
+        def hold(batch: Sequence[str]) -> Mapping[str, int]:
+            holders = _flat((encoding.text(key), encoding.text(holds[key])) for key in batch)
+            marks = " ".join(MARKS)
+            held = self._connector.run(scripts.HOLD, alive_time, shortest, marks, *holders)
+            return dict(zip(batch, held, strict=True))
+
+        held = _in_batches(hold, batches([*holds], lambda _key: 0))
+        return frozenset(key for key, is_held in held.items() if is_held)
+
+    def release(self, holds: Mapping[str, str]) -> None:
+        """End holds, as `HoldsSchedules.release` describes."""
+        for batch in batches([*holds.items()], lambda _hold: 0):
+            holders = _flat([*map(encoding.text, hold)] for hold in batch)
+            self._connector.run(scripts.RELEASE, *holders)
 
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
@@ -336,6 +343,7 @@ class RedisStore(WatchStore):
                 scripts.DEAD, encoding.text(nonce), after, BATCH, *fields
             )
             if not leases:
+                self._connector.run(scripts.RELEASE, encoding.text(nonce))
                 return released
             known = history_encoding.known_worker(nonce, worker)
             dead = [
@@ -363,8 +371,8 @@ class RedisStore(WatchStore):
         if self._refused or row is None or row.next_time is None:
             return b""
         if row.attempt < 1:
-            # `claim` counts an attempt, and `claim_keys` does not. So no occurrence was running; or
-            # a client has set ``next_time``, and so the row does not tell which one was running.
+            # A client has set ``next_time`` during the lease, and so the row does not tell which
+            # occurrence was running.
             return b""
         if self._history_of(row) == "none":
             return b""

@@ -11,7 +11,7 @@ from typing_extensions import override
 from psched.base.errors import InvalidError, StoreError
 from psched.core.model import Row
 from psched.core.store_protocol import CallersTransaction
-from psched.stores.sql.by_key.conditions import Request
+from psched.stores.sql.conditions import Request
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.dialects.callers_connection import Caller
 from psched.stores.sql.errors import ErrorKind, exception_for

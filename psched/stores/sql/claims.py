@@ -28,7 +28,7 @@ from psched.base.lease_times import lease_time
 from psched.core.model import Row, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, ExpiredLease
 from psched.stores.sql import raw_execute
-from psched.stores.sql.by_key.conditions import Request
+from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import InvalidValueError, UnsupportedStatementError
 from psched.stores.sql.raw_execute import Columns
@@ -39,6 +39,8 @@ from psched.stores.sql.statements import (
     COLUMNS,
     DUE,
     FENCE,
+    HELD_BY,
+    HELD_UNTIL,
     KEY,
     NOW,
     OWNER,
@@ -211,7 +213,8 @@ class CompareAndSwap(Strategy):
         return now, [
             columns
             for columns in rows
-            if columns[OWNER] is None or lease_time(columns[ALIVE_TIME], **lease) < since_step
+            if (columns[OWNER] is None and (columns[HELD_BY] is None or columns[DUE] > now))
+            or lease_time(columns[ALIVE_TIME], **lease) < since_step
         ]
 
     def _swap(
@@ -283,4 +286,5 @@ def _claimed(seen: Columns, owner: str) -> Row:
     columns[OWNER] = owner
     columns[FENCE] += 1
     columns[ATTEMPT] += 1
+    columns[HELD_BY] = columns[HELD_UNTIL] = None
     return Row(*columns)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from psched.stores.sql import raw_execute
-from psched.stores.sql.by_key.conditions import Request
+from psched.stores.sql.conditions import Request
 from psched.stores.sql.dialects import Dialect
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from psched.base.errors import MissingTableError, SchemaError, StoreError
+from psched.stores.older_workers import refuse_older
 from psched.stores.sql import raw_execute
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
@@ -21,7 +22,7 @@ from psched.stores.sql.errors import ErrorKind
 if TYPE_CHECKING:
     from psched.stores.sql.tables import Change
 
-VERSION = 2
+VERSION = 3
 """The version of the schema; psched refuses a table with a larger version.
 
 It must be increased with every change that another version of psched cannot ignore. An index, or a
@@ -40,6 +41,9 @@ OUTPUT_VERSION = 1
 
 ALERTS_VERSION = 1
 """The same of the table of alerts."""
+
+_STOPPED_FOR = 2
+"""The version whose workers must have stopped before the upgrade."""
 
 _UNFINISHED = -1
 """Stands for the version of a table whose version is not stored: `Schema.init` did not finish."""
@@ -123,14 +127,16 @@ class Schema:
             )
         return None
 
-    def init(self, connection: Connection) -> Sequence[str]:
-        """Create the tables, or add their missing columns and indexes.
+    def init(self, connection: Connection, *, force: bool = False) -> Sequence[str]:
+        """Create the tables, or upgrade them. Calling this method again does no harm.
 
-        Calling this method again does no harm.
+        With ``force``, they are upgraded although workers run that cannot use them afterwards.
 
         Returns:
             One line of text for each change; empty if nothing was missing.
         """
+        if not force:
+            self._refuse_while_workers_run(connection)
         for statement in self._dialect.init_session:
             connection.execute(text(statement))
         done = []
@@ -166,8 +172,10 @@ class Schema:
             for problem in connection.execute(text(query)).scalars():
                 raise StoreError(f"the database cannot be used: {problem}")
         versions = self._versions(connection)
-        self._refuse_newer(self._schema_version(versions) or 0)
+        found = self._schema_version(versions)
+        self._refuse_newer(found or 0)
         # Imported here, so that workers do not load the module `tables`, which takes memory.
+        from psched.stores.sql import upgrade  # noqa: PLC0415
         from psched.stores.sql.alerts.tables import alerts_table  # noqa: PLC0415
         from psched.stores.sql.history.tables import history_tables  # noqa: PLC0415
         from psched.stores.sql.output.tables import output_table  # noqa: PLC0415
@@ -178,13 +186,19 @@ class Schema:
             schedules_table,
         )
 
+        schedules = schedules_table(self._name)
+        renamed = upgrade.renamed(connection, schedules, self._dialect)
+        yield from renamed
+        yield from missing(connection, schedules, there={change.part for change in renamed})
+        if found is not None and found < VERSION:
+            yield upgrade.decoded(connection, schedules, self._dialect)
         info = info_table(self._name)
         beside = (
             *history_tables(self._name),
             output_table(self._name),
             alerts_table(self._name),
         )
-        for table in (schedules_table(self._name), *beside, info):
+        for table in (*beside, info):
             yield from missing(connection, table)
         for name, version in (
             ("schema_version", VERSION),
@@ -202,6 +216,16 @@ class Schema:
             yield Change("row", info, None, info.delete().where(info.c.name == name), "")
             insert = info.insert().values(name=name, value=str(version))
             yield Change("row", info, None, insert, "")
+
+    def _refuse_while_workers_run(self, connection: Connection) -> None:
+        """Refuse to upgrade while workers of version 2 are registered; see `upgrade`."""
+        if self._schema_version(self._versions(connection)) != _STOPPED_FOR:
+            return
+        from psched.stores.sql import upgrade  # noqa: PLC0415  # as in `_changes`
+        from psched.stores.sql.tables import schedules_table  # noqa: PLC0415
+
+        workers = upgrade.older_workers(connection, schedules_table(self._name), self._dialect)
+        refuse_older(self._name, workers)
 
     def _versions(self, connection: Connection) -> Mapping[str, str] | None:
         """The versions of the schema and its parts, by name; None if the table does not exist."""

@@ -103,13 +103,13 @@ class SelectingStatements:
         if stored:
             arms.append(f"status IN ({listed}) AND {AT_REST}")
         if WAITING in statuses:
-            owned = "" if RUNNING in statuses else " AND owner IS NULL"
+            owned = "" if RUNNING in statuses else " AND leased_by IS NULL"
             # A comparison instead of IS NOT NULL, for which SQLite would not use the index.
             arms.append(f"next_run_time >= :earliest AND {status} = 'waiting'{owned}")
             values["earliest"] = -(2**63)
         elif RUNNING in statuses:
             # A running row of any time is found through the index of owners, which has few rows.
-            arms.append(f"owner IS NOT NULL AND {status} = 'waiting'")
+            arms.append(f"leased_by IS NOT NULL AND {status} = 'waiting'")
         if RUNNING in statuses:
             values["status"] = WAITING
             listed = ", ".join(filter(None, (listed, ":status")))

@@ -16,8 +16,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, Row, Settlement, Token
-from psched.stores.sql.by_key.conditions import Request, by_keys, conditional_text, fulfils
-from psched.stores.sql.by_key.statements import KeyStatements
+from psched.stores.sql.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.inserting import Insertion, numbered
 from psched.stores.sql.overview.statements import OverviewStatements
@@ -27,15 +26,21 @@ from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
 
 COLUMNS = (
-    "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
+    "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "leased_by",
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
-    "options", "retain_until", "claimed_at",
+    "options", "retain_until", "claimed_at", "held_by", "held_until",
 )  # fmt: skip
-"""The columns, in the order of the fields of `psched.core.model.Row`."""
+"""The columns, in the order of the fields of `psched.core.model.Row`.
 
-KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME, CLAIMED_AT = map(
+``id`` is `Row.key`, and ``leased_by`` is `Row.owner`.
+"""
+
+KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME, CLAIMED_AT, HELD_BY, HELD_UNTIL = map(
     COLUMNS.index,
-    ("id", "next_run_time", "owner", "fence", "attempt", "version", "alive_time", "claimed_at"),
+    (
+        *("id", "next_run_time", "leased_by", "fence", "attempt", "version", "alive_time"),
+        *("claimed_at", "held_by", "held_until"),
+    ),
 )
 """The positions of some columns in a row that a query has returned."""
 
@@ -59,18 +64,28 @@ _LEASE = (
 # because a million rows can have the same time.
 _AS_SEEN = "fence = :fence{0} AND version = :version{0} AND next_run_time + 0 = :due{0}"
 
+# A hold changes neither the fence nor the version, see `Statements.hold`. So a claim compares the
+# end of the hold, which grows when the hold is extended.
+_HELD_AS_SEEN = "COALESCE(held_until, -1) = :held_until{0}"
+
+_FREE = "held_by = NULL, held_until = NULL"
+
+# SQL that is true if a row was never held, or is held no more at the time ``{}``. Another client
+# might have set only one of the two columns.
+_NOT_HELD = "(held_by IS NULL OR held_until IS NULL OR held_until <= {})"
+
 # Only rows without a next run are purged. ``retain_until`` does not suffice to find them, because a
 # client that reschedules a row by plain SQL might not clear ``retain_until``.
 _AT_REST = "next_run_time + 0 IS NULL"
 
-_HELD = "owner = :owner{0} AND fence = :fence{0}"
+_HELD = "leased_by = :owner{0} AND fence = :fence{0}"
 # The status is compared, too, because a client that changes the status by plain SQL might not
 # increase the version.
 _HELD_AS_DEFINED = (
     _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
 )
 
-_QUARANTINE = "status = 'quarantined', reason = :reason, next_run_time = NULL, owner = NULL"
+_QUARANTINE = "status = 'quarantined', reason = :reason, next_run_time = NULL, leased_by = NULL"
 
 
 class Statements:
@@ -81,7 +96,6 @@ class Statements:
         dialect: contains the SQL fragments that differ between databases.
         only: the types of the rows that are claimed; empty means all types.
         info: the name of the table ``<table>_info``, quoted for the database.
-        history: whether the table has the column ``claimed_at``.
     """
 
     def __init__(
@@ -91,18 +105,11 @@ class Statements:
         only: Sequence[str] = (),
         *,
         info: str,
-        history: bool = False,
     ) -> None:
         now = dialect.now_floor
-        self._claims_at = f", claimed_at = {now}" if history else ""
-        self._ends_claim = ", claimed_at = NULL" if history else ""
-        columns = ", ".join(
-            dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS if c != "claimed_at"
-        )
-        self._claimed_before = "claimed_at" if history else dialect.integer.format("NULL")
-        columns += f", {self._claimed_before}"
-        light = ", ".join("NULL" if c in _PAYLOADS else c for c in COLUMNS if c != "claimed_at")
-        self.overview = OverviewStatements(table, f"{light}, {self._claimed_before}", dialect)
+        columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
+        light = ", ".join("NULL" if c in _PAYLOADS else c for c in COLUMNS)
+        self.overview = OverviewStatements(table, light, dialect)
         without_data = columns.replace(dialect.payload.format("data"), "NULL", 1)
         self.watching = WatchingStatements(table, without_data, dialect)
         # SQL for the end of a lease that a statement grants or extends. One second is added,
@@ -114,10 +121,10 @@ class Statements:
         self.count = text(f"SELECT COUNT(*) FROM {table}")
         self._select = f"SELECT {columns} FROM {table} WHERE "
         self.held = text(
-            f"SELECT {columns} FROM {table} WHERE owner = :owner AND next_run_time > {now}"
+            f"SELECT {columns} FROM {table} WHERE leased_by = :owner AND next_run_time > {now}"
         )
         self.dead = text(
-            f"SELECT {columns} FROM {table} WHERE owner > :dot AND owner < :after_dot"
+            f"SELECT {columns} FROM {table} WHERE leased_by > :dot AND leased_by < :after_dot"
             f" AND next_run_time + 0 > {now} AND next_run_time + 0 <= {now} + :alive_time + 1"
         )
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
@@ -134,6 +141,7 @@ class Statements:
         self._build_listing(table, columns, dialect)
         self._unpaused = unpaused(info, dialect)
         self._build_claims(table, columns, lease_end, dialect, only)
+        self._build_holds(table, lease_end, dialect)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
         self._build_settlement(table, dialect)
@@ -166,10 +174,19 @@ class Statements:
         since = f" AND next_run_time >= {dialect.integer.format(':since')}"
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
-        claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
+        # The same holds for a hold, which lasts as long as a lease.
+        not_held = _NOT_HELD.format(now)
+        claimable = f" AND {not_held}"
+        # A held row that is not due yet tells when to claim again, because the hold may end before.
+        later = f"next_run_time + 0 > {now}"
+        near = f" AND ({later} OR {not_held})"
+        if dialect.host_clock:
+            claimable += f" AND (leased_by IS NULL AND held_by IS NULL OR {_LEASE} < :since_step)"
+            free_or_later = f"leased_by IS NULL AND (held_by IS NULL OR {later})"
+            near += f" AND ({free_or_later} OR {_LEASE} < :since_step)"
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{since}{ours}{claimable}"
+            f" WHERE next_run_time <= {now} + {ahead}{since}{ours}{near}"
             " ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         self._due_among = (
@@ -189,18 +206,18 @@ class Statements:
         )
         # Rows of expired leases are not counted if the store's clock is the host's, because after a
         # user has set that clock, a running lease can seem to have expired.
-        free = " AND owner IS NULL" if dialect.host_clock else ""
+        free = f" AND {not_held}"
+        if dialect.host_clock:
+            free = " AND leased_by IS NULL AND held_by IS NULL"
         self.backlog = text(
             f"SELECT next_run_time, {dialect.now} FROM {table}"
             f" WHERE next_run_time <= {now}{since}{ours}{free} ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         lease = (
-            "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
-            f" next_run_time = {lease_end}{self._claims_at}"
+            "SET leased_by = :owner, fence = fence + 1, attempt = attempt + 1,"
+            f" next_run_time = {lease_end}, claimed_at = {now}, {_FREE}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
-        leased = f"next_run_time = {lease_end}{self._claims_at}"
-        self.by_key = KeyStatements(table, columns, dialect, leased=leased)
         # This query does not use MIN, because for MIN, a planner that expects few rows might read
         # all rows.
         next_due = (
@@ -212,8 +229,8 @@ class Statements:
         # repeatedly, and lock and claim more rows than the limit.
         self.claim_unlocked = text(
             "WITH due (key, was, since, before) AS MATERIALIZED"
-            f" (SELECT id, owner, next_run_time, {self._claimed_before} FROM {table}"
-            f" WHERE next_run_time <= {now}{since}{ours}"
+            f" (SELECT id, leased_by, next_run_time, claimed_at FROM {table}"
+            f" WHERE next_run_time <= {now}{since}{ours}{claimable}"
             " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
             f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
             f" RETURNING {columns}, was, since, before),"
@@ -226,6 +243,27 @@ class Statements:
             f"WITH due (key) AS MATERIALIZED (SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP"
             f" LOCKED), claimed AS (UPDATE {table} SET version = version FROM due WHERE id = key"
             " RETURNING id) SELECT id FROM claimed"
+        )
+
+    def _build_holds(self, table: str, lease_end: str, dialect: Dialect) -> None:
+        # A hold and a claim exclude each other, because each of them is one UPDATE of the row that
+        # they both change, whose condition the database checks while it has locked the row: a hold
+        # requires that the row has no owner, and a claim that no hold lasts (or, if it has read the
+        # row before, that the hold is still the one that had ended). So the second one of two
+        # simultaneous statements sees what the first one has written, and changes nothing.
+        self._hold = f"UPDATE {table} SET held_until = {lease_end}, held_by = "
+        not_held = _NOT_HELD.format(dialect.now_floor)
+        if dialect.host_clock:
+            # As in `_build_claims`, after a user has set the host's clock.
+            not_held = (
+                f"(held_by IS NULL OR {_NOT_HELD.format(':expired_at')} AND {_LEASE} < :since_step)"
+            )
+        marks = ", ".join(f"'{mark}'" for mark in MARKS)
+        free = f"status NOT IN ({marks}) AND {not_held}"
+        self._can_hold = f"leased_by IS NULL AND (held_by = :holder{{0}} OR {free})"
+        self._release = f"UPDATE {table} SET {_FREE} WHERE "
+        self.release_dead = text(
+            f"UPDATE {table} SET {_FREE} WHERE held_by > :dot AND held_by < :after_dot"
         )
 
     def _build_quarantine(self, table: str, dialect: Dialect) -> None:
@@ -249,42 +287,49 @@ class Statements:
             " delay = :delay, next_time = :next_time, status = :status, reason = :reason,"
             " attempt = :attempt, alive_time = :alive_time, options = :options,"
             " created_at = COALESCE(:created_at, created_at), retain_until = :retain_until,"
-            " next_run_time = CASE WHEN owner IS NULL THEN :next_run_time ELSE next_run_time END,"
+            " next_run_time ="
+            " CASE WHEN leased_by IS NULL THEN :next_run_time ELSE next_run_time END,"
             " version = version + 1"
             " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
             " AND status = COALESCE(:seen_status, status)"
-            " AND COALESCE(owner, '') = :seen_owner"
+            " AND COALESCE(leased_by, '') = :seen_owner"
             # The next_run_time of a leased row is the end of its lease, which its worker may have
             # extended since the row was read. So next_run_time is compared only in free rows.
-            " AND (owner IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
+            " AND (leased_by IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
         )
         self.update_data = text(
             f"UPDATE {table} SET data = :data, version = version + 1"
-            " WHERE id = :id AND owner = :owner AND fence = :fence"
+            " WHERE id = :id AND leased_by = :owner AND fence = :fence"
         )
         # If the store's clock is this host's clock, somebody may have set the clock. So
         # `SqlStore.delete` decides which leases have expired, and passes a time.
         expired_at = ":expired_at" if dialect.host_clock else now
         self.delete = text(
             f"DELETE FROM {table} WHERE id = :id"
-            f" AND (owner IS NULL OR next_run_time IS NULL OR next_run_time <= {expired_at})"
+            f" AND (leased_by IS NULL OR next_run_time IS NULL OR next_run_time <= {expired_at})"
+            f" AND {_NOT_HELD.format(expired_at)}"
         )
+        # A row that is held becomes due, so that it is claimed and removed after the hold.
+        later = f"leased_by IS NULL AND COALESCE(next_run_time, {now} + 1) > {now}"
         self.mark_deleting = text(
-            f"UPDATE {table} SET status = 'deleting', version = version + 1"
-            " WHERE id = :id AND owner IS NOT NULL AND status <> 'deleting'"
+            f"UPDATE {table} SET version = version + CASE status WHEN 'deleting' THEN 0 ELSE 1 END,"
+            f" next_run_time = CASE WHEN {later} THEN {now} ELSE next_run_time END,"
+            " status = 'deleting' WHERE id = :id AND (leased_by IS NOT NULL OR held_by IS NOT NULL)"
+            f" AND (status <> 'deleting' OR {later})"
         )
+        rests = f"{_AT_REST} AND {_NOT_HELD.format(now)}"
         self.purgeable = text(
-            f"SELECT id FROM {table} WHERE retain_until <= {now} AND {_AT_REST}"
+            f"SELECT id FROM {table} WHERE retain_until <= {now} AND {rests}"
             " ORDER BY retain_until LIMIT :limit"
         )
-        self._purge = f"DELETE FROM {table} WHERE retain_until + 0 <= {now} AND {_AT_REST} AND "
+        self._purge = f"DELETE FROM {table} WHERE retain_until + 0 <= {now} AND {rests} AND "
 
     def _build_settlement(self, table: str, dialect: Dialect) -> None:
         now, integer = dialect.now_floor, dialect.integer.format
         # Settling sets ``created_at`` if it is NULL, as in a row that was inserted by plain SQL.
         self._settle = (
-            f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now})"
-            f"{self._ends_claim}, "
+            f"UPDATE {table} SET leased_by = NULL, claimed_at = NULL,"
+            f" created_at = COALESCE(created_at, {now}), "
         )
         not_before, wait = integer(":not_before{not_before}"), integer(":wait{wait}")
         next_run_time = (
@@ -328,9 +373,12 @@ class Statements:
         names = numbered((self._place, *_SEEN), len(seen))
         values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
         values["owner"] = owner
+        for i, columns in enumerate(seen):
+            until = columns[HELD_UNTIL]
+            values[f"held_until{i}"] = -1 if until is None else until
         # The row is found by the column ``place``. The key is compared, because another row might
         # have this value by now.
-        condition = f"id = :id{{0}} AND {_AS_SEEN}"
+        condition = f"id = :id{{0}} AND {_AS_SEEN} AND {_HELD_AS_SEEN}"
         return conditional_text(self._claim, condition, len(seen), self._place), values
 
     def due_among(self, keys: Sequence[str]) -> Request:
@@ -344,6 +392,15 @@ class Statements:
         for i, (key, token) in enumerate(leases.items()):
             values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
         return conditional_text(self._extend, _HELD, len(leases)), values
+
+    def hold(self, holds: Mapping[str, str]) -> Request:
+        """A request that holds each given row that is free, or held by the same holder."""
+        return _hold_text(self._hold, self._can_hold, len(holds)), _holders(holds)
+
+    def release(self, holds: Mapping[str, str]) -> Request:
+        """A request that ends the given holds."""
+        text_ = conditional_text(self._release, "held_by = :holder{0}", len(holds))
+        return text_, _holders(holds)
 
     def settle(self, ends: Sequence[Settlement]) -> Request:
         """A request that ends each lease that is still held, unless its row was redefined."""
@@ -416,6 +473,19 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
     "reason": lambda end: end.reason,
 }
 """The functions that compute the values that `Statements.settle` binds, by the values' names."""
+
+
+def _holders(holds: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for i, (key, holder) in enumerate(holds.items()):
+        values |= {f"id{i}": key, f"holder{i}": holder}
+    return values
+
+
+@lru_cache(maxsize=64)
+def _hold_text(head: str, condition: str, count: int) -> TextClause:
+    holders = " ".join(f"WHEN :id{i} THEN :holder{i}" for i in range(count))
+    return text(f"{head}CASE id {holders} END WHERE {fulfils(condition, count)}")
 
 
 def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:

@@ -35,10 +35,9 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.alerts.store import AlertStore
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
-from psched.stores.sql.by_key.claims import KeyClaims
-from psched.stores.sql.by_key.conditions import Request
 from psched.stores.sql.callers_transaction import JoinedTransaction
 from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
+from psched.stores.sql.conditions import Request
 from psched.stores.sql.dialects.callers_connection import callers_connection
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history.store import InsertRecords
@@ -64,9 +63,8 @@ class SqlStore(AlertStore[Statements]):
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
         info = self._connector.quote(f"{parameters.table}_info")
-        self._statements = partial(Statements, quoted, dialect, parameters.only, info=info)
-        # For statements that are the same whatever the table's version. `_check` sets the others.
-        self._plain_sql = self._statements()
+        # For what needs no answer of `_check`, which sets the statements for everything else.
+        self._plain_sql = Statements(quoted, dialect, parameters.only, info=info)
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._channel = f"psched_wake_{parameters.table}"
@@ -75,8 +73,8 @@ class SqlStore(AlertStore[Statements]):
         self._history_of = parameters.history
         self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
         self._strategy: PassingOver | None = None
-        # The strategy of each server, with and without a run history. They are stored so that
-        # psched need not probe a server again after it has reconnected.
+        # The strategy of each server. They are stored so that psched need not probe a server again
+        # after it has reconnected.
         self._known_strategies: dict[Hashable, PassingOver] = {}
 
     @override
@@ -196,12 +194,40 @@ class SqlStore(AlertStore[Statements]):
         return self._claim_strategy().claim(owner, min(limit, BATCH), lease, horizon)
 
     @one_request
-    def claim_keys(
-        self, owner: str, keys: Sequence[str], *, alive_time: int, shortest: int
-    ) -> Sequence[Row]:
-        """Lease rows by their keys, as `LeasesByKey.claim_keys` describes."""
-        lease = {"alive_time": alive_time, "shortest": shortest}
-        return KeyClaims(self._connector, self._sql).claim(owner, keys, lease)
+    def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
+        """Hold schedules for extra runs, as `HoldsSchedules.hold` describes."""
+        lease: dict[str, Any] = {"alive_time": alive_time, "shortest": shortest}
+        if self._connector.dialect.host_clock:
+            # The time is read first, so that a clock step in between is detected.
+            lease["expired_at"] = floor(self._clock.wall())
+            lease["since_step"] = self._connector.clock_steps.seconds_since()
+
+        written = 0
+
+        def write(keys: Sequence[str]) -> Mapping[str, bool]:
+            nonlocal written
+            statement, values = self._sql.hold({key: holds[key] for key in keys})
+            count = self._write(statement, {**values, **lease})
+            written += count
+            if count == len(keys):
+                return dict.fromkeys(keys, True)
+            rows = self.look(keys).values()
+            held = {row.key for row in rows if (row.owner, row.held_by) == (None, holds[row.key])}
+            return {key: key in held for key in keys}
+
+        try:
+            held = self._in_batches([*holds], write)
+        except StoreUnavailableError as error:
+            if not written or _is_locked(error):
+                raise
+            raise UnknownOutcomeError(str(error)) from None
+        return frozenset(key for key, is_held in held.items() if is_held)
+
+    @one_request
+    def release(self, holds: Mapping[str, str]) -> None:
+        """End holds, as `HoldsSchedules.release` describes."""
+        for start in range(0, len(holds), BATCH):
+            self._write(*self._sql.release(dict([*holds.items()][start : start + BATCH])))
 
     def backlog(self, limit: int) -> Backlog:
         """Count the due rows, as `CountsBacklog.backlog` describes."""
@@ -264,8 +290,7 @@ class SqlStore(AlertStore[Statements]):
         try:
             rows = self.look([end.key for end in ends])
         except StoreUnavailableError as error:
-            locked = isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError)
-            if locked or not written:
+            if not written or _is_locked(error):
                 raise
             raise UnknownOutcomeError(str(error)) from None
         return {end.key: _result_of(end, rows.get(end.key)) for end in ends}
@@ -339,8 +364,8 @@ class SqlStore(AlertStore[Statements]):
                 wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,
-                # A lease that was no attempt changes nothing, so what somebody has written about
-                # the row remains. The reason of a paused row contains the end of its pause.
+                # What a client has written during the lease remains. The reason of a paused row
+                # contains the end of its pause.
                 reason=row.reason if row.attempt < 1 or row.status == PAUSED else WORKER_DIED,
             )
             for row in dead
@@ -348,6 +373,7 @@ class SqlStore(AlertStore[Statements]):
         recorded = bool(dead) and self._problem is None
         results = self.settle(self._with_lost_records(nonce, dead, ends) if recorded else ends)
         released = [key for key, result in results.items() if result is Settled.DONE]
+        self._write(self._sql.release_dead, owners)
         if Settled.REDEFINED in results.values():
             released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
         return released
@@ -366,9 +392,8 @@ class SqlStore(AlertStore[Statements]):
                 reason=WORKER_DIED,
                 worker=worker,
             )
-            # `claim` counts an attempt, and `claim_keys` does not. So if the number is below 1, no
-            # occurrence was running; or a client has set ``next_time`` during the lease, and so the
-            # row does not tell which one was running.
+            # If the number is below 1, a client has set ``next_time`` during the lease, and so the
+            # row does not tell which occurrence was running.
             if row.next_time is not None and row.attempt > 0 and self._history_of(row) != "none"
             else None
             for row in dead
@@ -380,17 +405,14 @@ class SqlStore(AlertStore[Statements]):
 
     @override
     def _check(self, connection: Connection) -> None:
-        before = self._problem
         self._problem, self._output_problem, self._alerts_problem = self._schema.check(connection)
-        if (before is None) is not (self._problem is None):
-            self._known_strategies.clear()  # they contain the statements
-        self._known_sql = self._statements(history=self._problem is None)
+        self._known_sql = self._plain_sql
         # The strategy is looked up again, because the new connection can be to another server.
-        self._strategy = self._known_strategies.get((self._connector.server, self._problem is None))
+        self._strategy = self._known_strategies.get(self._connector.server)
 
     @override
-    def _make(self, connection: Connection) -> Sequence[str]:
-        return self._schema.init(connection)
+    def _make(self, connection: Connection, *, force: bool) -> Sequence[str]:
+        return self._schema.init(connection, force=force)
 
     def plan_init(self) -> Sequence[tuple[str, str]]:
         """The statements of `init`, as `PlansInit.plan_init` describes."""
@@ -418,8 +440,7 @@ class SqlStore(AlertStore[Statements]):
                 only=self._only,
             )
             # `server` is read after `choose`, which may have connected to another server.
-            of_server = self._connector.server, self._problem is None
-            self._strategy = self._known_strategies[of_server] = chosen
+            self._strategy = self._known_strategies[self._connector.server] = chosen
         return self._strategy
 
     def _replace_values(self, seen: Row, new: Row) -> dict[str, Any]:
@@ -467,6 +488,11 @@ def _result_of(end: Settlement, row: Row | None) -> Settled:
     if row.settled_by == str(end.token):
         return Settled.DONE
     return Settled.REDEFINED if _holds(end.token, row) else Settled.PREEMPTED
+
+
+def _is_locked(error: StoreUnavailableError) -> bool:
+    """Whether rows were locked; the error tells what was done to the others."""
+    return isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError)
 
 
 def _holds(token: Token, row: Row) -> bool:

@@ -90,7 +90,7 @@ class TableStore(Store, Generic[S]):
         """Raise an error if psched cannot use the table; called with each new connection."""
 
     @abc.abstractmethod
-    def _make(self, connection: Connection) -> Sequence[str]:
+    def _make(self, connection: Connection, *, force: bool) -> Sequence[str]:
         """Create or upgrade the table; return a line of text for each change."""
 
     @abc.abstractmethod
@@ -98,9 +98,9 @@ class TableStore(Store, Generic[S]):
         """How rows are claimed on the current server, as text for `psched check`."""
 
     @override
-    def init(self) -> Sequence[str]:
+    def init(self, *, force: bool = False) -> Sequence[str]:
         self._prepare()
-        return self._unchecked(self._make)
+        return self._unchecked(lambda connection: self._make(connection, force=force))
 
     def _unchecked(self, work: Callable[[Connection], R]) -> R:
         """Run work on another connection, whose timeout is long and which is not checked.
@@ -186,8 +186,7 @@ class TableStore(Store, Generic[S]):
     def _write_parts(self, parts: Sequence[R], write: Callable[[Connection, R], object]) -> None:
         """Write several parts, all or none; each one may take as long as a request.
 
-        Args:
-            write: writes one part by one statement, so that a single part needs no transaction.
+        A single part needs no transaction, because ``write`` writes it by one statement.
         """
         if len(parts) == 1:
             self._connector.run(lambda c: write(c, parts[0]))

@@ -4,7 +4,7 @@ Only `psched init`, migrations and checks of their result need this module. Work
 because it imports SQLAlchemy's modules for every kind of database, which take memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ STATUS_LENGTH = 16
 LABEL_BYTES = 4 * LABEL_LENGTH
 
 
-_LEASED = text("owner IS NOT NULL")
+_LEASED = text("leased_by IS NOT NULL")
+_HELD = text("held_by IS NOT NULL")
 _ENDED = text("retain_until IS NOT NULL")
 
 # The index of statuses has no waiting rows, so that claims and settlements do not change it. It has
@@ -175,7 +176,7 @@ def schedules_table(name: str) -> Table:
         # The default makes a row that is inserted by plain SQL due at once. NULL means that the row
         # has no next run.
         Column("next_run_time", seconds(), server_default=text("0")),
-        Column("owner", key_text(OWNER_LENGTH)),
+        Column("leased_by", key_text(OWNER_LENGTH)),
         Column("fence", seconds(), nullable=False, server_default=text("0")),
         Column("settled_by", key_text(TOKEN_LENGTH)),
         Column("attempt", seconds(), nullable=False, server_default=text("0")),
@@ -189,9 +190,12 @@ def schedules_table(name: str) -> Table:
         Column("options", _payload()),
         # The time from which psched deletes a finished row; NULL means never.
         Column("retain_until", seconds()),
-        # When the current lease was claimed; NULL if there is none, or if a version of psched
-        # without a run history has claimed it.
+        # When the current lease was claimed; NULL if there is none.
         Column("claimed_at", seconds()),
+        # While an extra run of the schedule is going on: whose, and until when nobody claims the
+        # row, like the end of a lease.
+        Column("held_by", key_text(OWNER_LENGTH)),
+        Column("held_until", seconds()),
         # The database computes this column from ``options``, so that it is right in rows that were
         # written by plain SQL or by an older psched. Only its index is used.
         Column("label", _label(), _Label()),
@@ -200,7 +204,8 @@ def schedules_table(name: str) -> Table:
         Index(f"{name}_due", "next_run_time", "id"),
         # This index finds the rows that an owner holds. If the database supports partial indexes,
         # the index contains only leased rows.
-        Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
+        Index(f"{name}_owner", "leased_by", sqlite_where=_LEASED, postgresql_where=_LEASED),
+        Index(f"{name}_held", "held_by", sqlite_where=_HELD, postgresql_where=_HELD),
         Index(f"{name}_retain", "retain_until", sqlite_where=_ENDED, postgresql_where=_ENDED),
         # The indexes for listings contain no column that changes with every claim or settlement.
         Index(f"{name}_type", "type", "id"),
@@ -263,7 +268,7 @@ class Change:
             if self.part is None:
                 exists = inspect(connection).has_table(self.table.name)
             else:
-                exists = self.part in _parts(connection, self.table)
+                exists = self.part in parts_of(connection, self.table)
             if not exists:
                 raise
 
@@ -271,8 +276,13 @@ class Change:
 _LITERAL = {"literal_binds": True}
 
 
-def missing(connection: Connection, table: Table) -> Iterator[Change]:
-    """Yield what creates the table, or adds its missing columns and indexes."""
+def missing(
+    connection: Connection, table: Table, there: Collection[str | None] = ()
+) -> Iterator[Change]:
+    """Yield what creates the table, or adds its missing columns and indexes.
+
+    Earlier changes will have made the parts ``there``, if they have not done so yet.
+    """
     indexes = sorted(table.indexes, key=lambda index: str(index.name))
     if not inspect(connection).has_table(table.name):
         line = f"created table {table.name}"
@@ -281,7 +291,7 @@ def missing(connection: Connection, table: Table) -> Iterator[Change]:
             yield Change("new index", table, str(index.name), CreateIndex(index), "")
         return
     name = connection.dialect.identifier_preparer.format_table(table)
-    there = _parts(connection, table)
+    there = {*there, *parts_of(connection, table)}
     for column in table.columns:
         if column.name not in there:
             spec = CreateColumn(column).compile(dialect=connection.dialect)
@@ -295,7 +305,7 @@ def missing(connection: Connection, table: Table) -> Iterator[Change]:
             yield Change("index", table, str(index.name), CreateIndex(index), line)
 
 
-def _parts(connection: Connection, table: Table) -> set[str | None]:
+def parts_of(connection: Connection, table: Table) -> set[str | None]:
     """The names of the columns and indexes that the table has."""
     inspector = inspect(connection)
     columns, indexes = inspector.get_columns(table.name), inspector.get_indexes(table.name)

@@ -23,13 +23,14 @@ _READS = frozenset(
 WRITES = frozenset(
     {
         *("add", "replace", "replace_and_record", "delete", "update_data", "change_pause_rules"),
-        *("claim", "claim_keys", "extend", "settle", "recover", "purge"),
+        *("claim", "hold", "release", "extend", "settle", "recover", "purge"),
         *("record", "trim", "trim_key", "beat", "audit"),
     }
 )
 """The methods of a store that change something."""
 
-_CLAIMS = frozenset({"claim", "claim_keys"})
+_GRANTS = frozenset({"claim", "hold"})
+"""The requests whose loss leaves a row that nobody else can have for a while."""
 
 _SLOW = 0.01
 """How many of the ways take up to a second."""
@@ -99,7 +100,7 @@ class Network:
         fault = self.planned.get(self.calls)
         if self.cut.get("") or self.cut.get(process.host.name):
             fault = CallFault.NOT_SENT
-        elif self.loses_claims and name in _CLAIMS:
+        elif self.loses_claims and name in _GRANTS:
             fault = self.rng.choice([CallFault.UNANSWERED, CallFault.APPLIED_LATE])
         elif fault is None and self.bad and self.rng.random() < self.bad:
             fault = self.rng.choice([*CallFault])
@@ -152,7 +153,7 @@ class Network:
         return call()
 
     def _unknown(self, name: str, arguments: tuple[Any, ...]) -> Exception:
-        if name in _CLAIMS:
+        if name == "claim":
             return ClaimUnknownError(arguments[0], ())
         kind = UnknownOutcomeError if name in WRITES else StoreUnavailableError
         return kind("the store did not answer")

@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping
 from math import floor
 from typing import Any
 
+from psched.core.history.records import nonce_of
 from psched.core.history.verify.findings import Kind, Violation
 from psched.core.history.verify.witnesses import Witness
 from psched.core.model import WAITING, Row
+from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.pauses import active_rules
 from psched.testing.simulation.world import Process
 
 _ENDS_LEASES = frozenset({"settle", "extend", "update_data"})
 """The requests of the holder of a lease."""
 
-_GRANTS = frozenset({"claim", "claim_keys", "extend"})
-"""The requests that write the end of a lease."""
+_GRANTS = frozenset({"claim", "extend", "hold"})
+"""The requests that write the end of a lease or a hold."""
 
 _PRECISION = 0.001
 """By how many seconds the time that a store tells can differ from the one that it uses."""
@@ -80,16 +82,11 @@ class Observer:
             self._found(Kind.FENCE, was, f"{name} lowers the fence to {is_.fence}")
         if was is None:
             return
-        length = was.alive_time or self._alive_time
-        if (
-            name in _GRANTS
-            and is_ is not None
-            and (is_.next_run_time or 0) <= floor(now - _PRECISION) + length
-        ):
-            self._found(Kind.OVERLAP, was, f"{name} grants a lease that is too short")
-        if name in {"claim", "claim_keys"} and is_ is not None:
-            self._check_claim(name, was, is_, floor(now + _PRECISION))
-        elif name in _ENDS_LEASES:
+        if name in {"release", "recover", "delete", "purge"} and was.held_by is not None:
+            self._check_end_of_hold(name, was, is_)
+        if name in _GRANTS and is_ is not None:
+            self._check_grant(name, was, is_, now)
+        if name in _ENDS_LEASES:
             self._check_holder(name, arguments, was)
         elif name == "recover" and (alive := self._alive(was)) is not None:
             text = f"its lease was released while {alive.owner}#{alive.fence} ran"
@@ -97,16 +94,45 @@ class Observer:
         if name == "settle" and (alive := self._alive(was)) is not None:
             self._found(Kind.OVERLAP, was, "its lease was ended while its task ran")
 
-    def _check_claim(self, name: str, was: Row, is_: Row, now: int) -> None:
-        if is_.fence <= was.fence or is_.owner == was.owner:
-            self._found(Kind.FENCE, was, f"{name} gives the lease no new token")
+    def _check_grant(self, name: str, was: Row, is_: Row, now: float) -> None:
+        end = is_.held_until if name == "hold" else is_.next_run_time
+        if (end or 0) <= floor(now - _PRECISION) + (was.alive_time or self._alive_time):
+            self._found(Kind.OVERLAP, was, f"{name} grants a lease that is too short")
         if name == "claim":
-            if was.next_run_time is None or was.next_run_time > now:
-                self._found(Kind.EARLY, was, f"was claimed at {now}")
-            if active_rules(self._store.pause_rules(), was.type, now):
-                self._found(Kind.PAUSED, was, "was claimed while its type was paused")
-        elif was.owner is not None and (was.next_run_time or 0) > now:
-            self._found(Kind.OVERLAP, was, "was leased for an extra run while it was leased")
+            self._check_claim(was, is_, floor(now + _PRECISION))
+        elif name == "hold" and was.held_by != is_.held_by:
+            self._check_hold(was, floor(now + _PRECISION))
+
+    def _check_claim(self, was: Row, is_: Row, now: int) -> None:
+        if is_.fence <= was.fence or is_.owner == was.owner:
+            self._found(Kind.FENCE, was, "claim gives the lease no new token")
+        if was.next_run_time is None or was.next_run_time > now:
+            self._found(Kind.EARLY, was, f"was claimed at {now}")
+        if was.is_held(now):
+            self._found(Kind.OVERLAP, was, "was claimed while it was held for an extra run")
+        if active_rules(self._store.pause_rules(), was.type, now):
+            self._found(Kind.PAUSED, was, "was claimed while its type was paused")
+
+    def _check_hold(self, was: Row, now: int) -> None:
+        if was.owner is not None:
+            self._found(Kind.OVERLAP, was, "was held for an extra run while it was leased")
+        if was.is_held(now):
+            self._found(Kind.OVERLAP, was, "was held for two extra runs")
+
+    def _check_end_of_hold(self, name: str, was: Row, is_: Row | None) -> None:
+        """Check that a hold ends only when its extra run has ended."""
+        if is_ is not None and is_.held_by == was.held_by:
+            return
+        for (key, owner), task in self._witnesses.items():
+            row = (self._known or {}).get(key)
+            if (
+                task.ended is not None
+                or row is None
+                or (needed_schedule(row) or ("",))[0] != was.key
+            ):
+                continue
+            if nonce_of(owner) == nonce_of(was.held_by or ""):
+                self._found(Kind.OVERLAP, was, f"{name} ended its hold while {key} ran")
 
     def _check_holder(self, name: str, arguments: tuple[Any, ...], was: Row) -> None:
         if name == "update_data":

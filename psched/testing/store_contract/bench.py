@@ -98,10 +98,14 @@ def leased_for_a_moment(store: Store, *keys: str, owner: str = "worker.1") -> li
 
 def wait_for_end(store: Store, key: str) -> None:
     """Wait until the store's clock has reached a row's ``next_run_time``."""
-    end = found(store, key).next_run_time or 0
+    wait_for_time(store, found(store, key).next_run_time or 0)
+
+
+def wait_for_time(store: Store, end: int) -> None:
+    """Wait until the store's clock has reached a time."""
     give_up_at = _clock.monotonic() + PATIENCE
     while store.now() < end:
-        assert _clock.monotonic() < give_up_at, f"the lease of {key!r} does not end"
+        assert _clock.monotonic() < give_up_at, f"the store's clock does not reach {end}"
         _clock.sleep(0.02)
 
 

@@ -15,7 +15,6 @@ from math import floor, inf
 from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreError, StoreSlowError, TransientStoreError
 from psched.config import Config
-from psched.core import attempts
 from psched.core.definition import Definition, history_setting
 from psched.core.history.gaps import Gap
 from psched.core.history.protocol import (
@@ -139,12 +138,7 @@ class HistoryKeeper:
         return max(wakes, self._not_before)
 
     def taken_over(self, row: Row, expired: ExpiredLease) -> None:
-        """Record the attempt whose lease has ended without a settle.
-
-        The lease of a schedule that was held for an extra run is no attempt.
-        """
-        if attempts.returned(row) is not None:
-            return
+        """Record the attempt whose lease has ended without a settle."""
         record = self._recorder.taken_over(row, expired)
         self._recorder.counts.lost(row.type)
         self._add(row, record)

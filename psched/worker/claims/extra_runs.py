@@ -1,35 +1,31 @@
-"""Starts extra runs, each only with the lease of its schedule; see `core.operations.extra_runs`."""
+"""Starts extra runs, each only while it holds its schedule; see `core.operations.extra_runs`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import Protocol
 
-from psched.base.clock import Clock
-from psched.base.errors import InvalidError
-from psched.base.lease_times import Deadlines
-from psched.config import Config
+from psched.base.errors import InvalidError, TransientStoreError
 from psched.core.model import Row, Settlement
-from psched.core.operations.extra.overlap import beside_another_run, unsupported, without_lease
+from psched.core.operations.extra.overlap import beside_another_run, unsupported, without_hold
 from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import QUEUE, needed_schedule
 from psched.core.policy import Run, postpone, quarantine
-from psched.core.store_protocol import ClaimUnknownError, LeasesByKey, Store
+from psched.core.store_protocol import HoldsSchedules, Store
 from psched.worker.claims.unknown_claims import UnknownClaims
-from psched.worker.lease import Lease
-from psched.worker.store_gateway import StoreGateway, debug_requests
+from psched.worker.lease import Hold, Lease
+from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable
 from psched.worker.unstarted_leases import UnstartedLeases
 
 _UNANSWERED_PAUSE = 1
-"""If the store does not answer the request for the leases of schedules: seconds for which the extra
-runs are postponed."""
+"""If the store does not answer the request to hold schedules: seconds for which the extra runs are
+postponed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtraRun:
-    """A claimed row that can run as soon as this worker also holds the lease of its schedule.
+    """A claimed row that can run as soon as this worker also holds its schedule.
 
     Attributes:
         lease: the lease of the row.
@@ -55,8 +51,8 @@ class Starter(Protocol):
         """Extend new leases if one of them is due."""
         ...
 
-    def start(self, lease: Lease, run: Run, *, following: int, schedule: Lease) -> None:
-        """Start a task, or give back its row and its schedule."""
+    def start(self, lease: Lease, run: Run, *, following: int) -> None:
+        """Start a task, or give its row back, and release its schedule."""
         ...
 
     def settle(self, row: Row, settlement: Settlement) -> None:
@@ -65,44 +61,37 @@ class Starter(Protocol):
 
 
 class ExtraRuns:
-    """Decides which extra runs of a claim can start, and leases their schedules.
+    """Decides which extra runs of a claim can start, and holds their schedules.
 
     Args:
         store: where the schedules are.
         gateway: sends the requests.
-        settings: contain the default length of a lease.
-        clock: measures the leases.
-        unknown: asks later what unanswered requests have leased.
-        tasks: knows which schedules this worker runs, and which leases it holds for extra runs.
-        unstarted: knows the other leases of this worker.
+        unknown: knows when an unanswered request cannot be applied any more.
+        tasks: knows which schedules this worker runs, and which it holds for extra runs.
+        unstarted: knows the other leases of this worker, and has holds ended.
     """
 
     def __init__(
         self,
         store: Store,
         gateway: StoreGateway,
-        settings: Config,
         *,
-        clock: Clock,
         unknown: UnknownClaims,
         tasks: TaskTable,
         unstarted: UnstartedLeases,
     ) -> None:
         self._store = store
-        self._by_key = store if isinstance(store, LeasesByKey) else None
         self._gateway = gateway
-        self._settings = settings
-        self._clock = clock
         self._unknown = unknown
         self._tasks = tasks
         self._unstarted = unstarted
         self._turns = Turns()
 
     def needing_schedule(self, lease: Lease, run: Run) -> ExtraRun | Settlement | None:
-        """The extra run of a claimed row that needs the lease of its schedule.
+        """The extra run of a claimed row that needs to hold its schedule.
 
         Returns:
-            The extra run; None if the row can run without another lease; or the settlement that
+            The extra run; None if the row can run without that; or the settlement that
             quarantines the row, because it can never run.
         """
         try:
@@ -111,14 +100,14 @@ class ExtraRuns:
             return quarantine(lease.row, str(error))
         if needed is None:
             return None
-        if self._by_key is None:
+        if not isinstance(self._store, HoldsSchedules):
             return quarantine(lease.row, unsupported(needed[0]))
         return ExtraRun(lease, run, *needed)
 
     def begin(self, found: Sequence[ExtraRun], now: float, starter: Starter) -> None:
         """Start those of the extra runs whose schedules are free; have the others settled.
 
-        One request leases the schedules, unless their leases have to be of different lengths.
+        One request holds the schedules, unless the leases are of different lengths.
         """
         left = [*found]
         try:
@@ -131,48 +120,40 @@ class ExtraRuns:
     def _begin(self, left: list[ExtraRun], now: float, starter: Starter) -> None:
         wanted: dict[str, ExtraRun] = {}
         for each in left:
-            if not self._holds(each.schedule) and not self._unknown.may_hold(each.schedule):
+            if not self._holds(each.schedule):
                 wanted.setdefault(each.schedule, each)
         missing = {*wanted}
-        # Both leases of a task have the same length, so that they are extended together, and the
-        # one that was extended first decides when the task must have been killed.
+        # A hold lasts at least as long as the lease of its extra run, and is extended with it.
         for length in sorted({each.lease.deadlines.lease for each in wanted.values()}):
-            keys = [key for key, each in wanted.items() if each.lease.deadlines.lease == length]
-            leases = self._lease(keys, length, starter)
-            starter.fresh([*(wanted[key].lease for key in leases), *leases.values()])
-            for place, (key, schedule) in enumerate(leases.items()):
-                missing.remove(key)
-                each = wanted[key]
+            alike = [each for each in wanted.values() if each.lease.deadlines.lease == length]
+            held = self._hold(alike, length, starter)
+            starter.fresh([each.lease for each in held])
+            for place, each in enumerate(held):
+                missing.remove(each.schedule)
                 left.remove(each)
-                following = len(leases) - place - 1
-                starter.start(each.lease, each.run, following=following, schedule=schedule)
+                starter.start(each.lease, each.run, following=len(held) - place - 1)
         rows = self._gateway.request(partial(self._store.look, [*missing])) if missing else {}
         for each in [*left]:
             left.remove(each)
             starter.settle(each.lease.row, self._not_started(each, missing, rows, now))
 
-    def _lease(self, keys: Sequence[str], length: float, starter: Starter) -> Mapping[str, Lease]:
-        """Lease the schedules that are free; return their leases, of this length, by key."""
-        store = self._by_key
-        if store is None:
-            return {}
-        owner = starter.new_owner()
-        sent = asked = 0.0
-
-        def send() -> Sequence[Row]:
-            nonlocal sent, asked
-            sent, asked = self._clock.boottime(), self._clock.monotonic()
-            alive_time = self._settings.alive_time
-            return store.claim_keys(owner, keys, alive_time=alive_time, shortest=ceil(length))
-
+    def _hold(
+        self, extra_runs: Sequence[ExtraRun], length: float, starter: Starter
+    ) -> Sequence[ExtraRun]:
+        """Hold the schedules of extra runs; return those of them whose schedules were free."""
+        holds = {each.schedule: Hold(each.schedule, starter.new_owner()) for each in extra_runs}
         try:
-            rows = self._gateway.request(send)
-        except ClaimUnknownError as error:
-            self._unknown.note(error, sent, keys)
+            held = self._gateway.hold(holds.values(), length)
+        except TransientStoreError:
+            # The store may have applied the request, or may still apply it.
+            until = self._unknown.certain_at
+            for hold in holds.values():
+                self._unstarted.end_hold(hold.key, hold.holder, until)
             raise
-        debug_requests("leased", [row.key for row in rows], self._clock.monotonic() - asked)
-        deadlines = Deadlines(sent, length, self._settings.driver_timeout)
-        return {row.key: Lease(row, deadlines) for row in rows}
+        for each in extra_runs:
+            if each.schedule in held:
+                each.lease.hold = holds[each.schedule]
+        return [each for each in extra_runs if each.schedule in held]
 
     def _not_started(
         self, each: ExtraRun, missing: set[str], rows: Mapping[str, Row], now: float
@@ -181,12 +162,12 @@ class ExtraRuns:
         row, own, key = each.lease.row, each.run.definition.settings, each.schedule
         if key in missing:
             needed = key, each.overlap
-            return without_lease(row, own, needed, rows.get(key), now=now, turns=self._turns)
-        holder = self._tasks.fence_of(key)
-        # If no run is going on, the lease is being given back, so the next claim succeeds.
+            return without_hold(row, own, needed, rows.get(key), now=now, turns=self._turns)
+        holder = self._tasks.holder_of(key)
+        # If no run is going on, the hold is about to end, so the next claim succeeds.
         needed = key, QUEUE if holder is None else each.overlap
         return beside_another_run(row, own, needed, holder, now=now, turns=self._turns)
 
     def _holds(self, key: str) -> bool:
-        """Whether this worker holds the lease of the schedule with this key."""
-        return key in self._tasks or key in self._tasks.lent or key in self._unstarted
+        """Whether this worker runs or holds the schedule with this key."""
+        return key in self._tasks or key in self._tasks.holding or key in self._unstarted

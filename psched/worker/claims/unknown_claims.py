@@ -1,6 +1,6 @@
 """Claims that were not answered: finds out which rows they have leased."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
@@ -14,11 +14,11 @@ from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable
 from psched.worker.unstarted_leases import UnstartedLeases
 
-_LATE_CLAIM = 2.0
-"""The maximum time of a claim on the server, in seconds: one second to wait for a lock, one second
-for everything else."""
+_LATE = 2.0
+"""The maximum time of a request on the server, in seconds: one second to wait for a lock, one
+second for everything else."""
 
-_PAUSE = 0.5
+UNKNOWN_PAUSE = 0.5
 """Seconds until the store is asked again which rows an unanswered claim has leased."""
 
 
@@ -36,15 +36,12 @@ class _UnknownClaim:
         sent: when the claim was sent, seconds of the boot-time clock.
         until: when it is certain which rows the claim has leased, seconds of the monotonic clock.
             After this time the store is asked once more, for the last time.
-        schedules: the keys of the schedules that the claim was to lease for extra runs; empty for a
-            claim of due rows.
         next: when to ask the store again, seconds of the monotonic clock.
     """
 
     error: ClaimUnknownError
     sent: float
     until: float
-    schedules: frozenset[str]
     next: float = 0.0
 
 
@@ -57,7 +54,7 @@ class UnknownClaims:
         driver_timeout: the driver timeout in seconds.
         clock: measures when to ask.
         tasks: knows leases of which the worker knows already.
-        unstarted: knows the others; gets the schedules that are to be given back.
+        unstarted: knows the others.
         store_clock: is read before the rows of a claim are returned, because that claim, which may
             be the worker's first one, has not told the store's time.
     """
@@ -90,27 +87,25 @@ class UnknownClaims:
         """When to call `resolve` again, seconds of the monotonic clock; inf if there is none."""
         return min((claim.next for claim in self._claims), default=inf)
 
-    def note(self, error: ClaimUnknownError, sent: float, schedules: Sequence[str] = ()) -> None:
+    @property
+    def certain_at(self) -> float:
+        """When no request that has failed now can be applied any more.
+
+        In seconds of the monotonic clock, see `_UnknownClaim`.
+        """
+        return self._clock.monotonic() + self._driver_timeout + _LATE
+
+    def note(self, error: ClaimUnknownError, sent: float) -> None:
         """Add a claim.
 
         Args:
             error: the error that the store has raised.
             sent: when the claim was sent, seconds of the boot-time clock.
-            schedules: the keys of the schedules that it was to lease for extra runs.
         """
-        until = self._clock.monotonic() + self._driver_timeout + _LATE_CLAIM
-        self._claims.append(_UnknownClaim(error, sent, until, frozenset(schedules)))
-
-    def may_hold(self, key: str) -> bool:
-        """Whether one of the claims may have leased the schedule with this key for an extra run."""
-        return any(key in claim.schedules for claim in self._claims)
+        self._claims.append(_UnknownClaim(error, sent, self.certain_at))
 
     def resolve(self) -> Iterator[tuple[Claimed, float]]:
-        """Ask the store which rows the claims have leased, if it is time for that.
-
-        Schedules that were leased for extra runs are given back: the extra runs were postponed, and
-        whoever runs one of them leases its schedule anew.
-        """
+        """Ask the store which rows the claims have leased, if it is time for that."""
         for claim in [*self._claims]:
             mono = self._clock.monotonic()
             if mono < claim.next:
@@ -119,16 +114,11 @@ class UnknownClaims:
             rows = self._gateway.request(partial(self._store.held, error.owner, error.keys))
             # The rows contain the end of their leases. It is not known when they fell due.
             rows = [changed(row, next_run_time=None) for row in rows if not self._knows(row)]
-            ask = rows and not claim.schedules
-            now = self._gateway.request(self._read_clock) if ask else None
-            claim.next = min(mono + _PAUSE, claim.until)
+            now = self._gateway.request(self._read_clock) if rows else None
+            claim.next = min(mono + UNKNOWN_PAUSE, claim.until)
             if mono >= claim.until:
                 self._claims.remove(claim)
-            if not claim.schedules:
-                yield Claimed(rows=rows, now=now), claim.sent
-                continue
-            for row in rows:
-                self._unstarted.give_back(row)
+            yield Claimed(rows=rows, now=now), claim.sent
 
     def _read_clock(self) -> float:
         """Ask for the time of the store's clock."""
@@ -140,8 +130,5 @@ class UnknownClaims:
     def _knows(self, row: Row) -> bool:
         """Whether this worker knows already that it holds the lease of a row."""
         if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
-            return True
-        task = self._tasks.lent.get(row.key)
-        if task is not None and task.schedule is not None and task.schedule.row.token == row.token:
             return True
         return self._unstarted.holds(row)

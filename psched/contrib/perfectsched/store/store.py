@@ -287,7 +287,7 @@ class PerfectSchedStore(OutputStore[Statements]):
         self._output_problem = self._find_problem(connection, output, "output")
 
     @override
-    def _make(self, connection: Connection) -> Sequence[str]:
+    def _make(self, connection: Connection, *, force: bool) -> Sequence[str]:
         from psched.contrib.perfectsched.store import table  # noqa: PLC0415  # rarely needed
 
         done = [*table.create_table(connection, self._table, self._connector.dialect)]

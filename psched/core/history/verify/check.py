@@ -32,7 +32,6 @@ from psched.core.history.verify.findings import (
     show_range,
 )
 from psched.core.history.verify.lease_checks import begins_series, check_leases, first_runs
-from psched.core.history.verify.older_workers import NO_SIGNS, OlderWorkers
 from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
 from psched.triggers.trigger import Trigger, first
 
@@ -49,7 +48,6 @@ UNAUDITED = (
 TRIMMED = "the schedule has so many records that older ones were deleted or not read"
 HISTORY_OFF = "the setting history of the schedule is none"
 ONLY_FAILURES = "the setting history of the schedule is failures, so a success leaves no record"
-OLDER_WORKERS = "a worker of an older version, which writes no records, may have run the schedule"
 NOT_WRITTEN = "a worker could not write its records: the store refused them or answered too slowly"
 SHARED_TABLE = "PerfectSched's workers use the table, too, and they write no records"
 INVALID = "the definition of the schedule is invalid, or its trigger cannot be loaded"
@@ -74,14 +72,12 @@ class Period:
             then, except for records that were deleted because a schedule has too many.
         kept_since: records that are older were deleted, in Unix seconds; 0 if none was.
         now: the time of the store's clock when the check began.
-        older: what is known about workers that write no records.
         gaps: ranges of scheduled times of which a worker could not write all records.
     """
 
     start: int
     kept_since: int
     now: float
-    older: OlderWorkers = NO_SIGNS
     gaps: Sequence[tuple[int, float]] = ()
 
     def has_gap(self, first: int, last: int) -> bool:
@@ -163,7 +159,6 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
             found.note_unknown(INVALID, 1)
             continue
         if definition.trigger is not None:
-            series.doubts += _doubts_of_older(series.runs, definition, period.older)
             _check_instants(recorded, definition.trigger, series, period, found)
     return found
 
@@ -204,8 +199,6 @@ def _check_one_shot(
     elif row.fence == 0 or (last is not None and last == row.settled_by):
         # The last lease did not end the schedule, so a client that is not psched did.
         found.note_unknown(UNAUDITED, 1)
-    elif period.older.has_settled(row):
-        found.note_unknown(OLDER_WORKERS, 1)
     else:
         text = f"the schedule is {row.status}, but no record says what became of its occurrence"
         found.violations.append(_missing(recorded.key, instant, instant, 1, text))
@@ -461,20 +454,6 @@ def _doubts(
         return [(always, UNAUDITED)]
     former = ((each, setting(values(each.before), "history")) for each in recorded.audits)
     return [(time_of(change), _KEPT[str(name)]) for change, name in former if name in _KEPT]
-
-
-def _doubts_of_older(
-    runs: Sequence[RunRecord], definition: Definition, older: OlderWorkers
-) -> list[tuple[float, str]]:
-    """The instants of which an older worker may have run those without a record."""
-    until, start = older.until + 1, older.first_start
-    if runs and (due := runs[0].due) is not None:
-        # If a worker that writes records had settled an occurrence before the first recorded one,
-        # this one would have been due only from then on.
-        time = runs[0].scheduled_time
-        if due <= max(start, definition.first_run(time)) * 1000:
-            until = max(until, min(start, time))
-    return [(until, OLDER_WORKERS)]
 
 
 def _is_unaudited(row: Row, audits: Sequence[AuditRecord], period: Period) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from psched.core.attempts import returned
 from psched.core.history.records import BEAT_INTERVAL, GONE_AFTER, RunRecord, WorkerRecord, nonce_of
 from psched.core.history.why.answer import Code, Wording
 from psched.core.history.why.facts import Facts
@@ -221,8 +220,7 @@ def _occupied(
         if record.started is not None:
             yield record.nonce, (record.started / 1000, record.ended / 1000)
     for row in leased:
-        # An extra run that holds the lease of its schedule, too, occupies one slot.
-        if row.owner is not None and returned(row) is None:
+        if row.owner is not None:
             # The time of the claim is missing if a worker of an older version has claimed the row.
             since = now - BEAT_INTERVAL if row.claimed_at is None else row.claimed_at
             until = now if row.next_run_time is None else min(row.next_run_time, now)

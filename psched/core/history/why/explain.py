@@ -48,9 +48,7 @@ def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
     try:
         if facts.row is None:
             return _of_no_row(facts, asked, Wording(zone))
-        row = attempts.given_back(facts.row)
-        held = facts.row.owner is not None and row.owner is None
-        facts, row = _with_next_time(changed(facts, row=row, held_for_extra_run=held), row)
+        facts, row = _with_next_time(facts, facts.row)
         if asked is None:
             return _of_last(facts, row, Wording(zone))
         return _of_time(facts, row, asked, zone)

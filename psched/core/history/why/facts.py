@@ -53,8 +53,6 @@ class Facts:
     Attributes:
         key: the key of the schedule.
         row: the schedule as it is stored now; None if it does not exist.
-        held_for_extra_run: whether the lease of ``row`` is that of an extra run. ``row`` is then as
-            it will be after that.
         settings: the settings of the installation.
         now: the present time of the store's clock.
         no_history: why the store keeps no history; None if it keeps it.
@@ -77,7 +75,6 @@ class Facts:
     settings: Config
     now: float
     no_history: str | None
-    held_for_extra_run: bool = False
     audits: Sequence[AuditRecord] = ()
     latest: Sequence[RunRecord] = ()
     workers_since: Callable[[int], Sequence[WorkerRecord]] = lambda _since: ()

@@ -218,7 +218,7 @@ def _may_be_leased(case: Case, later: int) -> bool:
 def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None = None) -> Answer:
     """The answer about an occurrence that a worker could start now."""
     now, row = case.facts.now, case.facts.row
-    if case.facts.held_for_extra_run:
+    if row is not None and row.is_held(now):
         text = f"{due} and waits for the end of an extra run of the schedule"
         return case.answer(Code.WAITING, _pending(case, since), text, **(more or {}), due=since)
     type_ = "" if row is None else row.type

@@ -6,7 +6,6 @@ from dataclasses import replace as changed
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.attempts import given_back
 from psched.core.definition import parse_row
 from psched.core.history.records import Skipped
 from psched.core.model import PAUSED, WAITING, Row
@@ -47,7 +46,6 @@ class Rescheduled:
 
 def next_runs(row: Row, settings: Config, now: float) -> Sequence[UpcomingTime]:
     """The next runs of a schedule, see `Rescheduled`."""
-    row = given_back(row)  # an extra run may hold the lease
     try:
         definition = parse_row(row, settings)
         if row.status == PAUSED and row.owner is None and row.next_time is not None:

@@ -10,7 +10,6 @@ of the run decides which one comes next. An extra run that holds the lease of th
 occurrence of it, so occurrences can be skipped then.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace as changed
 
 from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
@@ -21,7 +20,6 @@ from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import BEING_DELETED, ENDED, ENDING, PAUSED, STOPPING, WAITING, Row
-from psched.core.operations.extra.borrowing import while_free
 from psched.core.operations.pausing import missed_spans
 from psched.triggers.trigger import Trigger
 
@@ -49,18 +47,6 @@ def skip(
     row: Row, settings: Config, number: int, now: float, *, reason: str
 ) -> tuple[Row, tuple[Skipped, ...]]:
     """The row without its next occurrences, and what becomes of those."""
-    spans = list[Skipped]()
-
-    def change(free: Row) -> Row:
-        new, spans[:] = _skipped(free, settings, number, now, reason)
-        return new
-
-    return while_free(row, change), tuple(spans)
-
-
-def _skipped(
-    row: Row, settings: Config, number: int, now: float, reason: str
-) -> tuple[Row, Sequence[Skipped]]:
     _refuse(row)
     definition = parse_row(row, settings)
     trigger, cursor = definition.trigger, row.next_time

@@ -1,1 +1,1 @@
-"""What an extra run and the lease of its schedule have to do with each other."""
+"""What becomes of an extra run while another run of its schedule is going on."""

@@ -1,4 +1,4 @@
-"""What becomes of an extra run that does not get the lease of its schedule."""
+"""What becomes of an extra run that does not get its schedule."""
 
 from psched.base.texts import brief
 from psched.config import Config
@@ -11,7 +11,7 @@ from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
 from psched.core.policy import postpone
 
 
-def without_lease(
+def without_hold(
     row: Row,
     own: Config,
     needed: tuple[str, str],
@@ -20,7 +20,7 @@ def without_lease(
     now: float,
     turns: Turns,
 ) -> Settlement:
-    """The settlement of an extra run to which the store has refused the lease of its schedule."""
+    """The settlement of an extra run for which the store has not held its schedule."""
     key, overlap = needed
     if schedule is None:
         return _cancelled(row, own, Fate.CANCELLED, f"its schedule {key} was deleted")
@@ -29,16 +29,18 @@ def without_lease(
         why = f"its schedule {key} {what}: it is {schedule.status}"
         return _cancelled(row, own, Fate.CANCELLED, why)
     is_running = schedule.owner is not None and now < (schedule.next_run_time or 0)
-    # If no run is going on, the lease was held only for a moment, so the next claim succeeds.
-    needed = key, overlap if is_running else QUEUE
-    return beside_another_run(row, own, needed, schedule.fence, now=now, turns=turns)
+    is_held = schedule.is_held(now)
+    # If no run is going on, the schedule was held only for a moment, so the next claim succeeds.
+    needed = key, overlap if is_running or is_held else QUEUE
+    holder = schedule.held_by if is_held else str(schedule.token)
+    return beside_another_run(row, own, needed, holder, now=now, turns=turns)
 
 
 def beside_another_run(
     row: Row,
     own: Config,
     needed: tuple[str, str],
-    holder: int | None,
+    holder: str | None,
     *,
     now: float,
     turns: Turns,
@@ -52,9 +54,9 @@ def beside_another_run(
 
 
 def unsupported(key: str) -> str:
-    """Why a row is quarantined if the store cannot lease the schedule with this key."""
+    """Why a row is quarantined if the store cannot hold the schedule with this key."""
     return (
-        f"overlap: this store cannot lease {brief(key)} by its key, which an extra run needs that"
+        f"overlap: this store cannot hold {brief(key)}, which an extra run needs that"
         f" must not overlap with other runs; use overlap {PARALLEL}"
     )
 

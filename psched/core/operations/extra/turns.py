@@ -24,13 +24,13 @@ class _Queue:
     """What is known about the extra runs that wait for one schedule.
 
     Attributes:
-        holder: the fence of the schedule's lease; None if it is not known.
+        holder: what identifies the lease or the hold of the schedule; None if it is not known.
         since: when this lease was in the way for the first time, by the store's clock.
         seen: when an extra run was postponed for the last time.
         last: the latest time to which one was postponed.
     """
 
-    holder: int | None
+    holder: str | None
     since: float
     seen: float
     last: float
@@ -51,7 +51,7 @@ class Turns:
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
 
-    def wait(self, key: str, holder: int | None, now: float) -> int:
+    def wait(self, key: str, holder: str | None, now: float) -> int:
         """The seconds until an extra run is tried again, which has not got its schedule's lease."""
         queue = self._queues.get(key)
         if queue is None:

@@ -64,7 +64,7 @@ for _, key in ipairs(keys) do
   if row[7] then redis.call('ZREM', HELD, held_member(row[7], key)) end
   if why then
     if not row.err then
-      write_fields(key, {'status', 'quarantined', 'reason', why, 'owner', false})
+      write_fields(key, {'status', 'quarantined', 'reason', why, 'leased_by', false})
     end
     set_due(key, false)
   else
@@ -72,11 +72,12 @@ for _, key in ipairs(keys) do
     claimed[#claimed + 1] = claimed_at(row[18], row[8]) or ''
     local ends = lease_end(row[15], alive_time, shortest)
     local fell_due = redis.call('ZSCORE', DUE, key)
+    end_hold(key)
     redis.call('ZADD', DUE, ends, key)
     redis.call('ZADD', HELD, 0, held_member(owner, key))
     row[8], row[10] = unpack(redis.call('HMGET', row_key(key), 'fence', 'attempt'))
-    row[7], row[18] = owner, integer(now)..'#'..row[8]
-    redis.call('HSET', row_key(key), 'owner', owner, 'claimed_at', row[18])
+    row[7], row[18], row[19], row[20] = owner, integer(now)..'#'..row[8], false, false
+    redis.call('HSET', row_key(key), 'leased_by', owner, 'claimed_at', row[18])
     rows[#rows + 1] = {key, fell_due, unpack(row, 1, #row)}
     size = size + #(row[2] or '') + #(row[16] or '')
   end

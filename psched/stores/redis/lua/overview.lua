@@ -35,7 +35,7 @@ local later = '('..integer(now)
 while #following < few and offset < MOST_READ do
   local keys = redis.call('ZRANGEBYSCORE', DUE, later, '+inf', 'LIMIT', offset, few)
   for _, key in ipairs(keys) do
-    local owner = redis.pcall('HGET', row_key(key), 'owner')
+    local owner = redis.pcall('HGET', row_key(key), 'leased_by')
     if #following < few and not owner then following[#following + 1] = light(key) end
   end
   if #keys < few then break end

@@ -19,7 +19,7 @@ end
 local function matches(key)
   if not filter then return true end
   if key:sub(1, #filter.prefix) ~= filter.prefix then return false end
-  local row = redis.pcall('HMGET', row_key(key), 'type', 'status', 'owner', 'options')
+  local row = redis.pcall('HMGET', row_key(key), 'type', 'status', 'leased_by', 'options')
   if row.err then return true end
   if not row[1] and redis.call('EXISTS', row_key(key)) == 0 then return true end
   local status = row[2] or 'waiting'

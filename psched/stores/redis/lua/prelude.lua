@@ -6,10 +6,11 @@
 --   {table}:due       a sorted set of keys by next_run_time: rows that wait or are leased
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
+--   {table}:holds     a sorted set of keys by held_until: schedules that are held for an extra run
 --   {table}:retain    a sorted set of keys by retain_until: rows that can be purged after this time
---   {table}:info      a hash: the version of this layout; and `pauses`, the standing rules that pause
---                     types, as a JSON list of objects; and `passed`, see due_keys. Older versions of
---                     psched ignore the last two
+--   {table}:layout    a hash: the version of this layout; and `pauses`, the standing rules that pause
+--                     types, as a JSON list of objects; and `passed`, see due_keys. In layout 1 its key
+--                     was {table}:info, so that a worker of that time claims nothing here
 --
 -- The run history; data without it are complete, and older versions of psched ignore it:
 --
@@ -57,7 +58,9 @@
 
 local PREFIX = KEYS[1]
 local DUE, REST, HELD = PREFIX..'due', PREFIX..'rest', PREFIX..'held'
-local RETAIN, INFO = PREFIX..'retain', PREFIX..'info'
+local RETAIN, INFO, HOLDS = PREFIX..'retain', PREFIX..'layout', PREFIX..'holds'
+-- Of layout 1, and of an upgrade that has not ended.
+local OLD_INFO, UPGRADING = PREFIX..'info', PREFIX..'upgrading'
 local RUNS, WORKERS, AUDIT = PREFIX..'runs', PREFIX..'workers', PREFIX..'audit'
 local OUTPUT, OUTPUT_INFO = PREFIX..'output', PREFIX..'output_info'
 local ALERTS, ALERT_IDS = PREFIX..'alerts', PREFIX..'alert_ids'
@@ -65,9 +68,9 @@ local ALERTS_OPEN, ALERTS_DUE, ALERTS_OVER = PREFIX..'alerts_open', PREFIX..'ale
 
 -- The fields of a row's hash, in the order in which rows are returned.
 local COLUMNS = {
-  'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'owner', 'fence', 'settled_by',
+  'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'leased_by', 'fence', 'settled_by',
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
-  'claimed_at',
+  'claimed_at', 'held_by', 'held_until',
 }
 
 -- When the rows of an answer have more bytes of data and options than this, no row is added to it.
@@ -79,6 +82,15 @@ local LONGEST_LEASE = 366 * 86400
 local clock = redis.call('TIME')
 local now = tonumber(clock[1])
 local now_ms = now * 1000 + math.floor(clock[2] / 1000)
+
+-- Gives the hash with the version and the pauses another key.
+local function move_info(from, to)
+  for _, field in ipairs({'version', 'pauses'}) do
+    local value = redis.call('HGET', from, field)
+    if value then redis.call('HSET', to, field, value) end
+  end
+  redis.call('DEL', from)
+end
 
 local function row_key(key) return PREFIX..'row:'..key end
 
@@ -168,7 +180,20 @@ local function remove_row(key, owner)
   redis.call('ZREM', DUE, key)
   redis.call('ZREM', REST, key)
   redis.call('ZREM', RETAIN, key)
+  redis.call('ZREM', HOLDS, key)
   if owner then redis.call('ZREM', HELD, held_member(owner, key)) end
+end
+
+-- Whether an extra run of the schedule with this key is going on.
+local function is_held(key)
+  local ends = redis.call('ZSCORE', HOLDS, key)
+  return ends and tonumber(ends) > now
+end
+
+-- Other clients might have left only a part of the hold, or have replaced the row by what is no hash.
+local function end_hold(key)
+  redis.call('ZREM', HOLDS, key)
+  redis.pcall('HDEL', row_key(key), 'held_by', 'held_until')
 end
 
 -- Returns the end of a lease that begins now. The length of the lease is computed as in
@@ -212,7 +237,8 @@ local function paused_types()
   return paused, ends
 end
 
--- If types are given to due_keys, or types are paused, rows of other types are read and skipped.
+-- If types are given to due_keys, or types are paused, rows of other types are read and skipped. So are
+-- rows that are held for extra runs.
 -- MOST_READ is the most due rows that are read, PAGE the number of rows that are read at a time.
 local MOST_READ, PAGE = 50000, 500
 
@@ -231,7 +257,8 @@ local PASSED_FOR = 60
 local function due_keys(most, types, remembers)
   local paused, ends = paused_types()
   if paused == true then return {}, false end
-  if #types == 0 and not paused then
+  local holds = redis.call('ZCOUNT', HOLDS, '('..integer(now), '+inf') > 0
+  if #types == 0 and not paused and not holds then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
   local wanted, keys, offset = {}, {}, 0
@@ -250,7 +277,7 @@ local function due_keys(most, types, remembers)
       if only_paused and time and score > time and time < now then passed = time end
       time, only_paused = score, only_paused and is_paused
       local takes = #types == 0 or type(kind) == 'table' or wanted[kind or 'default']
-      if #keys < most and takes and not is_paused then keys[#keys + 1] = page[i] end
+      if #keys < most and takes and not is_paused and not (holds and is_held(page[i])) then keys[#keys + 1] = page[i] end
     end
   end
   local more = remembers and passed and offset >= MOST_READ and #keys < most

@@ -4,12 +4,13 @@
 local removed = 0
 local expired = redis.call('ZRANGEBYSCORE', RETAIN, '-inf', integer(now), 'LIMIT', 0, ARGV[1])
 for _, key in ipairs(expired) do
-  local row = read_fields(key, 'owner', 'retain_until')
+  local row = read_fields(key, 'leased_by', 'retain_until')
   local until_then = row and tonumber(row[2] or '')
-  if until_then and until_then <= now and not redis.call('ZSCORE', DUE, key) then
+  local rests = until_then and until_then <= now and not redis.call('ZSCORE', DUE, key)
+  if rests and not is_held(key) then
     remove_row(key, row[1])
     removed = removed + 1
-  else
+  elseif not rests then
     -- Another client has rescheduled the row or changed its retain_until, without updating the set
     -- RETAIN. So the row is not removed, but only its member of this set.
     redis.call('ZREM', RETAIN, key)

@@ -14,16 +14,16 @@ for i = 6, #ARGV, VALUES do
   local member, fence, record = unpack(ARGV, i, i + VALUES - 1)
   local zero = member:find('%z')
   local owner, key = member:sub(1, zero - 1), member:sub(zero + 1)
-  local row = read_fields(key, 'owner', 'fence', 'attempt', 'reason', 'status')
+  local row = read_fields(key, 'leased_by', 'fence', 'attempt', 'reason', 'status')
   local attempt = row and tonumber(row[3] or '0') or 0
   local ends = tonumber(redis.call('ZSCORE', DUE, key) or '0')
   if not row or row[1] ~= owner then
     redis.call('ZREM', HELD, member)
   elseif (row[2] or '0') == fence and ends > now and ends <= now + alive_time + 1 then
     write_fields(key, {
-      'owner', false, 'claimed_at', false, 'settled_by', owner..'#'..fence,
-      -- A lease that was no attempt changes nothing, so what somebody has written remains. The
-      -- reason of a paused row contains the end of its pause.
+      'leased_by', false, 'claimed_at', false, 'settled_by', owner..'#'..fence,
+      -- What a client has written during the lease remains. The reason of a paused row contains the end
+      -- of its pause.
       'reason', attempt > 0 and row[5] ~= 'paused' and 'its worker died' or row[4],
     })
     redis.call('ZREM', HELD, member)

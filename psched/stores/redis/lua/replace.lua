@@ -10,7 +10,7 @@ local VALUES = 20
 -- Returns 1, 0 or an error.
 local function replace()
   local key, version, fence, owner, due, seen_status = unpack(ARGV, 1, 6)
-  local row = read_fields(key, 'version', 'fence', 'owner', 'created_at', 'status')
+  local row = read_fields(key, 'version', 'fence', 'leased_by', 'created_at', 'status')
   if not row or (row[1] or '1') ~= version or (row[2] or '0') ~= fence
       or (row[3] or '') ~= owner or not has_status(row[5], seen_status) then
     return 0

@@ -12,7 +12,7 @@ local VALUES = 14
 -- which the row can be purged (nil: never).
 local function settle(key, owner, fence, version, seen_status, next_time, not_before, wait, rest,
     removed, retain, attempt, status, reason)
-  local row = read_fields(key, 'owner', 'fence', 'version', 'settled_by', 'status')
+  local row = read_fields(key, 'leased_by', 'fence', 'version', 'settled_by', 'status')
   if not row then return removed == '1' and 'done' or 'preempted' end
   local token = owner..'#'..fence
   local mine = row[1] == owner and (row[2] or '0') == fence
@@ -30,7 +30,7 @@ local function settle(key, owner, fence, version, seen_status, next_time, not_be
   write_fields(key, {
     'next_time', optional_number(next_time), 'attempt', attempt, 'status', status,
     'reason', optional_text(reason), 'settled_by', token, 'retain_until', retained,
-    'owner', false, 'claimed_at', false,
+    'leased_by', false, 'claimed_at', false,
   })
   redis.call('ZREM', HELD, held_member(owner, key))
   set_due(key, rest == '0' and integer(math.max(tonumber(not_before), now + wait)))

@@ -106,6 +106,9 @@ class Dialect:
             row if the database is suitable. None if every database is suitable.
         prepare: creates what must exist before `init` can connect, such as the file of SQLite.
         locks: the locks that the statements of `init` take, in words, by `tables.Change.kind`.
+        rename_column: the part of ALTER TABLE that renames the column ``old`` to ``new``, whose
+            definition is ``spec``.
+        whole_division: the operator that divides whole numbers, and leaves out the rest.
         announce: the statement that tells all sessions that listen to the channel ``{}``; in a
             transaction, they are told when it commits. None if the database has no channels.
         listen: listens to a channel on a connection, until it is over; see
@@ -157,6 +160,8 @@ class Dialect:
     unsuitable: str | None
     prepare: Callable[[URL], None]
     locks: Mapping[str, str]
+    rename_column: str = "RENAME COLUMN {old} TO {new}"
+    whole_division: str = "/"
     announce: str | None = None
     listen: Listen | None = None
     init_session: tuple[str, ...]

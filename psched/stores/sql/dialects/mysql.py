@@ -349,7 +349,11 @@ MYSQL = Dialect(
             " while the index is built (in place)"
         ),
         "row": "a row of the table of versions",
+        "rename": "the metadata lock of the table, for a moment",
+        "rows": "the rows that are changed; all rows are read",
     },
+    rename_column="CHANGE {old} {spec}",  # MariaDB has RENAME COLUMN only since 10.5
+    whole_division="DIV",
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),

@@ -379,6 +379,8 @@ POSTGRESQL = Dialect(
         ),
         "index": "SHARE on the table while the index is built: writes wait, so workers wait",
         "row": "a row of the table of versions",
+        "rename": "ACCESS EXCLUSIVE on the table, for a moment",
+        "rows": "the rows that are changed; all rows are read",
     },
     announce='NOTIFY "{}"',
     listen=_listen,

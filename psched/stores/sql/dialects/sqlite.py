@@ -303,7 +303,7 @@ SQLITE = Dialect(
     ),
     prepare=_make_file,
     locks=dict.fromkeys(
-        ("table", "new index", "column", "computed column", "row"),
+        ("table", "new index", "column", "computed column", "row", "rename", "rows"),
         "the write lock of the file, for a moment",
     )
     | {"index": "the write lock of the file while the index is built: workers wait"},

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -18,9 +18,7 @@ from psched.stores.sql.inserting import Insertion
 Request = tuple[TextClause, dict[str, Any]]
 
 RUN_COLUMNS = tuple(field.name for field in fields(RunRecord))
-WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord) if field.name != "clock_offset")
-"""The columns that each table of workers has. ``clock_offset`` was added later: workers use a table
-without it, too, so that the table can be upgraded after them."""
+WORKER_COLUMNS = tuple(field.name for field in fields(WorkerRecord))
 AUDIT_COLUMNS = tuple(field.name for field in fields(AuditRecord))
 
 _CHANGE_COLUMNS = tuple(name for name in AUDIT_COLUMNS if name not in {"id", "time"})
@@ -52,18 +50,6 @@ _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
 _WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
-
-
-class WorkerStatements(NamedTuple):
-    """The statements that name all columns of the table of workers.
-
-    Attributes:
-        insert: inserts a record.
-        select: reads the records that were written since a time.
-    """
-
-    insert: TextClause
-    select: TextClause
 
 
 class HistoryStatements:
@@ -170,33 +156,21 @@ class HistoryStatements:
         )
         self.delete_workers = text(f"DELETE FROM {self._workers} WHERE seen < :before")
         self.delete_worker = text(f"DELETE FROM {self._workers} WHERE nonce = :nonce")
-        self.workers = self._about_workers((*WORKER_COLUMNS, "clock_offset"), dialect, quote)
-        self.older_workers = self._about_workers(WORKER_COLUMNS, dialect, quote)
-        self.select_worker = text(
-            f"SELECT {', '.join(map(quote, WORKER_COLUMNS))} FROM {self._workers}"
-            " WHERE nonce = :nonce"
-        )
-
-    def _about_workers(
-        self, names: Sequence[str], dialect: Dialect, quote: Callable[[str], str]
-    ) -> WorkerStatements:
-        columns, integer = ", ".join(map(quote, names)), dialect.integer.format
-        given = {name: f":{name}" for name in names} | {
+        columns, integer = ", ".join(map(quote, WORKER_COLUMNS)), dialect.integer.format
+        given = {name: f":{name}" for name in WORKER_COLUMNS} | {
             "started": f"COALESCE(NULLIF({integer(':started')}, 0), {self._now})",
             "seen": self._now,
             "ended": (
                 f"CASE WHEN {integer(':ended')} = 0 THEN {self._now} ELSE {integer(':ended')} END"
             ),
         }
-        return WorkerStatements(
-            insert=text(
-                f"INSERT INTO {self._workers} ({columns}) VALUES ({', '.join(given.values())})"
-            ),
-            select=text(
-                f"SELECT {columns} FROM {self._workers}"
-                " WHERE seen >= :since ORDER BY started, nonce"
-            ),
+        self.insert_worker = text(
+            f"INSERT INTO {self._workers} ({columns}) VALUES ({', '.join(given.values())})"
         )
+        self.select_workers = text(
+            f"SELECT {columns} FROM {self._workers} WHERE seen >= :since ORDER BY started, nonce"
+        )
+        self.select_worker = text(f"SELECT {columns} FROM {self._workers} WHERE nonce = :nonce")
 
     def select_runs(
         self,
@@ -353,8 +327,8 @@ def run_record(columns: Sequence[Any]) -> RunRecord:
 
 
 def worker_record(columns: Sequence[Any]) -> WorkerRecord:
-    """The record in a row of ``<table>_workers``, which may lack ``clock_offset``."""
-    return WorkerRecord(**dict(zip((*WORKER_COLUMNS, "clock_offset"), columns, strict=False)))
+    """The record in a row of ``<table>_workers``."""
+    return WorkerRecord(**dict(zip(WORKER_COLUMNS, columns, strict=True)))
 
 
 def audit_record(columns: Sequence[Any]) -> AuditRecord:

@@ -39,7 +39,6 @@ from psched.stores.sql.errors import InvalidValueError
 from psched.stores.sql.history.refusals import Refusals
 from psched.stores.sql.history.statements import (
     HistoryStatements,
-    WorkerStatements,
     audit_record,
     run_record,
     run_values,
@@ -98,7 +97,6 @@ class HistoryStore(TableStore[S]):
         super().__init__(parameters, clock=clock, rng=rng)
         connector = self._connector
         self._history = HistoryStatements(parameters.table, connector.dialect, connector.quote)
-        self._worker_sql = self._history.workers
         self._problem: str | None = "not connected yet"
         self._refusals = Refusals(clock)
         self.lost_records = 0
@@ -275,36 +273,17 @@ class HistoryStore(TableStore[S]):
         self._require_history()
         values = {name: getattr(worker, name) for name in WorkerRecord.__slots__}
 
-        def write(sql: WorkerStatements) -> None:
-            def replace(connection: Connection) -> None:
-                raw_execute.count(connection, self._history.delete_worker, {"nonce": worker.nonce})
-                raw_execute.count(connection, sql.insert, values)
+        def replace(connection: Connection) -> None:
+            raw_execute.count(connection, self._history.delete_worker, {"nonce": worker.nonce})
+            raw_execute.count(connection, self._history.insert_worker, values)
 
-            self._connector.transact(replace, patient=False)
-
-        self._of_workers(write)
+        self._connector.transact(replace, patient=False)
 
     def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
         """The workers since a time, as `KeepsHistory.workers` describes."""
         self._require_history()
-        found = self._of_workers(lambda sql: self._query(sql.select, {"since": since}))
+        found = self._query(self._history.select_workers, {"since": since})
         return [worker_record(columns) for columns in found]
-
-    def _of_workers(self, send: Callable[[WorkerStatements], R]) -> R:
-        """Send a request about the table of workers, which may lack the column ``clock_offset``.
-
-        If `psched init` has not added the column yet, the store does without it until it is opened
-        again.
-        """
-        try:
-            return send(self._worker_sql)
-        except SchemaError:
-            older = self._history.older_workers
-            if self._worker_sql is older:
-                raise
-            result = send(older)
-            self._worker_sql = older
-            return result
 
     def _worker(self, nonce: str) -> WorkerRecord | None:
         """The record of one worker; None if there is none."""

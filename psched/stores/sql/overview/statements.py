@@ -26,11 +26,11 @@ class OverviewStatements:
         now = dialect.now_floor
         select = f"SELECT {columns} FROM {table} WHERE"  # noqa: S608  # values are bound
         in_time = "ORDER BY next_run_time, id LIMIT :limit"
-        self.leased = text(f"{select} owner IS NOT NULL LIMIT :limit")
+        self.leased = text(f"{select} leased_by IS NOT NULL LIMIT :limit")
         self.due = text(f"{select} next_run_time <= {now} {in_time}")
         # The column is hidden, so that the planner uses the index of times: most rows have no
         # owner.
-        free = f"{dialect.exact.format('owner')} IS NULL"
+        free = f"{dialect.exact.format('leased_by')} IS NULL"
         self.following = text(f"{select} next_run_time > {now} AND {free} {in_time}")
         self.paused = text(f"{select} status = '{PAUSED}' AND {AT_REST} ORDER BY id LIMIT :limit")
         conditions = [f"next_run_time <= {now}"]

@@ -34,7 +34,7 @@ class WatchingStatements:
         self._select = f"SELECT {columns} FROM {table} WHERE"  # noqa: S608  # values are bound
         select, in_time = self._select, "ORDER BY next_run_time, id LIMIT :limit"
         self.now = text(f"SELECT {dialect.now}")
-        self.leased = text(f"{select} owner IS NOT NULL LIMIT {MOST_LEASED}")
+        self.leased = text(f"{select} leased_by IS NOT NULL LIMIT {MOST_LEASED}")
         due = f"{select} next_run_time <= {now}"
         self.first_due = text(f"{due} {in_time}")
         after = dialect.after.format("next_run_time", "id", ":time", dialect.text.format(":id"))

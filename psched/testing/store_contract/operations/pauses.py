@@ -7,7 +7,7 @@ from typing import Any
 from psched.base.clock import SystemClock
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.pauses import PauseRule, PausesTypes
-from psched.core.store_protocol import CountsBacklog, LeasesByKey, Store
+from psched.core.store_protocol import CountsBacklog, HoldsSchedules, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
@@ -133,15 +133,14 @@ class PausesContract:
         store.settle([ending(held, next_time=LATER, not_before=LATER)])
         assert found(store, held.key).next_run_time == LATER
 
-    def test_a_row_is_leased_by_its_key_although_its_type_is_paused(
+    def test_a_row_is_held_although_its_type_is_paused(
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
         _add(store, "mail")
         _change(store, store_=[_rule("a", "mail"), _rule("b", None)])
-        assert isinstance(store, LeasesByKey)
-        (held,) = store.claim_keys("w.1", ["k0"], alive_time=60, shortest=1)
-        assert held.type == "mail"
+        assert isinstance(store, HoldsSchedules)
+        assert store.hold({"k0": "w.1"}, alive_time=60, shortest=1) == {"k0"}
 
     def test_a_limit_counts_only_what_is_not_paused(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()

@@ -1,1 +1,0 @@
-"""The former import path of `psched.stores`, for programs that import `psched.backends.plain`."""

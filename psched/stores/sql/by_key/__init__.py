@@ -1,1 +1,0 @@
-"""Statements about rows with given keys, and claims of such rows."""

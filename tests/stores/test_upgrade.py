@@ -1,0 +1,284 @@
+"""Tests of the upgrade from schema version 2, or from layout 1 on Redis, to the present one."""
+
+from dataclasses import replace
+
+import pytest
+
+from psched.base.errors import SchemaError
+from psched.core.attempts import after
+from psched.core.history.records import WorkerRecord
+from psched.core.model import Row
+from support.old_redis import OldWorker
+from support.older_worker import OlderWorker
+
+CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
+LATER = 2_100_000_000
+
+# What version 2 has stored while the worker of an extra run held the lease of its schedule.
+RETURNS_LATER = -(1000 * (1000 * LATER + 3 + 1) + 999)
+RETURNS_TO_REST = -(1000 * (0 + 1) + 999)
+
+NAMES = ("free", "runs", "lent", "paused", "recovered", "claimed again", "undecided", "foreign")
+
+CHANGES = {
+    "runs": {"owner": "v2.1", "fence": 4, "attempt": 2, "next_run_time": LATER},
+    "lent": {"owner": "v2.2", "fence": 9, "attempt": RETURNS_LATER, "next_run_time": 99},
+    "paused": {
+        "owner": "v2.3",
+        "attempt": RETURNS_TO_REST,
+        "next_run_time": 99,
+        "status": "paused",
+        "reason": "r",
+    },
+    "recovered": {"attempt": RETURNS_LATER, "next_run_time": 99},
+    "claimed again": {"owner": "v2.4", "attempt": RETURNS_LATER + 2, "next_run_time": 99},
+    "undecided": {"next_time": None, "attempt": after(1000), "next_run_time": 99},
+    "foreign": {"attempt": -1},
+}
+
+
+def fields(row):
+    names = ("next_time", "next_run_time", "owner", "fence", "attempt", "status", "reason")
+    return {name: getattr(row, name) for name in names}
+
+
+def expected(before):
+    """The rows after the upgrade, given those that were added before `CHANGES`."""
+    rows = {key: fields(row) | CHANGES.get(key, {}) for key, row in before.items()}
+    back = {"next_run_time": LATER, "owner": None, "attempt": 3}
+    for key in "lent", "recovered", "claimed again":
+        rows[key] |= back
+    rows["paused"] |= {"next_run_time": None, "owner": None, "attempt": 0}
+    return rows
+
+
+def added(store):
+    store.add(
+        [Row(key=k, cron="* * * * *", next_time=60, next_run_time=60) for k in NAMES], nonce="n"
+    )
+    return store.look(NAMES)
+
+
+@pytest.fixture
+def age(sql, database):
+    """A function that makes the table one of version 2."""
+
+    def age():
+        rename = "RENAME COLUMN leased_by TO owner"
+        if database.kind == "mariadb":
+            rename = "CHANGE leased_by owner VARCHAR(64) COLLATE utf8mb4_bin"
+        sql(f"DROP INDEX psched_held{' ON {table}' if database.kind == 'mariadb' else ''}")
+        for change in (rename, "DROP COLUMN held_by", "DROP COLUMN held_until"):
+            sql(f"ALTER TABLE {{table}} {change}")
+        sql("UPDATE psched_info SET value = '2' WHERE name = 'schema_version'")
+
+    return age
+
+
+@pytest.fixture
+def fill(sql):
+    """A function that changes rows as version 2 has left them."""
+
+    def fill():
+        for key, columns in CHANGES.items():
+            values = ", ".join(f"{name} = :{name}" for name in columns)
+            sql(f"UPDATE {{table}} SET {values} WHERE id = :key", key=key, **columns)  # noqa: S608
+
+    return fill
+
+
+def test_version_2_is_refused_and_upgraded_in_place(store, age, fill):
+    before = added(store)
+    age()
+    fill()
+    store.disconnect()
+    with pytest.raises(SchemaError, match=r"has schema version 2, .* 3; run `psched init`"):
+        store.now()
+    assert store.init() == [
+        "renamed column psched.owner to leased_by",
+        "added column psched.held_by",
+        "added column psched.held_until",
+        "added index psched_held",
+    ]
+    assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
+    assert store.init() == []
+    claimed = {row.key for row in store.claim("w.1", **CLAIM).rows}
+    assert claimed == {"free", "undecided", "foreign"}
+
+
+def test_an_upgrade_that_stopped_anywhere_is_continued(store, sql, age, fill):
+    before = added(store)
+    number = 0
+    while True:
+        age()
+        fill()
+        statements = [statement for statement, _ in store.plan_init()]
+        for statement in statements[:number]:
+            sql(statement)
+        store.init()
+        assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
+        assert store.plan_init() == []
+        if number == len(statements):
+            break
+        number += 1
+        for key, row in before.items():
+            seen = store.get(key)
+            values = {"time": row.next_run_time, "version": seen.version}
+            sql(
+                "UPDATE {table} SET leased_by = NULL, fence = 0, attempt = 0, next_time = 60,"
+                " status = 'waiting', reason = NULL, next_run_time = :time, version = :version"
+                " WHERE id = :key",
+                key=key,
+                **values,
+            )
+
+
+def test_a_number_that_no_version_has_written_stays(store, sql, age):
+    added(store)
+    age()
+    least = -(2**63)
+    sql("UPDATE {table} SET attempt = :least WHERE id = 'free'", least=least)
+    store.init()
+    assert store.get("free").attempt == least
+
+
+V2 = WorkerRecord(
+    nonce="v2",
+    host="h1",
+    pid=17,
+    number=0,
+    generation=1,
+    slots=1,
+    busy=0,
+    types=None,
+    started=0,
+    seen=0,
+)
+
+
+def test_it_is_refused_while_older_workers_are_registered(store, sql, age):
+    store.beat(V2)
+    age()
+    with pytest.raises(SchemaError, match=r"workers of an older psched run on .* h1 \(pid 17\);"):
+        store.init()
+    assert len(store.plan_init()) > 0
+    [(seen,)] = sql("SELECT seen FROM psched_workers")
+    for gone in "ended = seen", "seen = seen - 91":
+        sql(f"UPDATE psched_workers SET {gone}")  # noqa: S608
+        store.init()
+        age()
+        sql("UPDATE psched_workers SET ended = NULL, seen = :seen", seen=seen)
+    assert store.init(force=True)
+    assert store.init() == []
+
+
+def test_an_older_worker_that_runs_all_the_same_can_do_nothing(store, sql, settings, age):
+    added(store)
+    age()
+    older = OlderWorker(store, sql, settings)
+    sql(
+        "UPDATE {table} SET owner = 'older.1', fence = 1, next_run_time = :end WHERE id = 'runs'",
+        end=LATER,
+    )
+    store.init(force=True)
+    row = store.get("runs")
+    with pytest.raises(Exception, match="owner"):
+        older.claim("free")
+    with pytest.raises(Exception, match="owner"):
+        older.finish(row)
+    with pytest.raises(Exception, match="owner"):
+        sql("UPDATE {table} SET next_run_time = 1 WHERE owner = 'older.1' AND fence = 1")
+    assert (store.get("runs"), store.get("free").fence) == (row, 0)
+
+
+# --- Redis ------------------------------------------------------------------------------
+
+on_redis = pytest.mark.parametrize(
+    "database", [pytest.param("redis", marks=pytest.mark.redis)], indirect=True
+)
+
+
+@pytest.fixture
+def age_layout(redis_cli):
+    """A function that makes the layout that of version 1, with the rows of `CHANGES`."""
+
+    def age_layout():
+        redis_cli("RENAME", "{psched}:layout", "{psched}:info")
+        redis_cli("HSET", "{psched}:info", "version", "1")
+        for key, columns in CHANGES.items():
+            row, given = f"{{psched}}:row:{key}", {**columns}
+            due = given.pop("next_run_time", 60)
+            redis_cli("ZADD", "{psched}:due", due, key)
+            if given.get("owner"):
+                redis_cli("ZADD", "{psched}:held", 0, f"{given['owner']}\0{key}")
+            for name, value in given.items():
+                if value is None:
+                    redis_cli("HDEL", row, name)
+                else:
+                    redis_cli("HSET", row, name, value)
+
+    return age_layout
+
+
+@on_redis
+def test_layout_1_is_refused_and_upgraded_in_place(store, age_layout):
+    before = added(store)
+    age_layout()
+    store.disconnect()
+    with pytest.raises(SchemaError, match=r"have an older layout, .* run `psched init`"):
+        store.now()
+    assert [line.split(" on ")[0] for line in store.init()] == ["upgraded psched"]
+    assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
+    assert store.init() == []
+    assert [row.key for row in store.held("v2.1", ())] == ["runs"]
+    assert not store.held("v2.2", ())
+    claimed = {row.key for row in store.claim("w.1", **CLAIM).rows}
+    assert claimed == {"free", "undecided", "foreign"}
+
+
+@on_redis
+def test_an_upgrade_of_a_layout_that_stopped_is_continued(store, age_layout, redis_cli):
+    before = added(store)
+    age_layout()
+    redis_cli("RENAME", "{psched}:info", "{psched}:upgrading")
+    store.disconnect()
+    with pytest.raises(SchemaError, match="their upgrade has not ended; run `psched init`"):
+        store.now()
+    store.init()
+    assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
+
+
+@on_redis
+def test_many_rows_of_a_layout_are_upgraded_in_several_requests(store, redis_cli):
+    keys = [f"k{number}" for number in range(1000)]
+    store.add([Row(key=key, next_time=60, next_run_time=60) for key in keys], nonce="n")
+    for key in keys:
+        redis_cli("HSET", f"{{psched}}:row:{key}", "attempt", RETURNS_LATER)
+    redis_cli("RENAME", "{psched}:layout", "{psched}:info")
+    redis_cli("HSET", "{psched}:info", "version", "1")
+    store.init()
+    found = store.look(keys)
+    assert {(row.next_run_time, row.attempt) for row in found.values()} == {(LATER, 3)}
+
+
+@on_redis
+def test_a_layout_is_not_upgraded_while_older_workers_are_registered(store, age_layout):
+    store.beat(replace(V2, nonce="gone", ended=0))
+    store.beat(V2)
+    age_layout()
+    with pytest.raises(SchemaError, match=r"workers of an older psched run on .*: v2; stop"):
+        store.init()
+    assert store.init(force=True)
+
+
+@on_redis
+def test_an_older_worker_can_do_nothing_on_the_upgraded_layout(store, age_layout, database):
+    added(store)
+    age_layout()
+    store.init(force=True)
+    rows = store.look(NAMES)
+    with OldWorker(database.url) as older:
+        with pytest.raises(Exception, match=r"None|unpack"):
+            older.claim("old.1")
+        assert older.recover("v2") == []
+    assert store.look(NAMES) == rows
