@@ -104,6 +104,14 @@ local function extra_list(key)
   if schedule then return PREFIX..'extra:'..schedule, mark end
 end
 
+-- If a key is that of an extra run, removes a record from the list of all extra runs of its schedule.
+-- `element` is that of the list of the key.
+local function remove_extra(key, element)
+  local extra, mark = extra_list(key)
+  local id = extra and element:match('^%S+')
+  if id then redis.call('LREM', extra, -1, id..mark..element:sub(#id + 1)) end
+end
+
 local function output_key(key) return PREFIX..'output:'..key end
 
 local function printed_key(number) return PREFIX..'printed:'..number end
@@ -349,8 +357,7 @@ local function find_known(key, owner, scheduled_time, outcome)
         and other.scheduled_time == tonumber(scheduled_time) then
       if other.outcome ~= 'lost' or outcome == 'lost' then return true end
       redis.call('LREM', list, 1, element)
-      local extra, mark = extra_list(key)
-      if extra then redis.call('LREM', extra, 1, id..mark..element:sub(#id + 1)) end
+      remove_extra(key, element)
       redis.call('XDEL', RUNS, id)
     end
   end

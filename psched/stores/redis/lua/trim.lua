@@ -9,6 +9,7 @@ for _, entry in ipairs(redis.call('XRANGE', RUNS, '-', '+', 'COUNT', most)) do
   if (tonumber(record:match('^%d+')) or 0) < before then
     redis.call('XDEL', RUNS, id)
     redis.call('LREM', runs_key(key), -1, id..' '..record)
+    remove_extra(key, id..' '..record)
     deleted = deleted + 1
   end
 end

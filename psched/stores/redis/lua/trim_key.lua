@@ -8,6 +8,7 @@ if count <= 0 then return 0 end
 for _, element in ipairs(redis.call('LRANGE', list, -count, -1)) do
   local id = element:match('^%d+%-%d+')
   if id then redis.call('XDEL', RUNS, id) end
+  remove_extra(ARGV[1], element)
 end
 if count == length then
   redis.call('DEL', list)

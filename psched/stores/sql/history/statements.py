@@ -63,6 +63,7 @@ class HistoryStatements:
 
     def __init__(self, table: str, dialect: Dialect, quote: Callable[[str], str]) -> None:
         self._now = dialect.now_floor
+        self._type = dialect.exact.format("type")
         self._milliseconds = dialect.now_milliseconds
         lease = ", ".join(map(quote, LEASE_COLUMNS))
         self._ignore = dialect.ignore_duplicate.format(lease, quote("id"))
@@ -201,7 +202,7 @@ class HistoryStatements:
         if selection.covering is not None:
             conditions.append(f"COALESCE({self._until}, scheduled_time) >= :covering")
             values |= {"covering": selection.covering, "nearest": _NEAREST}
-        conditions += _kinds(selection, values)
+        conditions += self._kinds(selection, values)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         source = self._runs if selection.covering is None else f"({self._earlier}) AS earlier"
         order = "id DESC" if selection.key is None else self._newest_of_key
@@ -226,7 +227,7 @@ class HistoryStatements:
             "after_extra": begin[:-1] + chr(ord(begin[-1]) + 1),
         }
         of_extra = f"{self._key} >= :extra AND {self._key} < :after_extra"
-        kinds = [*_kinds(selection, values)]
+        kinds = [*self._kinds(selection, values)]
         if selection.since is not None:
             kinds.append("ended >= :since")
             values["since"] = selection.since
@@ -249,6 +250,18 @@ class HistoryStatements:
             f"SELECT {self._run_columns} FROM ({' UNION ALL '.join(arms)}) AS parts"
             f" JOIN {self._runs} ON id = newest ORDER BY id DESC LIMIT :limit"
         ), values
+
+    def _kinds(self, selection: RunSelection, values: dict[str, Any]) -> Iterator[str]:
+        """The conditions on the types, outcomes and fates of records; their values are added."""
+        if selection.types:
+            yield _one_of(self._type, "type", selection.types, values)
+        how = []
+        if selection.outcomes:
+            how.append(_one_of("outcome", "outcome", selection.outcomes, values))
+        if selection.fates:
+            how.append(_one_of("fate", "fate", selection.fates, values))
+        if how:
+            yield f"({' OR '.join(how)})"
 
     def select_last_runs(self, keys: Sequence[str]) -> Request:
         """A request that reads the newest record of each key that `RunRecord.is_end`.
@@ -336,21 +349,8 @@ def audit_record(columns: Sequence[Any]) -> AuditRecord:
     return AuditRecord(**dict(zip(AUDIT_COLUMNS, columns, strict=True)))
 
 
-def _kinds(selection: RunSelection, values: dict[str, Any]) -> Iterator[str]:
-    """The conditions on the types, outcomes and fates of records; their values are added."""
-    if selection.types:
-        yield _one_of("type", selection.types, values)
-    how = []
-    if selection.outcomes:
-        how.append(_one_of("outcome", selection.outcomes, values))
-    if selection.fates:
-        how.append(_one_of("fate", selection.fates, values))
-    if how:
-        yield f"({' OR '.join(how)})"
-
-
-def _one_of(column: str, chosen: frozenset[str], values: dict[str, Any]) -> str:
-    names = [f"{column}{i}" for i in range(len(chosen))]
+def _one_of(column: str, name: str, chosen: frozenset[str], values: dict[str, Any]) -> str:
+    names = [f"{name}{i}" for i in range(len(chosen))]
     values.update(zip(names, sorted(chosen), strict=True))
     return f"{column} IN ({', '.join(f':{name}' for name in names)})"
 

@@ -63,6 +63,7 @@ class Reading:
             {"key": "none"},
             {"types": frozenset({"t1"})},
             {"types": frozenset({"t1", "t2", "none"})},
+            {"types": frozenset({"T1"})},
             {"outcomes": frozenset({"failed"})},
             {"outcomes": frozenset({"failed", "lost"})},
             {"fates": frozenset({"finished"})},
@@ -141,6 +142,19 @@ class Reading:
         assert runs(store, key="k", with_extra_runs=True) == [end]
 
     # --- trimming ----------------------------------------------------------------------
+
+    def test_trimmed_records_of_extra_runs_are_not_read_with_those_of_their_schedule(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store, extra = backend_factory(), "k!20261125T023000Z"
+        records = [made(extra, owner=f"w.{number}", ended=ENDED + number) for number in range(5)]
+        history_of(store).record(records)
+        assert history_of(store).trim(before=records[2].ended, limit=100) == 2  # noqa: PLR2004
+        assert runs(store, key="k", with_extra_runs=True) == records[:1:-1]
+        until_nothing_is_left(partial(history_of(store).trim_key, extra, 1))
+        assert runs(store, key="k", with_extra_runs=True) == records[4:]
+        until_nothing_is_left(partial(history_of(store).trim_key, extra, 0))
+        assert runs(store, key="k", with_extra_runs=True) == []
 
     def test_old_records_are_trimmed_a_part_at_a_time(
         self, backend_factory: BackendFactory
