@@ -21,6 +21,7 @@ from psched.core.store_protocol import Settled
 from psched.stores import deadline_socket
 from psched.stores.sql.dialects.pymysql_connection import PyMySQLConnection
 from support.servers import LOOPBACK
+from support.servers.mariadb import SOMEBODY_WAITS
 from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
@@ -98,14 +99,6 @@ def wait_longer_for_locks(store):
     """On the connection that the store has: a test may not find its statement within a second."""
     longer = "SET SESSION innodb_lock_wait_timeout = 60"
     store._connector.run(lambda connection: connection.exec_driver_sql(longer).close())
-
-
-# InnoDB refreshes information_schema.innodb_lock_waits only if nobody has read it for 100 ms, so
-# that whoever polls it more often never sees a new wait. This counter is always up to date.
-SOMEBODY_WAITS = (
-    "SELECT 1 FROM information_schema.global_status"
-    " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS' AND variable_value > 0"
-)
 
 
 class TestLocks:

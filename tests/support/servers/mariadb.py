@@ -9,6 +9,17 @@ import pymysql
 
 from support.servers.base import LOOPBACK, SqlServer, find_binary, run_tool
 
+SOMEBODY_WAITS = (
+    "SELECT 1 FROM information_schema.global_status"
+    " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS' AND variable_value > 0"
+)
+"""Has one row while a session of the server waits for the lock of a row.
+
+InnoDB refreshes its tables of transactions and of waits in information_schema only if nobody has
+read them for 100 ms, so that whoever polls them more often never sees a new wait. This counter is
+always up to date.
+"""
+
 
 class MariaDB(SqlServer):
     """A MariaDB server, small; user root, no password.
