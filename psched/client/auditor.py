@@ -26,7 +26,7 @@ _log = logging.getLogger("psched.audit")
 
 _PLAIN = (
     "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "status",
-    "reason",
+    "reason", "paused_at", "paused_until", "pause_note",
 )  # fmt: skip
 _PAYLOADS = ("data", "options")
 

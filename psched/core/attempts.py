@@ -1,23 +1,19 @@
-"""Attempts: how long to wait before one, when to give up, and what a negative number of them means.
+"""Attempts: how long to wait before one, and when to give up.
 
 An attempt that fails is repeated after ``retry_wait``. With ``retry_backoff: exponential`` the wait
 doubles with each attempt. A jitter shortens each of these waits, so that tasks that failed together
 are not retried together. After ``max_attempts`` attempts the occurrence is given up. A one-shot
 that has not succeeded expires ``expire`` seconds after the time at which it was first due.
-
-**Negative numbers.** A row whose next time is not known has had no attempt at it. If its last
-occurrence was decided on a host that could not load its trigger, ``next_time`` is NULL, and
-``attempt`` contains until when its occurrences are decided (`after`). So the host that computes the
-next time leaves out no occurrence. A client that sets ``next_time`` during a lease writes -1, see
-`psched.core.declare`.
 """
 
+from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import counted
 from psched.core.definition import Definition
-from psched.core.model import EXPIRED, FAILED, Row
+from psched.core.model import EXPIRED, FAILED, PAUSED, ReasonCode, Row
 from psched.triggers.trigger import Trigger, first
 
 WORKER_DIED = "its worker died"
@@ -31,39 +27,22 @@ _MOST_DOUBLINGS = 32
 """The largest number of doublings. After so many doublings, a wait of a second is longer than every
 possible ``retry_wait_limit``."""
 
-_CLAIMS = 1000
-"""How many claims without a settlement a number of `after` survives: each of them adds 1 to it."""
-
-
-def after(instant: int) -> int:
-    """The ``attempt`` of a row without a ``next_time`` that continues after an instant."""
-    return -(instant * _CLAIMS + _CLAIMS - 1)
-
-
-def decided_until(row: Row) -> int | None:
-    """The instant until which the occurrences of a row without a ``next_time`` are decided.
-
-    Returns:
-        The instant; None if the row has a ``next_time``, or if the instant is not known.
-    """
-    if row.next_time is not None:
-        return None
-    return -row.attempt // _CLAIMS or None if row.attempt < 0 else None
-
 
 def first_time(row: Row, trigger: Trigger | None, now: float) -> int | None:
-    """The first occurrence of a row without a ``next_time``; None if there is none."""
+    """The first occurrence of a row without a ``next_time``; None if there is none.
+
+    If its last occurrence was decided on a host that could not load its trigger, the row says until
+    when its occurrences are decided. So none of those that follow is left out.
+    """
     now = ceil(now)
     if trigger is None:
         return now
-    decided = decided_until(row)
-    return first(trigger, now if decided is None else decided + 1)
+    return first(trigger, now if row.decided_until is None else row.decided_until + 1)
 
 
 def before_claim(row: Row) -> int:
     """The ``attempt`` of a row before it was claimed, if the claim does not count as an attempt."""
-    before = row.attempt - 1
-    return before if row.next_time is None else max(before, 0)
+    return max(row.attempt - 1, 0)
 
 
 def retry_delay(row: Row, definition: Definition) -> float:
@@ -89,6 +68,13 @@ def wait_after_death(attempt: int, retry_wait: float) -> float:
     return retry_wait * min(max(attempt - 1, 0), _MOST_WAITS)
 
 
+def told_of_death(row: Row) -> Mapping[str, Any]:
+    """The reason of a row whose worker has died; what a client has written meanwhile remains."""
+    if row.next_time is None or not row.is_tried or row.status == PAUSED:
+        return {"reason": row.reason, "reason_code": row.reason_code}
+    return {"reason": WORKER_DIED, "reason_code": ReasonCode.WORKER_DIED}
+
+
 def is_exhausted(row: Row, definition: Definition) -> bool:
     """Whether the current attempt is the last one."""
     return 0 < definition.settings.max_attempts <= row.attempt
@@ -97,7 +83,7 @@ def is_exhausted(row: Row, definition: Definition) -> bool:
 def _was_settled(row: Row) -> bool:
     """Whether the last lease of a claimed row was settled by its own worker."""
     settled = (row.settled_by or "").rpartition("#")[2]
-    return settled == str(row.fence - 1) and row.reason != WORKER_DIED
+    return settled == str(row.fence - 1) and row.reason_code != ReasonCode.WORKER_DIED
 
 
 def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
@@ -107,8 +93,8 @@ def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, s
         The new status if the row is a one-shot, and the reason. None means that the occurrence is
         not given up, but tried.
     """
-    if row.next_time is None:
-        return None  # there is no occurrence yet; the number is that of an earlier one
+    if row.next_time is None or row.moved_at is not None:
+        return None  # the number is not that of this occurrence
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
         # The last allowed attempt was made already. At its end the occurrence would have been given

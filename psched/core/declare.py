@@ -16,7 +16,6 @@ from psched.config.monitoring.expect import Expectations
 from psched.config.monitoring.hooks import ON_SETTINGS
 from psched.core import shorthands
 from psched.core.arguments.fields import refuse_unknown
-from psched.core.attempts import decided_until
 from psched.core.catchup import iso
 from psched.core.columns import (
     LATEST_TIME,
@@ -30,7 +29,7 @@ from psched.core.columns import (
     parse_payload,
 )
 from psched.core.definition import Definition, parse_row
-from psched.core.model import ENDED, ENDING, PAUSED, STOPPING, WAITING, Row
+from psched.core.model import ENDED, ENDING, NO_PAUSE, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
@@ -57,6 +56,8 @@ TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 
 _DURATIONS = frozenset({"delay", "alive_time"})
 """The fields that are durations and columns. Other durations are settings, in ``options``."""
+
+_REASON = ("reason", "reason_code")
 
 _DELAYS = frozenset({"delay", "jitter"})
 """If one of these fields changes, the time of the next run is computed anew."""
@@ -251,7 +252,8 @@ def redeclare(
     fields = expand_shorthands(seen.key, fields)
     if seen.status == STOPPING:  # its run is stopped nevertheless
         new = redeclare(changed(seen, status=WAITING), fields, settings, now)
-        return changed(new, status=STOPPING, reason=seen.reason)
+        told = {name: getattr(seen, name) for name in (*_REASON, *NO_PAUSE)}
+        return changed(new, status=STOPPING, **told)
     row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDING, PAUSED}
@@ -259,15 +261,15 @@ def redeclare(
     anew = start is not None or not TRIGGER_FIELDS.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
-    next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
+    next_time = seen.next_time
+    attempt, moved_at = (seen.attempt, seen.moved_at) if seen.status == WAITING else (0, None)
     if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
-        decided = None if anew or finished else decided_until(seen)
-        if decided is not None:
-            start = decided + 1
+        goes_on = seen.next_time is None and not anew and not finished
+        if goes_on and seen.decided_until is not None:
+            start = seen.decided_until + 1
         next_time = _first(definition, now() if start is None else start)
-        # We store a negative attempt during a lease, so that the next claim can see that
-        # ``next_time`` was set during that lease.
-        attempt = -1 if leased else 0
+        # If the lease is never settled, the next claim sees that ``next_time`` was set during it.
+        attempt, moved_at = 0, floor(now()) if leased else None
     elif anew:
         triggers.check(definition.trigger, next_time)
     _refuse_early_run(row.cron, next_time, run_at, now, settings)
@@ -279,14 +281,18 @@ def redeclare(
         next_time=next_time,
         next_run_time=run_at,
         attempt=attempt,
+        decided_until=None,
+        moved_at=moved_at,
         status=WAITING,
         reason=None,
+        reason_code=None,
         created_at=floor(now()) if seen.status in ENDED else row.created_at,
         retain_until=None,
     )
     if not stays_paused:
-        return new
-    return changed(new, next_run_time=seen.next_run_time, status=PAUSED, reason=seen.reason)
+        return changed(new, **NO_PAUSE)
+    told = {name: getattr(seen, name) for name in _REASON}
+    return changed(new, next_run_time=seen.next_run_time, status=PAUSED, **told)
 
 
 def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:

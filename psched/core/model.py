@@ -22,7 +22,9 @@ compares both: a database that has lost its last commits can grant a number twic
 owner.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import floor
 from typing import Any, Final, Self
 
@@ -85,6 +87,28 @@ RUNNING = "running"
 DEFAULT_TYPE = "default"
 
 
+class ReasonCode(StrEnum):
+    """What a reason says, for programs, which can rely on these texts; see `Row.reason_code`."""
+
+    ATTEMPT_FAILED = "attempt_failed"
+    CATCHUP = "catchup"
+    """What was missed is dropped by the setting ``catchup``."""
+    EXPIRED = "expired"
+    GAVE_UP = "gave_up"
+    INTERRUPTED = "interrupted"
+    """The attempt does not count, because its end had an external reason."""
+    INVALID = "invalid"
+    NOT_LOADED = "not_loaded"
+    """The host that had claimed the row could not load its trigger."""
+    OVERLAP = "overlap"
+    PAUSED = "paused"
+    PAUSED_AFTER_FAILURES = "paused_after_failures"
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    TRIGGER_CHANGED = "trigger_changed"
+    WORKER_DIED = "worker_died"
+
+
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One instant of a schedule's trigger.
@@ -98,6 +122,26 @@ class Occurrence:
 
     def __str__(self) -> str:
         return f"{self.key}.{self.scheduled_time}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of one schedule.
+
+    Attributes:
+        since: when the schedule was paused, in Unix seconds; None if that is not known, as with a
+            row that plain SQL has paused.
+        until: when the pause ends, in Unix seconds; None if it has no end.
+        note: who has paused it, and why: ``ann@web1: deploy``; None if that is not known.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    note: str | None = None
+
+
+NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_until": None, "pause_note": None}
+"""The columns of a row that is not paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +189,12 @@ class Row:
     claimed_at: Final[int | None] = None
     held_by: Final[str | None] = None
     held_until: Final[int | None] = None
+    decided_until: Final[int | None] = None
+    moved_at: Final[int | None] = None
+    reason_code: Final[str | None] = None
+    paused_at: Final[int | None] = None
+    paused_until: Final[int | None] = None
+    pause_note: Final[str | None] = None
 
     @property
     def state(self) -> str:
@@ -155,6 +205,22 @@ class Row:
     def runs_no_more(self) -> bool:
         """Whether it is a schedule with a trigger, and has ended, or is about to."""
         return self.cron is not None and MARKS.get(self.status) in ENDED
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of the schedule, also if it is paused when its run was stopped; None without.
+
+        A row with another status can have the columns of an earlier pause, if plain SQL has changed
+        the status.
+        """
+        if self.status == PAUSED or (self.status == STOPPING and self.paused_at is not None):
+            return Pause(self.paused_at, self.paused_until, self.pause_note)
+        return None
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether there was an attempt at the occurrence of ``next_time``, or is now."""
+        return self.attempt > 0 and self.moved_at is None
 
     @property
     def token(self) -> Token:
@@ -204,6 +270,9 @@ class Settlement:
         status: the row's new status.
         reason: a text that says why the row has no next run, or what was decided about the row;
             None for no text.
+        reason_code: a `ReasonCode`; None without a reason. The other columns that a settlement
+            writes are explained in docs/table.md: ``decided_until``, ``moved_at``, ``paused_at``,
+            ``paused_until`` and ``pause_note``.
         fate: what became of the occurrence that was leased; None if it will run again, or if the
             lease ended before its occurrence was decided.
         skipped: the occurrences that are dropped by this settlement.
@@ -223,24 +292,43 @@ class Settlement:
     attempt: int = 0
     status: str = WAITING
     reason: str | None = None
+    reason_code: str | None = None
+    decided_until: int | None = None
+    moved_at: int | None = None
+    paused_at: int | None = None
+    paused_until: int | None = None
+    pause_note: str | None = None
     fate: Fate | None = None
     skipped: tuple[Skipped, ...] = ()
     records: tuple[RunRecord, ...] = ()
 
     @classmethod
     def of(cls, row: Row, **decided: Any) -> Self:  # noqa: ANN401  # its fields
-        """Create the settlement of a row's lease; ``next_time`` stays unless it is given.
+        """Create the settlement of a row's lease.
+
+        The next time, and what belongs to it, stay unless ``next_time`` is given. A pause stays if
+        the status is given and stays.
 
         Args:
             row: the row with its lease, as it is stored now.
             decided: fields other than ``key``, ``token``, ``version`` and ``seen_status``.
         """
+        if "next_time" not in decided:
+            decided["next_time"] = row.next_time
+            decided.setdefault("decided_until", row.decided_until)
+            decided.setdefault("moved_at", row.moved_at)
+        if decided.get("status") == row.status and (pause := row.pause) is not None:
+            decided |= {
+                "paused_at": pause.since,
+                "paused_until": pause.until,
+                "pause_note": pause.note,
+            }
         return cls(
             key=row.key,
             token=row.token,
             version=row.version,
             seen_status=row.known_status,
-            **{"next_time": row.next_time, **decided},
+            **decided,
         )
 
 

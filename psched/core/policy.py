@@ -37,6 +37,7 @@ from psched.core.model import (
     Decision,
     Finish,
     Quarantine,
+    ReasonCode,
     Release,
     Retry,
     Row,
@@ -80,7 +81,7 @@ def after_claim(
     except NotLoadedError as error:
         # This is not counted as an attempt, because another host might be able to load the code, or
         # the code might be installed on this host soon.
-        return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
+        return _retry_elsewhere(row, settings, attempts.before_claim(row), str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
 
@@ -144,10 +145,12 @@ def _stopped(
         if current.cron is None:
             end, fate = _resting(changed(current, status=CANCELLED), settings), Fate.CANCELLED
         if end.status != QUARANTINED:
-            end = changed(end, reason=plain_reason(pausing.stop_of(current.reason)))
+            reason = plain_reason(current.reason or "stopped")
+            end = changed(end, reason=reason, reason_code=ReasonCode.STOPPED)
         end = changed(end, fate=fate)
-    if pausing.is_pause(current.reason):
-        end = pausing.set_aside(end, changed(current, status=PAUSED))
+    if current.pause is not None:
+        reason = {"reason": end.reason, "reason_code": end.reason_code}
+        end = pausing.set_aside(end, changed(current, status=PAUSED, **reason))
     return changed(end, seen_status=STOPPING)
 
 
@@ -169,8 +172,8 @@ def _settlement(
     if isinstance(decision, Release | Quarantine):
         # A payload that was read is invalid no more if the definition was changed meanwhile.
         found = decision if isinstance(decision, Release) else Release()
-        attempt = attempts.before_claim(current)
-        return _repeat(current, wait=found.wait, attempt=attempt, reason=found.reason)
+        attempt, code = attempts.before_claim(current), ReasonCode.INTERRUPTED
+        return _repeat(current, wait=found.wait, attempt=attempt, reason=found.reason, code=code)
     end = _failed(current, definition, decision)
     return pausing.after_failure(end, current, definition, decision)
 
@@ -196,16 +199,17 @@ def _continue_elsewhere(
     finished = isinstance(decision, Finish)
     if _is_moved(leased, current):
         # The next claim applies the delay to the client's time, see `_next_step`.
-        end = _retry_elsewhere(current, settings, -1, reason)
-        return changed(end, fate=Fate.FINISHED if finished else Fate.CANCELLED)
+        end = _retry_elsewhere(current, settings, 0, reason)
+        fate = Fate.FINISHED if finished else Fate.CANCELLED
+        return changed(end, moved_at=math.floor(now), fate=fate)
     if not finished:
         return _retry_elsewhere(current, settings, current.attempt, reason)
     same, decided = _has_same_trigger(leased, current), leased.next_time or 0
     if not same:
         # The new trigger's times before now were never scheduled, as in `_finished`.
         decided = max(decided, math.ceil(now) - 1)
-    row = changed(current, next_time=None)
-    end = _retry_elsewhere(row, settings, attempts.after(decided), reason)
+    row = changed(current, next_time=None, decided_until=decided)
+    end = _retry_elsewhere(row, settings, 0, reason)
     skipped = () if same else _dropped_by_change(leased, decided, settings)
     return changed(end, fate=Fate.FINISHED, skipped=skipped)
 
@@ -220,7 +224,10 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
     # The new trigger can have an occurrence at this very instant, and that one runs.
     until = min(int(now), (following.next_time or LATEST_TIME) - 1)
     skipped = _dropped_by_change(leased, until, definition.settings)
-    return changed(following, reason=skipped[0].reason, skipped=skipped) if skipped else following
+    if not skipped:
+        return following
+    code = ReasonCode.TRIGGER_CHANGED
+    return changed(following, reason=skipped[0].reason, reason_code=code, skipped=skipped)
 
 
 def _dropped_by_change(leased: Row, until: int, settings: Config) -> tuple[Skipped, ...]:
@@ -268,6 +275,7 @@ def _keep_backlog(leased: Row, current: Row, definition: Definition, now: float)
         following,
         reason=f"while {iso(cursor)} ran, its trigger was changed from {leased.cron!r} in"
         f" {leased.timezone} to {current.cron!r} in {current.timezone}: it {onward}",
+        code=ReasonCode.TRIGGER_CHANGED,
     )
 
 
@@ -278,7 +286,8 @@ def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
     wait = failure.wait
     if wait is None:
         wait = attempts.retry_delay(row, definition)
-    return _repeat(row, wait=wait, attempt=row.attempt, reason=failure.reason)
+    code = ReasonCode.ATTEMPT_FAILED
+    return _repeat(row, wait=wait, attempt=row.attempt, reason=failure.reason, code=code)
 
 
 def _resting(row: Row, settings: Config) -> Settlement:
@@ -287,7 +296,12 @@ def _resting(row: Row, settings: Config) -> Settlement:
         return Settlement.of(row, remove=True, fate=Fate.CANCELLED)
     if row.status in SET_ASIDE:
         return Settlement.of(
-            row, rest=True, attempt=row.attempt, status=row.status, reason=plain_reason(row.reason)
+            row,
+            rest=True,
+            attempt=row.attempt,
+            status=row.status,
+            reason=plain_reason(row.reason),
+            reason_code=row.reason_code,
         )
     mark = MARKS.get(row.status)
     if mark is None:
@@ -297,7 +311,9 @@ def _resting(row: Row, settings: Config) -> Settlement:
         own = parse_row(row, settings).settings
     except InvalidError:
         own = settings  # the row does not run, so we ignore that its other columns are invalid
-    end = _ended(row, own, mark, row.reason if mark == row.status else None)
+    if mark != row.status:
+        row = changed(row, reason=None, reason_code=None)
+    end = _ended(row, own, mark, row.reason, row.reason_code)
     return changed(end, fate=_FATES[mark])
 
 
@@ -318,6 +334,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
         attempt=row.attempt,
         status=QUARANTINED,
         reason=plain_reason(reason),
+        reason_code=ReasonCode.INVALID,
         fate=Fate.QUARANTINED,
     )
 
@@ -326,7 +343,8 @@ def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> S
     """Postpone a row whose trigger cannot be loaded here, because another host might load it."""
     wait = max(settings.retry_wait, pausing.SHORTEST_SEARCH)
     text = plain_reason(f"{reason}; tried again every {wait} s")
-    return changed(postpone(row, wait), attempt=attempt, reason=text)
+    code = ReasonCode.NOT_LOADED
+    return changed(postpone(row, wait), attempt=attempt, reason=text, reason_code=code)
 
 
 def postpone(row: Row, wait: int) -> Settlement:
@@ -337,10 +355,10 @@ def postpone(row: Row, wait: int) -> Settlement:
     return Settlement.of(
         row,
         wait=wait,
-        attempt=row.attempt - 1,
+        attempt=attempts.before_claim(row),
         status=row.status,
-        # That of a paused row contains the end of its pause.
         reason=None if row.status == WAITING else row.reason,
+        reason_code=None if row.status == WAITING else row.reason_code,
     )
 
 
@@ -355,7 +373,7 @@ def _next_step(
     # Plain SQL inserted the row without a ``next_run_time``, so the row was claimed too early.
     is_early = row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now
     # Or a client set the row's time during a lease that was never settled (see `declare`).
-    if is_early or row.attempt < 1:
+    if is_early or row.moved_at is not None:
         # We settle the lease, so that the row gets its ``next_run_time``.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
@@ -363,7 +381,8 @@ def _next_step(
     if found := skipped_by_pause(definition, trigger, cursor, pauses):
         resumed, span = found
         why = plain_reason(f"what fell due was skipped: {span.reason}")
-        return changed(_at(row, definition, resumed, reason=why), skipped=(span,))
+        end = _at(row, definition, resumed, reason=why, code=ReasonCode.RESUMED)
+        return changed(end, skipped=(span,))
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
@@ -405,7 +424,7 @@ def _dropped(
 ) -> Settlement:
     """The settlement that drops the occurrences which the catch-up policy does not keep."""
     why = describe_dropped(definition, cursor, oldest)
-    settled = _at(row, definition, oldest, reason=why)
+    settled = _at(row, definition, oldest, reason=why, code=ReasonCode.CATCHUP)
     skipped = pausing.missed_spans(
         trigger, definition, cursor, oldest, now=now, reason=why, busy_until=busy_until
     )
@@ -420,30 +439,39 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 
 
 def _at(
-    row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
+    row: Row,
+    definition: Definition,
+    next_time: int | None,
+    *,
+    reason: str | None = None,
+    code: ReasonCode | None = None,
 ) -> Settlement:
     """The settlement that sets the next occurrence; if ``next_time`` is None, it ends the row."""
     if next_time is None:
-        return _ended(row, definition.settings, FINISHED, reason)
+        return _ended(row, definition.settings, FINISHED, reason, code)
     return Settlement.of(
         row,
         next_time=next_time,
         not_before=definition.first_run(next_time),
         reason=reason,
+        reason_code=code,
     )
 
 
 def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
     """Give up the row's occurrence: a one-shot ends with ``status``, others continue."""
+    code = ReasonCode.EXPIRED if status == EXPIRED else ReasonCode.GAVE_UP
     if definition.trigger is None:
-        ended = _ended(row, definition.settings, status, reason)
+        ended = _ended(row, definition.settings, status, reason, code)
         return changed(ended, fate=_FATES[status])
     occurrence = iso(row.next_time or 0)
-    text = plain_reason(f"{occurrence}: {reason}")
-    return changed(_following(row, definition), reason=text, fate=_FATES[status])
+    text, following = plain_reason(f"{occurrence}: {reason}"), _following(row, definition)
+    return changed(following, reason=text, reason_code=code, fate=_FATES[status])
 
 
-def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Settlement:
+def _ended(
+    row: Row, own: Config, status: str, reason: str | None = None, code: str | None = None
+) -> Settlement:
     """The settlement that ends a row, so that it has no next run.
 
     A one-shot that has not failed can be purged after its ``retention_time``; if that is 0, the row
@@ -459,15 +487,19 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
         attempt=0 if status == FINISHED else row.attempt,
         status=status,
         reason=plain_reason(reason),
+        reason_code=code,
     )
 
 
-def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -> Settlement:
+def _repeat(
+    row: Row, *, wait: float, attempt: int, reason: str | None, code: ReasonCode
+) -> Settlement:
     """The settlement after which the row's occurrence runs again, in ``wait`` seconds."""
     return Settlement.of(
         row,
         # The wait is rounded up, so that the occurrence does not run before the wait has ended.
         wait=math.ceil(wait),
-        attempt=attempt if row.next_time is None else max(attempt, 0),
+        attempt=attempt,
         reason=plain_reason(reason),
+        reason_code=code,
     )

@@ -111,7 +111,7 @@ def upcoming_occurrences(
         check_number("next_time", cursor, LATEST_TIME)
     row = (pausing.after_pause(row, definition, now) if row.owner is None else None) or row
     cursor = row.next_time
-    is_stopped = row.status == STOPPING and pausing.pause_of(row) is None
+    is_stopped = row.status == STOPPING and row.pause is None
     if not (row.status == WAITING or is_stopped) or row.next_run_time is None:
         return []
     if cursor is None:
@@ -119,7 +119,7 @@ def upcoming_occurrences(
     oldest, about = cursor, "runs now" if row.owner is not None else None
     if is_stopped:
         about = "is being stopped"
-    if trigger and cursor is not None and row.owner is None and row.attempt < 1:
+    if trigger and cursor is not None and row.owner is None and not row.is_tried:
         # We apply the catch-up policy as a worker will apply it when it claims the row.
         # A client other than psched can have written a time that no date has.
         due = min(row.next_run_time, LATEST_TIME)

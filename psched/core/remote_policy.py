@@ -19,14 +19,15 @@ from typing import Any
 
 from psched.base.texts import LONGEST, cut, visible
 from psched.config import Config
-from psched.core.attempts import after
 from psched.core.columns import LATEST_TIME, decode, encode
 from psched.core.history.records import FOREVER, MOST_COUNTED, SKIPPED, Fate, Skipped
 from psched.core.model import (
+    NO_PAUSE,
     STATUSES,
     Decision,
     Finish,
     Quarantine,
+    ReasonCode,
     Release,
     Retry,
     Row,
@@ -40,8 +41,7 @@ _MEMORY = 2**30
 """The most bytes of memory that a process with users' triggers can add to its initial memory."""
 
 _LARGEST = 10**12
-"""The largest valid number in an answer, except for times and notes in ``attempt``. Every store can
-store it."""
+"""The largest valid number in an answer, except for times. Every store can store it."""
 
 _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
     "key", "token", "version", "seen_status", "records",
@@ -161,16 +161,19 @@ def _columns(row: Row) -> dict[str, Any]:
 def _settlement(row: Row, given: dict[str, Any]) -> Settlement:
     time, status = given.get("next_time"), given.get("status")
     fate, spans = given.get("fate"), given.get("skipped")
-    most = abs(row.attempt) + 1
-    # A row without a time can continue after any instant.
-    least = after(LATEST_TIME) if time is None else -most
+    decided, moved = given.get("decided_until"), given.get("moved_at")
     valid = (
         given.keys() == _FIELDS,
         time in (None, row.next_time) or _is_number(time, LATEST_TIME),
         given.get("not_before") is None or _is_number(given["not_before"], _LARGEST),
         given.get("retain") is None or _is_number(given["retain"], _LARGEST),
         _is_number(given.get("wait"), _LARGEST),
-        _is_number(given.get("attempt"), most, least=least),
+        _is_number(given.get("attempt"), abs(row.attempt) + 1),
+        decided in (None, row.decided_until) or _is_number(decided, LATEST_TIME),
+        moved in (None, row.moved_at) or _is_number(moved, LATEST_TIME),
+        given.get("reason_code") in (None, row.reason_code, *ReasonCode),
+        # A pause can only go on, or end.
+        all(given.get(name) in (None, getattr(row, name)) for name in NO_PAUSE),
         isinstance(given.get("rest"), bool),
         isinstance(given.get("remove"), bool),
         isinstance(status, str) and status in {*STATUSES, row.status},

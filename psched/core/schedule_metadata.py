@@ -7,7 +7,6 @@ from typing import Any
 from psched.base.compression import LARGEST
 from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.model import Row
-from psched.core.operations.pausing import pause_of
 from psched.triggers.zone import find_zone
 
 
@@ -122,7 +121,7 @@ class ScheduleMetadata:
     @property
     def attempt(self) -> int:
         """The number of attempts so far for the occurrence that runs now or next."""
-        return max(self.row.attempt, 0)  # a negative number is a note, see `psched.core.attempts`
+        return self.row.attempt
 
     @property
     def created_at(self) -> int | None:
@@ -145,10 +144,15 @@ class ScheduleMetadata:
         return self.row.reason
 
     @property
+    def reason_code(self) -> str | None:
+        """What `reason` says, for programs: a `psched.core.model.ReasonCode`; None for no code."""
+        return self.row.reason_code
+
+    @property
     def paused_until(self) -> int | None:
         """When the schedule is resumed, in Unix seconds.
 
         None if it is not paused, or paused until somebody resumes it.
         """
-        pause = pause_of(self.row)
+        pause = self.row.pause
         return None if pause is None else pause.until

@@ -11,8 +11,7 @@ from psched.base.retry import Send, send_once
 from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, RunRecord
-from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
-from psched.core.operations.pausing import is_by_failures
+from psched.core.model import WAITING, Decision, Finish, ReasonCode, Row, Settlement, Token
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
 
@@ -212,7 +211,7 @@ def _note(ending: Ending, settlement: Settlement, recorder: Recorder | None) -> 
         recorder.counts.decided(ending.leased.type, settlement)
     if settlement.status == WAITING and settlement.reason:
         _log_decision(ending, settlement.reason)
-    elif is_by_failures(settlement.reason):
+    elif settlement.reason_code == ReasonCode.PAUSED_AFTER_FAILURES:
         _log.warning("%s: %s", settlement.key, settlement.reason)
 
 

@@ -15,8 +15,15 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
-from psched.core.attempts import WORKER_DIED, wait_after_death
-from psched.core.model import DELETING, MARKS, PAUSED, Row, Settlement, Token
+from psched.core.attempts import told_of_death, wait_after_death
+from psched.core.model import (
+    DELETING,
+    MARKS,
+    NO_PAUSE,
+    Row,
+    Settlement,
+    Token,
+)
 from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
@@ -29,7 +36,10 @@ _DECLARED = (
     *("alive_time", "options"),
 )
 _FREE: Mapping[str, Any] = {"held_by": None, "held_until": None}
-_SETTLED = ("next_time", "attempt", "status", "reason")
+_SETTLED = (
+    *("next_time", "attempt", "status", "reason"),
+    *("decided_until", "moved_at", "reason_code", *NO_PAUSE),
+)
 
 
 class PlainStore(Store, abc.ABC):
@@ -284,10 +294,7 @@ class PlainStore(Store, abc.ABC):
                         settled_by=str(row.token),
                         # One second is added, because ``now`` is rounded down.
                         next_run_time=now + wait + 1 if wait else now,
-                        # The reason of a paused row contains the end of its pause.
-                        reason=row.reason
-                        if row.attempt < 1 or row.status == PAUSED
-                        else WORKER_DIED,
+                        **told_of_death(row),
                     )
                     freed.append(row.key)
             return freed

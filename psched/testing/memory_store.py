@@ -132,7 +132,7 @@ class MemoryStore(PlainStore):
             keys = super().recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
             ended = floor(self.now() * 1000)
             for row in [before[key] for key in keys]:
-                if row.attempt < 1 or row.next_time is None:
+                if not row.is_tried or row.next_time is None:
                     continue
                 if history_setting(row, self._settings) == "none":
                     continue

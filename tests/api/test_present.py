@@ -1,14 +1,17 @@
 """What programs and `psched top` read about the present, and what it costs them."""
 
 import contextlib
+import re
 import sqlite3
 from dataclasses import dataclass
+from dataclasses import replace as changed
 
 import pytest
 
 import psched
 from psched.base.clock import SystemClock
 from psched.base.errors import NotSupportedError, StoreUnavailableError
+from psched.cli.time_format import short_time
 from psched.cli.top.reading import Reader
 from psched.core.history.records import Fate, Outcome, WorkerRecord
 from psched.core.operations.overview import RUNNING
@@ -146,6 +149,21 @@ def test_what_waits_for_a_paused_type_says_so(schedules):
     for text in seen.pauses[0], seen.late[0].reason:
         assert text.endswith("(type mail): the disk is full")
         assert text.count("paused") == 1
+        assert text.startswith("paused since ")
+
+
+def test_a_pause_is_shown_with_short_times(schedules):
+    for key in "by a person", "by sql":
+        schedules.add(key, "t", cron="@daily")
+    with schedules.audited("deploy"):
+        schedules["by a person"].pause(LATER)
+    store = schedules._store
+    row = store.get("by sql")
+    store.replace(row, changed(row, status="paused", reason="ask ann", next_run_time=None))
+    shown = {task.key: task.reason for task in reader_of(schedules).read().paused}
+    assert shown["by sql"] == "ask ann"
+    until = short_time(LATER, 0)
+    assert re.fullmatch(rf"since \S+ \S+ \S+ until {until} by \S+: deploy", shown["by a person"])
 
 
 def test_a_mark_on_a_running_task_is_shown(schedules):

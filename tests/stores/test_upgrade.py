@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from psched.base.errors import SchemaError
-from psched.core.attempts import after
 from psched.core.history.records import WorkerRecord
 from psched.core.model import Row
 from support.old_redis import OldWorker
@@ -18,7 +17,8 @@ LATER = 2_100_000_000
 RETURNS_LATER = -(1000 * (1000 * LATER + 3 + 1) + 999)
 RETURNS_TO_REST = -(1000 * (0 + 1) + 999)
 
-NAMES = ("free", "runs", "lent", "paused", "recovered", "claimed again", "undecided", "foreign")
+# And if a schedule went on after the time 1000.
+AFTER_1000 = -(1000 * 1000 + 999)
 
 CHANGES = {
     "runs": {"owner": "v2.1", "fence": 4, "attempt": 2, "next_run_time": LATER},
@@ -32,19 +32,74 @@ CHANGES = {
     },
     "recovered": {"attempt": RETURNS_LATER, "next_run_time": 99},
     "claimed again": {"owner": "v2.4", "attempt": RETURNS_LATER + 2, "next_run_time": 99},
-    "undecided": {"next_time": None, "attempt": after(1000), "next_run_time": 99},
-    "foreign": {"attempt": -1},
+    "undecided": {"next_time": None, "attempt": AFTER_1000, "next_run_time": 99},
+    "undecided, claimed": {"next_time": None, "attempt": AFTER_1000 + 2, "next_run_time": 99},
+    "moved": {"attempt": -1},
+    "died": {"reason": "its worker died", "attempt": 1},
+    "by ann": {
+        "status": "paused",
+        "next_run_time": 1_800_020_040,
+        "reason": "paused 2027-01-15T12:00+00:00 until 2027-01-15T15:04+01:30 by ann@web1: a by b",
+    },
+    "endless": {
+        "owner": "v2.5",
+        "status": "paused",
+        "next_run_time": LATER,
+        "reason": "paused 2024-02-29T23:00:59-05:00 by ann@web1",
+    },
+    "stopped": {
+        "owner": "v2.6",
+        "status": "stopping",
+        "next_run_time": LATER,
+        "reason": "paused 2027-01-15T12:00+00:00 by ann@web1; stopped by bob@web2: it hangs",
+    },
+    "by failures": {
+        "status": "paused",
+        "next_run_time": None,
+        "reason": "paused after 3 failures in a row: exit status 1",
+    },
+    "by sql": {"status": "paused", "next_run_time": None, "reason": "paused: ask ann"},
 }
+
+NAMES = ("free", *CHANGES)
+
+NOON = 1_800_014_400
+
+TOLD = {
+    "undecided": {"attempt": 0, "decided_until": 1000},
+    "undecided, claimed": {"attempt": 0, "decided_until": 1000},
+    "moved": {"attempt": 0, "moved_at": True},
+    "died": {"reason_code": "worker_died"},
+    "by ann": {
+        "reason_code": "paused",
+        "paused_at": NOON,
+        "paused_until": NOON + 5640,
+        "pause_note": "ann@web1: a by b",
+    },
+    "endless": {"reason_code": "paused", "paused_at": 1_709_265_659, "pause_note": "ann@web1"},
+    "stopped": {
+        "reason": "stopped by bob@web2: it hangs",
+        "reason_code": "stopped",
+        "paused_at": NOON,
+        "pause_note": "ann@web1",
+    },
+    "by failures": {"reason_code": "paused_after_failures"},
+}
+"""What the upgrade writes besides what it gives back to lent rows."""
 
 
 def fields(row):
     names = ("next_time", "next_run_time", "owner", "fence", "attempt", "status", "reason")
-    return {name: getattr(row, name) for name in names}
+    new = ("decided_until", "reason_code", "paused_at", "paused_until", "pause_note")
+    moved = None if row.moved_at is None else row.moved_at > NOON - 86_400 * 366
+    return {name: getattr(row, name) for name in (*names, *new)} | {"moved_at": moved}
 
 
 def expected(before):
     """The rows after the upgrade, given those that were added before `CHANGES`."""
-    rows = {key: fields(row) | CHANGES.get(key, {}) for key, row in before.items()}
+    rows = {
+        key: fields(row) | CHANGES.get(key, {}) | TOLD.get(key, {}) for key, row in before.items()
+    }
     back = {"next_run_time": LATER, "owner": None, "attempt": 3}
     for key in "lent", "recovered", "claimed again":
         rows[key] |= back
@@ -59,6 +114,13 @@ def added(store):
     return store.look(NAMES)
 
 
+NEW = (
+    *("held_by", "held_until", "decided_until", "moved_at", "reason_code"),
+    *("paused_at", "paused_until", "pause_note", "local_time", "lane", "run_as", "tenant"),
+    *("priority", "concurrency_key", "checkpoint"),
+)
+
+
 @pytest.fixture
 def age(sql, database):
     """A function that makes the table one of version 2."""
@@ -68,8 +130,12 @@ def age(sql, database):
         if database.kind == "mariadb":
             rename = "CHANGE leased_by owner VARCHAR(64) COLLATE utf8mb4_bin"
         sql(f"DROP INDEX psched_held{' ON {table}' if database.kind == 'mariadb' else ''}")
-        for change in (rename, "DROP COLUMN held_by", "DROP COLUMN held_until"):
+        for change in (rename, *(f"DROP COLUMN {name}" for name in NEW)):
             sql(f"ALTER TABLE {{table}} {change}")
+        if database.kind == "mariadb":
+            # A column that was dropped at once still takes space in each row until then.
+            sql("ALTER TABLE {table} FORCE")
+        sql("ALTER TABLE psched_runs DROP COLUMN reason_code")
         sql("UPDATE psched_info SET value = '2' WHERE name = 'schema_version'")
 
     return age
@@ -96,14 +162,14 @@ def test_version_2_is_refused_and_upgraded_in_place(store, age, fill):
         store.now()
     assert store.init() == [
         "renamed column psched.owner to leased_by",
-        "added column psched.held_by",
-        "added column psched.held_until",
+        *(f"added column psched.{name}" for name in NEW),
         "added index psched_held",
+        "added column psched_runs.reason_code",
     ]
     assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
     assert store.init() == []
     claimed = {row.key for row in store.claim("w.1", **CLAIM).rows}
-    assert claimed == {"free", "undecided", "foreign"}
+    assert claimed == {"free", "undecided", "undecided, claimed", "moved", "died"}
 
 
 def test_an_upgrade_that_stopped_anywhere_is_continued(store, sql, age, fill):
@@ -133,13 +199,12 @@ def test_an_upgrade_that_stopped_anywhere_is_continued(store, sql, age, fill):
             )
 
 
-def test_a_number_that_no_version_has_written_stays(store, sql, age):
+def test_a_number_that_no_version_has_written_becomes_none(store, sql, age):
     added(store)
     age()
-    least = -(2**63)
-    sql("UPDATE {table} SET attempt = :least WHERE id = 'free'", least=least)
+    sql("UPDATE {table} SET attempt = :least WHERE id = 'free'", least=-(2**63))
     store.init()
-    assert store.get("free").attempt == least
+    assert store.get("free").attempt == 0
 
 
 V2 = WorkerRecord(
@@ -208,7 +273,11 @@ def age_layout(redis_cli):
         for key, columns in CHANGES.items():
             row, given = f"{{psched}}:row:{key}", {**columns}
             due = given.pop("next_run_time", 60)
-            redis_cli("ZADD", "{psched}:due", due, key)
+            if due is None:
+                redis_cli("ZREM", "{psched}:due", key)
+                redis_cli("ZADD", "{psched}:rest", 0, key)
+            else:
+                redis_cli("ZADD", "{psched}:due", due, key)
             if given.get("owner"):
                 redis_cli("ZADD", "{psched}:held", 0, f"{given['owner']}\0{key}")
             for name, value in given.items():
@@ -233,7 +302,7 @@ def test_layout_1_is_refused_and_upgraded_in_place(store, age_layout):
     assert [row.key for row in store.held("v2.1", ())] == ["runs"]
     assert not store.held("v2.2", ())
     claimed = {row.key for row in store.claim("w.1", **CLAIM).rows}
-    assert claimed == {"free", "undecided", "foreign"}
+    assert claimed == {"free", "undecided", "undecided, claimed", "moved", "died"}
 
 
 @on_redis

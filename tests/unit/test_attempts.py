@@ -8,9 +8,8 @@ import pytest
 
 from psched import config
 from psched.core import attempts
-from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
-from psched.core.model import EXPIRED, FAILED, Row
+from psched.core.model import EXPIRED, FAILED, PAUSED, Row
 from psched.triggers.trigger import Every
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -29,41 +28,37 @@ def given_up(row, now, **settings):
     return attempts.give_up_reason(row, parse_row(row, SETTINGS.with_settings(**settings)), now)
 
 
-class TestNotes:
-    """Tests of negative numbers of attempts."""
+class TestFirstTime:
+    """Tests of rows without a time."""
 
-    @pytest.mark.parametrize("instant", [1, NOON, LATEST_TIME])
-    def test_a_row_without_a_time_knows_until_when_it_is_decided(self, instant):
-        for claims in (0, 1, 999):
-            row = Row(key="k", attempt=attempts.after(instant) + claims)
-            assert attempts.decided_until(row) == instant
-
-    @pytest.mark.parametrize(
-        "row", [Row(key="k"), Row(key="k", attempt=2), Row(key="k", attempt=-1)]
-    )
-    def test_other_rows_do_not(self, row):
-        assert attempts.decided_until(row) is None
-        assert attempts.first_time(row, Every(60), NOON + 0.5) == NOON + 60
-
-    def test_a_time_that_somebody_has_set_counts(self):
-        row = Row(key="k", next_time=NOON, attempt=attempts.after(NOON + HOUR))
-        assert attempts.decided_until(row) is None
-
-    def test_the_number_is_the_same_in_every_version(self):
-        """The tables of older versions contain such numbers."""
-        assert attempts.after(NOON) == -1_800_014_400_999
-
-    def test_the_first_time_follows_what_is_decided(self):
-        row = Row(key="k", attempt=attempts.after(NOON))
+    def test_it_follows_what_is_decided(self):
+        row = Row(key="k", decided_until=NOON)
         assert attempts.first_time(row, Every(60), NOON + HOUR) == NOON + 60
         assert attempts.first_time(row, Every(1), NOON + HOUR) == NOON + 1
         assert attempts.first_time(row, None, NOON + HOUR + 0.5) == NOON + HOUR + 1
 
-    @pytest.mark.parametrize(("attempt", "before"), [(-5, 0), (0, 0), (1, 0), (3, 2)])
-    def test_a_claim_that_is_no_attempt_is_taken_back(self, attempt, before):
-        assert attempts.before_claim(Row(key="k", next_time=NOON, attempt=attempt)) == before
-        # Without a time, the number says until when the occurrences are decided.
-        assert attempts.before_claim(Row(key="k", attempt=attempt)) == attempt - 1
+    def test_it_is_the_next_one_if_nothing_is_decided(self):
+        assert attempts.first_time(Row(key="k"), Every(60), NOON + 0.5) == NOON + 60
+
+
+@pytest.mark.parametrize(("attempt", "before"), [(-5, 0), (0, 0), (1, 0), (3, 2)])
+def test_a_claim_that_is_no_attempt_is_taken_back(attempt, before):
+    assert attempts.before_claim(Row(key="k", attempt=attempt)) == before
+
+
+@pytest.mark.parametrize(
+    ("row", "is_told"),
+    [
+        (Row(key="k", next_time=NOON, attempt=1), True),
+        (Row(key="k", next_time=NOON, attempt=1, status=PAUSED), False),
+        (Row(key="k", next_time=NOON, attempt=1, moved_at=NOON), False),
+        (Row(key="k", next_time=None, attempt=1), False),
+    ],
+)
+def test_the_death_of_a_worker_is_told_unless_a_client_has_changed_the_row(row, is_told):
+    row = changed(row, reason="r", reason_code="c")
+    told = {"reason": "its worker died", "reason_code": "worker_died"}
+    assert attempts.told_of_death(row) == (told if is_told else {"reason": "r", "reason_code": "c"})
 
 
 class TestBackoff:
@@ -137,13 +132,14 @@ class TestSpent:
         row = Row(key="k", next_time=NOON, created_at=NOON, attempt=3, fence=3, reason="no good")
         died = "gave up: its worker died in the last of 2 attempts"
         fewer = "gave up after 2 attempts, because max_attempts is 2: no good"
-        for settled_by, reason, said in (
-            (None, "no good", died),
-            ("w.1#1", "no good", died),
-            ("w.1#2", "its worker died", died),
-            ("w.1#2", "no good", fewer),
+        for settled_by, code, said in (
+            (None, "attempt_failed", died),
+            ("w.1#1", "attempt_failed", died),
+            ("w.1#2", "worker_died", died),
+            ("w.1#2", "attempt_failed", fewer),
+            ("w.1#2", None, fewer),
         ):
-            claimed = changed(row, settled_by=settled_by, reason=reason)
+            claimed = changed(row, settled_by=settled_by, reason_code=code)
             assert given_up(claimed, NOON, max_attempts=2) == (FAILED, said)
         alone = changed(row, settled_by="w.1#2", reason=None, attempt=2)
         said = "gave up after 1 attempt, because max_attempts is 1"

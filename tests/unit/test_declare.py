@@ -9,7 +9,6 @@ import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.core.attempts import after
 from psched.core.declare import declare, declare_all, redeclare, restart
 from psched.core.model import CANCELLING, FINISHED, FINISHING, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.schedule import ScheduleMetadata
@@ -262,9 +261,9 @@ class TestRedeclaringUnderALease:
 
     def test_a_next_time_that_is_set_counts_as_never_tried(self):
         """If the worker of the running task dies now, the next run must not be at once."""
-        row = redeclare(self.SEEN, {"next_time": NOON + DAY}, SETTINGS, never)
+        row = redeclare(self.SEEN, {"next_time": NOON + DAY}, SETTINGS, now)
         assert row.next_time == NOON + DAY
-        assert row.attempt < 0
+        assert (row.attempt, row.moved_at, row.is_tried) == (0, NOON + 1, False)
 
 
 class TestRedeclaringAtRest:
@@ -283,9 +282,9 @@ class TestRedeclaringAtRest:
 
     def test_a_schedule_continues_after_what_is_decided(self):
         """A host that could not load the trigger has settled it; see `psched.core.attempts`."""
-        seen = stored(next_time=None, attempt=after(NOON - 2 * HOUR))
+        seen = stored(next_time=None, decided_until=NOON - 2 * HOUR)
         row = redeclare(seen, {"data": {"a": 1}}, SETTINGS, never)
-        assert (row.next_time, row.attempt) == (NOON - HOUR, 0)
+        assert (row.next_time, row.decided_until) == (NOON - HOUR, None)
         again = redeclare(changed(seen, status=QUARANTINED), {}, SETTINGS, never)
         assert again.next_time == NOON - HOUR
         assert redeclare(seen, {"cron": "0 * * * *"}, SETTINGS, now).next_time >= NOON

@@ -14,7 +14,7 @@ from psched.config import from_mapping
 from psched.core.alerts.failures import Failures
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
-from psched.core.model import CANCELLED, QUARANTINED, WAITING, Row
+from psched.core.model import CANCELLED, QUARANTINED, WAITING, ReasonCode, Row
 from psched.testing import ManualClock
 from support.tables import fill_sqlite
 
@@ -43,7 +43,18 @@ class Bench:
         row = self.store.get(key)
         assert self.store.replace(row, changed(row, status=status))
 
-    def run(self, key, outcome, fate=None, *, at=None, scheduled_time=1, attempt=1, reason=None):
+    def run(
+        self,
+        key,
+        outcome,
+        fate=None,
+        *,
+        at=None,
+        scheduled_time=1,
+        attempt=1,
+        reason=None,
+        reason_code=None,
+    ):
         """Write the record of an attempt; each one ends a second after the one before."""
         self.written += 1
         record = RunRecord(
@@ -57,6 +68,7 @@ class Bench:
             outcome=outcome,
             fate=fate,
             reason=reason,
+            reason_code=reason_code,
         )
         self.store.record([record])
         return record
@@ -139,7 +151,8 @@ def test_a_schedule_that_pauses_itself_is_given_up(bench):
     monitor = bench.monitor()
     assert not monitor.step().raised
     bench.run("k", Outcome.FAILED, reason="exit status 1")
-    bench.run("k", Outcome.FAILED, reason="paused after 2 failures in a row: exit status 1")
+    paused = "paused after 2 failures in a row: exit status 1"
+    bench.run("k", Outcome.FAILED, reason=paused, reason_code=ReasonCode.PAUSED_AFTER_FAILURES)
     raised = {alert.rule: alert.text for alert in monitor.step().raised}
     assert raised == {
         "failed": "attempt 1 has failed: exit status 1",

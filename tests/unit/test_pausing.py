@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
-from psched.core import attempts
 from psched.core.declare import redeclare
 from psched.core.definition import parse_row
 from psched.core.history.records import MOST_COUNTED, Fate, RunRecord, Skipped
@@ -17,14 +16,17 @@ from psched.core.model import (
     FINISHED,
     PAUSED,
     QUARANTINED,
+    STOPPING,
     WAITING,
     Finish,
+    Pause,
+    ReasonCode,
     Release,
     Retry,
     Row,
 )
 from psched.core.operations import pausing
-from psched.core.operations.pausing import Pause, earlier_failures, pause_of, reason_of, resumed
+from psched.core.operations.pausing import describe, earlier_failures, note_of, resumed
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.preview import upcoming_occurrences
 from psched.triggers.custom import load_here, loading_by
@@ -49,12 +51,21 @@ def paused(until=NOON + HOUR, since=NOON - 30, cron="*/10 * * * *", next_time=NO
     given = {
         "attempt": 0,
         "status": PAUSED,
-        "reason": reason_of(since, until, UTC, by="ann@web1", note="deploy"),
+        "reason": describe(Pause(since, until, "ann@web1: deploy"), UTC),
+        "reason_code": ReasonCode.PAUSED,
+        "paused_at": since,
+        "paused_until": until,
+        "pause_note": "ann@web1: deploy",
         "version": 3,
         "next_run_time": until,
         **columns,
     }
     return Row(key="k", cron=cron, next_time=next_time, **given)
+
+
+def paused_of(row):
+    """A row that runs, as a person has paused it."""
+    return pausing.paused(row, paused().pause, SETTINGS)
 
 
 def claimed(row):
@@ -68,43 +79,34 @@ def skipped(first, until, count, row):
     )
 
 
-class TestReason:
-    @given(
-        st.integers(0, 2**37),
-        st.none() | st.integers(0, 2**37),
-        st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/New_York"]),
-        st.text(max_size=30),
-        st.none() | st.text(max_size=600),
-    )
-    @pytest.mark.slow
-    def test_the_times_can_be_read_whatever_the_note_says(self, since, until, zone, by, note):
-        reason = reason_of(since, until, find_zone(zone), by=by, note=note)
-        found = pausing.read_reason(reason)
-        assert (found.since, found.until) == (since, until)
-        assert len(reason) <= 500
-
+class TestPause:
     def test_what_it_looks_like(self):
-        row = paused(next_run_time=None)
+        row = paused()
         assert row.reason == (
             "paused 2027-01-15T11:59:30+00:00 until 2027-01-15T13:00+00:00 by ann@web1: deploy"
         )
-        assert pause_of(row) == Pause(NOON - 30, NOON + HOUR, "ann@web1: deploy")
-        berlin = reason_of(NOON, None, find_zone("Europe/Berlin"), by="ann@web1", note=None)
+        assert row.pause == Pause(NOON - 30, NOON + HOUR, "ann@web1: deploy")
+        berlin = describe(Pause(NOON, None, note_of("ann@web1", None)), find_zone("Europe/Berlin"))
         assert berlin == "paused 2027-01-15T13:00+01:00 by ann@web1"
+        assert describe(Pause(), UTC) == "paused"
 
-    @pytest.mark.parametrize(
-        "reason",
-        [
-            None, "", "paused", "paused by ann", "paused until 2027-01-15T13:00+00:00 by ann",
-            "paused 2027-01-15 by ann", "paused 2027-13-15T12:00+00:00 by ann",
-        ],
-    )  # fmt: skip
-    def test_other_reasons_contain_no_times(self, reason):
+    @given(st.text(max_size=600))
+    def test_a_note_of_any_length_fits(self, note):
+        assert len(note_of("ann@web1", note)) <= 500
+        assert len(describe(Pause(0, 2**37, note), UTC)) <= 500
+
+    @pytest.mark.parametrize("reason", [None, "deploy, ask ann", "paused 2030-01-01 by bob"])
+    def test_no_reason_changes_it(self, reason):
         row = paused(reason=reason)
-        assert (pause_of(row).since, pause_of(row).until) == (None, None)
+        assert row.pause == paused().pause
+        assert after_claim(claimed(row), SETTINGS, NOON + HOUR).status == WAITING
 
-    def test_a_row_that_is_not_paused_has_no_pause(self):
-        assert pause_of(paused(status=WAITING)) is None
+    def test_only_a_row_that_is_paused_or_will_be_has_one(self):
+        assert paused(status=WAITING).pause is None
+        assert paused(status=STOPPING).pause == paused().pause
+        by_sql = paused(paused_at=None, paused_until=None, pause_note=None)
+        assert by_sql.pause == Pause()
+        assert changed(by_sql, status=STOPPING).pause is None
 
 
 class TestEndOfThePause:
@@ -133,7 +135,7 @@ class TestEndOfThePause:
 
     @pytest.mark.parametrize("reason", [None, "by hand", "its worker died"])
     def test_a_pause_without_an_end_stays(self, reason):
-        for row in (paused(until=None, next_run_time=5), paused(reason=reason)):
+        for row in (paused(until=None, next_run_time=5), paused(paused_until=None, reason=reason)):
             end = after_claim(claimed(row), SETTINGS, NOON + DAY)
             assert (end.status, end.rest, end.reason) == (PAUSED, True, row.reason)
 
@@ -214,7 +216,7 @@ class TestEndOfThePause:
         assert postpone(changed(row, status=WAITING), 1).reason is None
 
     def test_a_row_without_a_time_continues_after_what_is_decided(self):
-        row = claimed(paused(next_time=None, attempt=attempts.after(NOON)))
+        row = claimed(paused(next_time=None, decided_until=NOON))
         end = after_claim(row, SETTINGS, NOON + HOUR)
         assert end.skipped == (skipped(NOON + 10 * MINUTE, NOON + 50 * MINUTE, 5, row),)
         assert (end.next_time, end.attempt) == (NOON + HOUR, 0)
@@ -272,28 +274,32 @@ class TestRunningTask:
     def test_the_end_of_the_pause_outlives_the_settlement(
         self, decision, next_time, attempt, until
     ):
-        leased = claimed(paused(status=WAITING, reason=None))
-        current = changed(pausing.paused(leased, until, paused(until).reason), version=4)
+        leased = claimed(paused(status=WAITING, reason=None, reason_code=None))
+        pause = paused(until).pause
+        current = changed(pausing.paused(leased, pause, SETTINGS), version=4)
         end = after_run(leased, current, decision, SETTINGS, NOON + 5)
         assert (end.status, end.next_time, end.attempt) == (PAUSED, next_time, attempt)
         assert (end.rest, end.reason) == (until is None, current.reason)
+        assert Pause(end.paused_at, end.paused_until, end.pause_note) == pause
         assert end.rest or (end.not_before, end.wait) == (until, 0)
 
     def test_a_task_that_runs_once_and_finishes_is_finished(self):
-        leased = claimed(paused(cron=None, status=WAITING, reason=None))
-        current = changed(leased, status=PAUSED, reason=paused().reason, version=4)
+        leased = claimed(paused(cron=None, status=WAITING, reason=None, reason_code=None))
+        current = changed(paused_of(leased), version=4)
         assert after_run(leased, current, Finish(), SETTINGS, NOON + 5).status == FINISHED
 
     def test_a_trigger_that_cannot_be_loaded_does_not_end_the_pause(self):
-        leased = claimed(paused(cron="@call nowhere:Nothing", status=WAITING, reason=None))
-        current = changed(leased, status=PAUSED, reason=paused().reason, version=4)
+        leased = claimed(
+            paused(cron="@call nowhere:Nothing", status=WAITING, reason=None, reason_code=None)
+        )
+        current = changed(paused_of(leased), version=4)
         with loading_by(load_here):
             end = after_run(leased, current, Finish(), options(triggers=["nowhere"]), NOON + 5)
         assert (end.status, end.not_before, end.reason) == (PAUSED, NOON + HOUR, current.reason)
         assert end.fate is Fate.FINISHED
 
     def test_cancelling_is_stronger(self):
-        leased = claimed(paused(status=WAITING, reason=None))
+        leased = claimed(paused(status=WAITING, reason=None, reason_code=None))
         current = changed(leased, status=CANCELLED, reason=paused().reason, version=4)
         end = after_run(leased, current, Release(), SETTINGS, NOON + 5)
         assert (end.status, end.rest) == (CANCELLED, True)
@@ -328,13 +334,16 @@ class TestResumption:
     def test_during_the_run_nothing_is_skipped(self):
         row = claimed(paused())
         back, span = resumed(row, SETTINGS, NOON + DAY, backfill=False)
-        assert (back, span) == (changed(row, status=WAITING, reason=None), None)
+        none = dict.fromkeys(["reason", "reason_code", "paused_at", "paused_until", "pause_note"])
+        assert (back, span) == (changed(row, status=WAITING, **none), None)
 
     def test_a_row_that_plain_sql_has_paused(self):
-        row = paused(reason=None, next_run_time=None)
+        row = Row(key="k", cron="*/10 * * * *", next_time=NOON, next_run_time=None, status=PAUSED)
         back, span = resumed(row, SETTINGS, NOON + 5, backfill=False)
         assert (back.status, back.next_time) == (WAITING, NOON + 10 * MINUTE)
-        assert (span.first, span.count, span.reason) == (NOON, 1, None)
+        assert (span.first, span.count, span.reason) == (NOON, 1, "paused")
+        _, span = resumed(changed(row, reason="deploy"), SETTINGS, NOON + 5, backfill=False)
+        assert span.reason == "paused: deploy"
 
 
 class TestChangeOfThePausedSchedule:
@@ -404,14 +413,14 @@ class TestAfterFailures:
 
     def test_the_pause_of_a_person_stays(self):
         leased = Row(key="k", cron="@hourly", next_time=NOON, owner="w.1", attempt=5)
-        current = changed(leased, status=PAUSED, reason=paused().reason, version=4)
+        current = changed(paused_of(leased), version=4)
         end = after_run(leased, current, Retry(), options(pause_after_failures=1), NOON + 5)
         assert (end.reason, end.not_before) == (current.reason, NOON + HOUR)
 
     def test_after_it_the_occurrence_runs_again_and_failures_count_anew(self):
         end = self.fail(pause_after_failures=3)
         row = Row(key="k", cron="0 12 * * *", next_time=NOON, attempt=3, status=PAUSED)
-        row = changed(row, reason=end.reason)
+        row = changed(row, reason=end.reason, reason_code=end.reason_code)
         back, span = resumed(row, SETTINGS, NOON + HOUR, backfill=False)
         assert (back.status, back.next_time, back.attempt, span) == (WAITING, NOON, 1, None)
         settings = options(pause_after_failures=3, catchup="skip")
@@ -451,7 +460,7 @@ class TestEarlierFailures:
         assert self.count(*found) == 2
 
     def test_they_end_at_the_last_pause_and_at_the_creation(self):
-        pause = self.record(18, reason="paused after 5 failures in a row: no")
+        pause = self.record(18, reason_code=ReasonCode.PAUSED_AFTER_FAILURES)
         assert self.count(self.record(19), pause, self.record(17)) == 1
         old = self.record(18, ended=(NOON - 2 * DAY) * 1000)
         assert self.count(self.record(19), old, self.record(17)) == 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
-from psched.core import attempts, definition
+from psched.core import definition
 from psched.core.catchup import iso
 from psched.core.columns import LATEST_TIME
 from psched.core.history.records import MOST_COUNTED, Fate, Skipped
@@ -27,6 +27,7 @@ from psched.core.model import (
     WAITING,
     Finish,
     Quarantine,
+    ReasonCode,
     Release,
     Retry,
     Row,
@@ -61,6 +62,8 @@ def applied(settlement, row):
         attempt=settlement.attempt + 1,
         fence=row.fence + 1,
         status=settlement.status,
+        decided_until=settlement.decided_until,
+        moved_at=settlement.moved_at,
     )
 
 
@@ -100,6 +103,7 @@ class TestOpening:
             next_time=NOON + 8 * MINUTE,
             not_before=NOON + 8 * MINUTE + 10,
             reason=why,
+            reason_code=ReasonCode.CATCHUP,
             skipped=(
                 Skipped(
                     fate=Fate.SKIPPED_CATCHUP,
@@ -199,7 +203,7 @@ class TestOpening:
         assert (settlement.attempt, settlement.status) == (0, WAITING)
 
     def test_a_row_without_a_time_catches_up_when_it_is_given_one(self):
-        row = leased(next_time=None, attempt=attempts.after(NOON) + 1)
+        row = leased(next_time=None, decided_until=NOON)
         settlement = after_claim(row, options(catchup="latest"), NOON + 10 * MINUTE + 30)
         assert (settlement.next_time, settlement.attempt) == (NOON + 10 * MINUTE, 0)
         [span] = settlement.skipped
@@ -214,8 +218,8 @@ class TestOpening:
             assert (settlement.next_time, settlement.attempt) == (NOON, 0)
 
     def test_a_row_without_a_time_and_without_a_further_one_is_finished(self):
-        attempt = attempts.after(LATEST_TIME // DAY * DAY) + 1
-        row = leased(cron=f"@every {DAY}", next_time=None, attempt=attempt)
+        decided = LATEST_TIME // DAY * DAY
+        row = leased(cron=f"@every {DAY}", next_time=None, decided_until=decided)
         settlement = after_claim(row, SETTINGS, NOON)
         assert (settlement.rest, settlement.status, settlement.skipped) == (True, FINISHED, ())
 
@@ -251,12 +255,11 @@ class TestOpening:
         settlement = postpone(leased(attempt=3, reason="ValueError"), 7)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 7, 2)
         assert (settlement.status, settlement.reason) == (WAITING, None)
-        # The reason of a paused row says until when it is paused.
         assert postpone(leased(status=PAUSED, reason="hold"), 7).reason == "hold"
 
     def test_a_time_that_was_set_under_a_lease_nobody_settled_is_waited_for(self):
         """A schedule was modified while it ran, and its worker died. The new time must be kept."""
-        row = leased(next_time=NOON + DAY, attempt=0, delay=5)
+        row = leased(next_time=NOON + DAY, attempt=2, moved_at=NOON, delay=5)
         settlement = after_claim(row, SETTINGS, NOON)
         assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY + 5)
         assert after_claim(applied(settlement, row), SETTINGS, NOON + DAY + 5).scheduled_time == (
@@ -478,8 +481,8 @@ class TestTriggersOfOnesOwn:
         # A cancelled row does not run, so the code of its trigger is not needed.
         ended = after_claim(changed(row, status=CANCELLING), settings, NOON)
         assert (ended.status, ended.rest) == (CANCELLED, True)
-        # An attempt of -1 shows the next claim that ``next_time`` was set during a lease.
-        assert after_claim(changed(row, attempt=0), settings, NOON).attempt == -1
+        # The next claim still knows that ``next_time`` was set during a lease.
+        assert after_claim(changed(row, moved_at=7), settings, NOON).moved_at == 7
 
     def test_what_has_run_is_over_also_if_nobody_knows_what_comes_next(self, settings):
         row = leased()
@@ -495,13 +498,15 @@ class TestTriggersOfOnesOwn:
         row = leased(cron="@call psched_trouble:Hourly")
         end = after_run(row, row, Finish(), SETTINGS, NOON + 1)
         assert (end.next_time, end.wait, end.rest) == (None, 300, False)
-        claimed = changed(row, next_time=None, attempt=end.attempt + 1)
+        assert (end.attempt, end.decided_until) == (0, NOON)
+        claimed = changed(row, next_time=None, attempt=1, decided_until=NOON)
         again = after_claim(claimed, SETTINGS, NOON + DAY)
-        assert (again.next_time, again.attempt) == (None, end.attempt)
+        assert (again.next_time, again.attempt, again.decided_until) == (None, 0, NOON)
 
         late = after_claim(claimed, settings, NOON + 2.5 * HOUR)
 
         assert (late.next_time, late.attempt, late.skipped) == (NOON + HOUR, 0, ())
+        assert late.decided_until is None
         on_time = after_claim(claimed, settings, NOON + 60)
         assert (on_time.next_time, on_time.not_before) == (NOON + HOUR, NOON + HOUR)
 
@@ -517,7 +522,7 @@ class TestTriggersOfOnesOwn:
             NOON + 300,
             NOON + HOUR,
         )
-        claimed = changed(current, next_time=None, attempt=end.attempt + 1)
+        claimed = changed(current, next_time=None, decided_until=end.decided_until)
         assert after_claim(claimed, settings, NOON + 9 * HOUR).next_time == NOON + 2 * HOUR
 
     @pytest.mark.parametrize(
@@ -530,7 +535,7 @@ class TestTriggersOfOnesOwn:
         end = after_run(row, moved, decision, SETTINGS, NOON + 1)
 
         assert (end.next_time, end.fate, end.wait) == (NOON + DAY, fate, 300)
-        claimed = changed(moved, attempt=end.attempt + 1)
+        claimed = changed(moved, attempt=end.attempt + 1, moved_at=end.moved_at)
         timed = after_claim(claimed, settings, NOON + 301)
         assert (timed.next_time, timed.not_before) == (NOON + DAY, NOON + DAY)
 
@@ -649,6 +654,7 @@ class TestConclusion:
             wait=300,
             attempt=2,
             reason="ZeroDivisionError: é",
+            reason_code=ReasonCode.ATTEMPT_FAILED,
         )
 
     @pytest.mark.parametrize(("wait", "seconds"), [(0, 0), (0.2, 1), (7, 7), (7.0, 7), (7.01, 8)])
@@ -731,16 +737,18 @@ class TestRedefinition:
         assert (settlement.attempt, settlement.wait, settlement.version) == (0, 0, 4)
 
     def test_a_time_that_was_set_to_itself_meanwhile_begins_its_attempts_anew(self):
-        """A client that sets ``next_time`` during a lease also sets ``attempt`` to -1."""
+        """A client that sets ``next_time`` during a lease also sets ``moved_at``."""
         row = leased(attempt=3)
-        settlement = after_run(row, changed(row, attempt=-1, version=4), Retry(), SETTINGS)
+        moved = changed(row, attempt=0, moved_at=NOON, version=4)
+        settlement = after_run(row, moved, Retry(), SETTINGS)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 300, 0)
+        assert settlement.moved_at == NOON
 
     def test_a_row_without_a_time_that_is_released_knows_until_when_it_is_decided(self):
-        decided = attempts.after(NOON)
-        row = leased(next_time=None, attempt=decided + 1)
+        row = leased(next_time=None, decided_until=NOON)
         settlement = after_run(row, row, Release(), SETTINGS)
-        assert (settlement.next_time, settlement.attempt) == (None, decided)
+        assert (settlement.next_time, settlement.attempt) == (None, 0)
+        assert settlement.decided_until == NOON
 
     def test_a_next_time_that_was_wiped_out_meanwhile_loses_nothing(self):
         """Somebody has set ``next_time`` to NULL by plain SQL; psched then computes it again."""

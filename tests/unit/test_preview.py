@@ -11,7 +11,6 @@ from psched import config
 from psched.base.errors import InvalidError
 from psched.cli.schedules.status import overdue
 from psched.cli.time_format import format_distance
-from psched.core.attempts import after
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
 from psched.core.model import FINISHED, QUARANTINED, Row
@@ -213,7 +212,7 @@ class TestOfASchedule:
 
     def test_a_row_without_a_time_continues_after_what_is_decided(self):
         row = Row(
-            key="k", cron="0 * * * *", timezone="UTC", next_run_time=0, attempt=after(NOON - 7200)
+            key="k", cron="0 * * * *", timezone="UTC", next_run_time=0, decided_until=NOON - 7200
         )
         found = self.shown(row, NOON + 1, 2)
         assert [each.time for each in found] == [NOON - 3600, NOON]

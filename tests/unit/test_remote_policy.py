@@ -10,8 +10,6 @@ import pytest
 
 from psched.config import from_mapping
 from psched.core import remote_policy
-from psched.core.attempts import after
-from psched.core.columns import LATEST_TIME
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import CANCELLING, QUARANTINED, Finish, Release, Retry, Row, Settlement
 from psched.core.policy import Run, after_claim, after_run
@@ -122,8 +120,9 @@ def test_the_lease_in_a_settlement_is_the_workers_own():
         {"settle": {**GOOD, "next_time": "soon"}}, {"settle": {**GOOD, "next_time": 1.5}},
         {"settle": {**GOOD, "not_before": True}}, {"settle": {**GOOD, "retain": -1}},
         {"settle": {**GOOD, "wait": None}}, {"settle": {**GOOD, "wait": 10**13}},
-        {"settle": {**GOOD, "attempt": after(LATEST_TIME)}},
-        {"settle": {**GOOD, "next_time": None, "attempt": after(LATEST_TIME) - 1}},
+        {"settle": {**GOOD, "attempt": -1}}, {"settle": {**GOOD, "decided_until": 2**60}},
+        {"settle": {**GOOD, "moved_at": -1}}, {"settle": {**GOOD, "reason_code": "mine"}},
+        {"settle": {**GOOD, "paused_until": NOON}}, {"settle": {**GOOD, "pause_note": "mine"}},
         {"settle": {**GOOD, "attempt": 99}}, {"settle": {**GOOD, "rest": 1}},
         {"settle": {**GOOD, "remove": None}}, {"settle": {**GOOD, "status": "mine"}},
         {"settle": {**GOOD, "status": []}}, {"settle": {**GOOD, "reason": "\x1b[2J"}},

@@ -6,7 +6,6 @@ import pytest
 
 from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
 from psched.config import from_mapping
-from psched.core import attempts
 from psched.core.model import Row
 from psched.core.operations.changes.skipping import reason_of, skip
 
@@ -63,7 +62,7 @@ def test_what_the_catch_up_policy_drops_has_its_own_fate(catchup, dropped):
 
 
 def test_a_row_without_a_time_begins_after_what_is_decided():
-    row, found = skipped(replace(ROW, next_time=None, attempt=attempts.after(NOW + HOUR)))
+    row, found = skipped(replace(ROW, next_time=None, decided_until=NOW + HOUR))
     assert spans(found) == [("skipped", NOW + 2 * HOUR, NOW + 2 * HOUR, 1)]
     assert (row.next_time, row.attempt) == (NOW + 3 * HOUR, 0)
 

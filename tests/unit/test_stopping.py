@@ -10,7 +10,6 @@ from psched.client.verifier import Verifier
 from psched.config import from_mapping
 from psched.core.history.records import Fate, Outcome
 from psched.core.model import RUNS_NO_MORE
-from psched.core.operations.pausing import pause_of
 from support.driven import START, driven_host
 
 MINUTE = 60
@@ -222,7 +221,7 @@ def test_a_run_that_ends_before_a_pause_has_no_words_of_the_pause(host):
     worker.advance(1)
     (run,) = host.schedules.runs("k")
     assert (run.fate, run.reason) == (Fate.FINISHED, None)
-    assert pause_of(host.row("k")).why == NAME
+    assert host.row("k").pause.note == NAME
 
 
 def test_a_task_that_runs_once_and_is_stopped_and_paused_is_cancelled(host):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.core.attempts import after
 from psched.core.definition import parse_row
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Code, State
@@ -278,7 +277,7 @@ DAY = 86_400
 class TestSituations:
     def test_a_row_that_continues_where_its_trigger_can_be_loaded_has_a_next_time(self):
         decided = NOW // MINUTE * MINUTE - 10 * MINUTE
-        row = schedule(cron="* * * * *", next_time=None, attempt=after(decided), next_run_time=NOW)
+        row = schedule(cron="* * * * *", next_time=None, decided_until=decided, next_run_time=NOW)
         answer = ask(None, row)
         assert "1970" not in answer.sentence
         assert decided < answer.time <= NOW
@@ -865,12 +864,17 @@ def test_the_last_time_before_an_instant(line, instant):
 
 
 class TestPauses:
-    REASON = "paused 2026-11-22T02:00+01:00{} by ann@web1: deploy"
-
-    def paused(self, until="", **columns):
-        until = f" until {until}" if until else ""
-        given = {"status": "paused", "next_time": TODAY, "reason": self.REASON.format(until)}
-        return schedule(**{**given, "next_run_time": None, **columns})
+    def paused(self, until=None, **columns):
+        given = {
+            "status": "paused",
+            "next_time": TODAY,
+            "next_run_time": until,
+            "reason": "paused, for people",
+            "paused_at": TODAY - 1800,
+            "paused_until": until,
+            "pause_note": "ann@web1: deploy",
+        }
+        return schedule(**{**given, **columns})
 
     def test_now(self):
         answer = ask("02:30", self.paused())
@@ -883,7 +887,7 @@ class TestPauses:
         assert ask("tomorrow 02:30", self.paused()).code == Code.PAUSED
 
     def test_until_a_time(self):
-        row = self.paused("2026-11-22T18:00+01:00", next_run_time=TODAY + 55_800)
+        row = self.paused(TODAY + 55_800)
         before, after = ask("02:30", row), ask("tomorrow 02:30", row)
         assert before.code == Code.PAUSED
         assert " at 02:00 CET until 18:00 CET: deploy" in before.sentence
@@ -894,10 +898,7 @@ class TestPauses:
         assert ask(None, row).details["next"] == TODAY + DAY
 
     def test_its_end_and_what_it_will_skip_are_told(self):
-        row = self.paused(
-            "2026-11-22T18:00+01:00", next_time=TODAY + 3600, next_run_time=TODAY + 55_800,
-            cron="30 * * * *",
-        )  # fmt: skip
+        row = self.paused(TODAY + 55_800, next_time=TODAY + 3600, cron="30 * * * *")
         answer = ask(None, row, ran(TODAY))
         assert answer.sentence == (
             "The occurrence of 2026-11-22 10:30 CET did not run because ann@web1 paused the"
@@ -942,7 +943,7 @@ class TestPauses:
         assert ask(None, row, workers=workers) == answer
         if not columns:
             assert ask("tomorrow 02:30", row, workers=workers).code == Code.PAUSED
-        by_sql = ask(None, changed(row, reason=None), workers=workers)
+        by_sql = ask(None, changed(row, reason=None, paused_at=None), workers=workers)
         assert by_sql.sentence.endswith("; the pause applies when this run has ended.")
         requeued = ran(TODAY, outcome="failed", fate="gave_up")
         assert ask("02:30", row, requeued, workers=workers).code == Code.RUNNING
@@ -953,23 +954,22 @@ class TestPauses:
         assert (answer.code, answer.state) == (Code.PAUSED, State.DID_NOT_RUN)
 
     def test_a_task_that_runs_once_runs_after_it(self):
-        row = self.paused("2026-11-22T18:00+01:00", next_run_time=TODAY + 55_800, cron=None)
+        row = self.paused(TODAY + 55_800, cron=None)
         answer = ask("02:30", row)
         assert (answer.code, answer.details["run_at"]) == (Code.WILL_RUN, TODAY + 55_800)
 
     def test_nobody_was_there_to_resume_it(self):
-        row = self.paused("2026-11-22T03:00+01:00", next_run_time=TODAY + 1800, cron="@hourly")
+        row = self.paused(TODAY + 1800, cron="@hourly")
         answer = ask("04:00", row, workers=[alive(TODAY - DAY, TODAY - 300)])
         assert (answer.code, answer.state) == (Code.NO_WORKER, State.DID_NOT_RUN)
-        assert ask("02:30", self.paused("2026-11-22T03:00+01:00")).code == Code.PAUSED
+        assert ask("02:30", self.paused(TODAY + 1800)).code == Code.PAUSED
 
     def test_what_was_skipped(self):
-        reason = self.REASON.format(" until 2026-11-22T03:00+01:00")
+        reason = "paused 2026-11-22T02:00+01:00 until 2026-11-22T03:00+01:00 by ann@web1: deploy"
         record = ran(TODAY, outcome=None, fate="skipped_paused", started=None, attempt=0)
         answer = ask("02:30", schedule(), changed(record, reason=reason))
         assert answer.sentence == (
-            "The occurrence of 2026-11-22 02:30 CET was skipped because ann@web1 paused the"
-            " schedule at 02:00 CET until 03:00 CET: deploy."
+            f"The occurrence of 2026-11-22 02:30 CET was skipped because the schedule was {reason}."
         )
 
     def test_after_failures(self):
@@ -977,6 +977,7 @@ class TestPauses:
             status="paused",
             next_run_time=None,
             reason="paused after 5 failures in a row: exit status 1",
+            reason_code="paused_after_failures",
         )
         failed = ran(TODAY, outcome="failed", fate="gave_up", reason=row.reason)
         answer = ask(None, row, failed)
@@ -989,15 +990,13 @@ class TestPauses:
         assert "the schedule was paused after 5 failures in a row" in answer.sentence
 
     def test_after_a_run(self):
-        row = self.paused(
-            next_time=TODAY + DAY, reason=self.REASON.format("").replace("T02", "T03")
-        )
+        row = self.paused(next_time=TODAY + DAY, paused_at=TODAY + 1800)
         answer = ask(None, row, ran(TODAY))
         assert answer.code == Code.RAN
         assert answer.sentence.endswith(
             "; the schedule is paused now: ann@web1 paused it at 03:00 CET: deploy."
         )
-        by_sql = ask(None, changed(row, reason=None), ran(TODAY))
+        by_sql = ask(None, changed(row, reason=None, paused_at=None), ran(TODAY))
         assert by_sql.sentence.endswith("; the schedule is paused now: by plain SQL.")
 
     def test_without_a_record_the_audit_trail_tells(self):

@@ -28,7 +28,9 @@ _LONGEST_JSON = 100_000
 
 _COLUMNS = ("WHEN", "WHO", "PROGRAM", "KEY", "ACTION", "NOTE")
 
-_INSTANTS = frozenset({"next_time", "next_run_time", "run_at", "first", "last"})
+_INSTANTS = frozenset(
+    {"next_time", "next_run_time", "paused_at", "paused_until", "run_at", "first", "last"}
+)
 
 
 @click.command()

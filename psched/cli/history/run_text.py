@@ -9,10 +9,9 @@ from psched.base.texts import cut, visible
 from psched.cli.output import one_line
 from psched.cli.text_table import TableRow
 from psched.cli.time_format import format_span, format_took, local_times, short_time
-from psched.core.history.records import SKIPPED, Fate
+from psched.core.history.records import SKIPPED
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.operations.pausing import Pause, read_reason
 
 _LONGEST_REASON = 2000
 """The maximum length of a reason in a table, in characters."""
@@ -49,10 +48,7 @@ def _reason(run: Run, view: View) -> str:
     if run.out_of_memory:
         parts.append("probably out of memory")
     if run.reason:
-        pause = read_reason(run.reason) if run.fate == Fate.SKIPPED_PAUSED else Pause()
-        # The times of a pause are left out, because those of the occurrences are shown.
-        shown = run.reason if pause.since is None else f"by {pause.why}"
-        parts.append(view.redaction.text(shown))
+        parts.append(view.redaction.text(run.reason))
     text = ": ".join(parts)
     if _is_far(run):
         text = f"{text} ({_occurrences(run, view)})" if text else _occurrences(run, view)

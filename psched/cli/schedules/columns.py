@@ -173,7 +173,7 @@ CELLS: Mapping[str, Cell] = {
     "CREATED_AT": _time("created_at"),
     "RETAIN_UNTIL": _time("retain_until"),
     # A negative number is a note, see `psched.core.attempts`.
-    "ATTEMPT": lambda shown: str(max(shown.row.attempt, 0)),
+    "ATTEMPT": lambda shown: str(shown.row.attempt),
     "ALIVE_TIME": _attribute("alive_time"),
     "OPTIONS": _payload("options"),
     "OWNER": _attribute("owner"),

@@ -9,7 +9,6 @@ from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import Row
-from psched.core.operations.pausing import pause_of
 
 LONGEST_SHOWN = 100_000
 """The maximum length of a column in the command show, and of invalid JSON in the output of --json,
@@ -30,7 +29,7 @@ def row_object(
     for name in ("cron", "reason"):
         if columns[name]:
             columns[name] = redaction.text(columns[name])
-    pause = pause_of(row)
+    pause = row.pause
     columns["paused_since"] = None if pause is None else pause.since
     columns["paused_until"] = None if pause is None else pause.until
     return columns

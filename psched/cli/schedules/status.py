@@ -14,9 +14,9 @@ from psched.core.model import (
     RUNS_NO_MORE,
     STOPPING,
     WAITING,
+    Pause,
     Row,
 )
-from psched.core.operations.pausing import pause_of, read_reason, stop_of
 from psched.core.preview import UpcomingTime
 
 DUE = "due"
@@ -47,24 +47,24 @@ def shown_reason(row: Row, now: float | None = None) -> str:
     """
     if row.runs_no_more and (row.status not in ENDED or not row.reason):
         return RUNS_NO_MORE
-    if pause_of(row) is None:
+    pause = row.pause
+    if pause is None:
         return row.reason or ""
 
     def shown(instant: int) -> str:
         return format_time(instant) if now is None else short_time(instant, now)
 
-    pause = shown_pause(row.reason, shown, since=now is None)
-    return pause if row.status == PAUSED else f"{stop_of(row.reason)}; then paused {pause}"
+    if pause.since is None or pause.note is None:
+        return row.reason or ""  # plain SQL has paused it, or it has paused itself
+    text = shown_pause(pause, shown, since=now is None)
+    return text if row.status == PAUSED else f"{row.reason or 'stopped'}; then paused {text}"
 
 
-def shown_pause(reason: str | None, time: Callable[[int], str], *, since: bool) -> str:
-    """The reason of a paused row for people; as it is if psched has not written it."""
-    pause = read_reason(reason)
-    if pause.since is None or pause.why is None:
-        return reason or ""
-    began = f"since {time(pause.since)} " if since else ""
+def shown_pause(pause: Pause, time: Callable[[int], str], *, since: bool) -> str:
+    """A pause by a person, for people."""
+    began = "" if pause.since is None or not since else f"since {time(pause.since)} "
     until = "" if pause.until is None else f"until {time(pause.until)} "
-    return f"{began}{until}by {pause.why}"
+    return f"{began}{until}by {pause.note}"
 
 
 def overdue(each: UpcomingTime, row: Row, now: float) -> str | None:

@@ -10,6 +10,8 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreError, TransientStoreError
 from psched.cli.history.run_text import result
 from psched.cli.running_here import serves, shown_progress, table_of
+from psched.cli.schedules.status import shown_pause
+from psched.cli.time_format import short_time
 from psched.cli.top.snapshot import (
     MOST_ROWS,
     ComingTask,
@@ -25,10 +27,9 @@ from psched.config import Config
 from psched.core.history.records import WorkerRecord, nonce_of
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import RUNNING, Occurrence, Row
+from psched.core.model import RUNNING, Occurrence, Pause, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.overview import MOST_COUNTED, Overview
-from psched.triggers.zone import find_zone
 
 FAILED_WITHIN = 3600
 """Failures are shown for so many seconds."""
@@ -88,7 +89,6 @@ class Reader:
         self._schedules = schedules
         self._settings = settings
         self._redaction = Redaction(settings.redact)
-        self._zone = find_zone(settings.timezone)
         self._ask_masters = ask_masters
         self._clock = clock
         self._host = socket.gethostname() if host is None else host
@@ -169,10 +169,10 @@ class Reader:
             ),
             failed=tuple(self._failed(run) for run in failed),
             paused=tuple(
-                PausedTask(key=row.key, type=row.type, reason=self._text(row.reason))
+                PausedTask(key=row.key, type=row.type, reason=self._paused(row, seen.now, ""))
                 for row in seen.paused
             ),
-            pauses=tuple(self._text(rule.reason(self._zone)) for rule in shown.rules),
+            pauses=tuple(f"paused {self._pause(rule.pause, seen.now)}" for rule in shown.rules),
             problems=tuple(problems),
         )
 
@@ -283,7 +283,7 @@ class Reader:
             type=row.type,
             status=row.state,
             host=hosts.get(nonce_of(row.owner or "")),
-            attempt=max(row.attempt, 0),
+            attempt=row.attempt,
             elapsed=elapsed,
             usual=self._usual.get(row.key, (0, None))[1],
         )
@@ -302,7 +302,7 @@ class Reader:
         due = row.next_run_time
         # A row that was inserted by plain SQL can have the time 0, which means at once.
         late = None if due is None or due <= 0 else max(0.0, now - due)
-        reason = self._text(shown.reason)
+        reason = self._paused(shown, now, "paused ")
         if row.owner is not None:
             reason = "its lease has ended: its worker died"
         return LateTask(key=row.key, type=row.type, late=late, reason=reason)
@@ -325,6 +325,15 @@ class Reader:
             host=run.host,
             reason=self._text(run.reason),
         )
+
+    def _paused(self, row: Row, now: float, before: str) -> str:
+        """The reason of a row; of one that somebody has paused, ``before`` and the pause."""
+        if row.pause is None or row.pause.since is None:
+            return self._text(row.reason)
+        return before + self._pause(row.pause, now)
+
+    def _pause(self, pause: Pause, now: float) -> str:
+        return self._text(shown_pause(pause, lambda time: short_time(time, now), since=True))
 
     def _text(self, text: str | None) -> str:
         return self._redaction.text(text or "")

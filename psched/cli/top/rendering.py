@@ -21,7 +21,6 @@ from psched.cli.top.sections import (
     about_master,
     sections_of,
     summary,
-    with_pause,
 )
 from psched.cli.top.snapshot import Snapshot, Task
 
@@ -130,7 +129,7 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Line]:
     if not snapshot.masters and snapshot.now is not None:
         yield Line("no worker is known to be alive", WARNING)
     for pause in snapshot.pauses:
-        yield Line(with_pause(pause, snapshot.now or 0.0), WARNING)
+        yield Line(pause, WARNING)
 
 
 # --- which rows there is room for ----------------------------------------------------------

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from psched.base.quantities import format_duration
 from psched.cli.output import one_line
-from psched.cli.schedules.status import shown_pause
 from psched.cli.time_format import format_span, local_times, short_time
 from psched.cli.top.snapshot import (
     MOST_ROWS,
@@ -119,7 +118,7 @@ def sections_of(snapshot: Snapshot) -> list[Section]:
         (
             "LATE",
             ("TYPE", "FOR", "REASON"),
-            lambda task: _late_cells(task, now),
+            _late_cells,
             snapshot.late,
             counts.get(DUE, 0),
         ),
@@ -140,7 +139,7 @@ def sections_of(snapshot: Snapshot) -> list[Section]:
         (
             "PAUSED",
             ("TYPE", "REASON"),
-            lambda task: (task.type, _pause(task.reason, now)),
+            lambda task: (task.type, local_times(task.reason)),
             snapshot.paused,
             counts.get(PAUSED, 0),
         ),
@@ -193,9 +192,9 @@ def _progress(task: RunningTask) -> str:
     return " ".join(parts)
 
 
-def _late_cells(task: LateTask, now: float) -> Sequence[str]:
+def _late_cells(task: LateTask) -> Sequence[str]:
     late = "" if task.late is None else format_span(int(task.late), most=2)
-    return task.type, late, with_pause(task.reason, now)
+    return task.type, late, local_times(task.reason)
 
 
 def _coming_cells(task: ComingTask, now: float) -> Sequence[str]:
@@ -208,17 +207,6 @@ def _coming_cells(task: ComingTask, now: float) -> Sequence[str]:
 def _failed_cells(task: FailedTask, now: float) -> Sequence[str]:
     ago = format_span(max(0, int(now - task.ended)), most=1)
     return task.result, ago, task.host or "", local_times(task.reason)
-
-
-def _pause(reason: str, now: float) -> str:
-    """Since when something is paused, until when, by whom and why."""
-    return shown_pause(reason, lambda time: short_time(time, now), since=True)
-
-
-def with_pause(reason: str, now: float) -> str:
-    """A reason for people: that of a pause begins with ``paused``, any other is unchanged."""
-    shown = _pause(reason, now)
-    return local_times(reason) if shown == reason else f"paused {shown}"
 
 
 def _style(task: Task) -> str:

@@ -45,7 +45,7 @@ class LateTask:
         key: its key.
         type: its type.
         late: the seconds since it could have started; None if its row does not tell.
-        reason: why, as far as its row tells; of a paused type, as a paused row says it.
+        reason: why, as far as its row tells.
     """
 
     key: str
@@ -101,7 +101,7 @@ class PausedTask:
     Attributes:
         key: its key.
         type: its type.
-        reason: who has paused it, since when, until when and why, in the form of the row.
+        reason: since when it is paused, until when, by whom and why.
     """
 
     key: str
@@ -157,7 +157,7 @@ class Snapshot:
         coming: schedules that fall due next.
         failed: what has failed in the last hour, the newest first.
         paused: schedules that are paused.
-        pauses: what standing rules pause, in the form of the reason of a paused row.
+        pauses: what standing rules pause, since when, until when, by whom and why.
         problems: what prevents a complete picture, in words.
         away: whether the store does not answer; everything from the store is then old.
     """

@@ -31,7 +31,7 @@ from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
 from psched.cli.text_table import Colours, with_zone
 from psched.cli.time_format import format_time, local_times, parse_since, reader_zone
 from psched.cli.top.reading import Reader
-from psched.cli.top.sections import about_master, sections_of, summary, with_pause
+from psched.cli.top.sections import about_master, sections_of, summary
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.config import Config
@@ -184,7 +184,7 @@ def _now(asked: Asked) -> Page:
         "problems": [visible(each) for each in snapshot.problems],
         "summary": summary(snapshot),
         "hosts": [visible(about_master(master)) for master in snapshot.masters],
-        "pauses": [visible(with_pause(each, now)) for each in snapshot.pauses],
+        "pauses": [visible(each) for each in snapshot.pauses],
         "alerts": alerts,
         "tables": tables,
     }

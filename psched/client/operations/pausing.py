@@ -21,10 +21,13 @@ from psched.core.model import (
     BEING_DELETED,
     ENDED,
     ENDING,
+    NO_PAUSE,
     PAUSED,
     RUNNING,
     STOPPING,
     WAITING,
+    Pause,
+    ReasonCode,
     Row,
 )
 from psched.core.operations import pausing
@@ -69,16 +72,14 @@ class Pauser:
                 raise AlreadyExistsError(f"{key!r} cannot be paused: it is {seen.status}")
             now, zone = self.store.now(), pausing.zone_of(seen, self.settings)
             # The pause lasts since the first time, if it is only prolonged or explained anew.
-            was = pausing.read_reason(seen.reason if seen.status in {PAUSED, STOPPING} else None)
-            since = was.since or int(now)
+            since = (None if seen.pause is None else seen.pause.since) or int(now)
             end = None if until is None else parse_next("until", until, zone, now)
-            by = self.auditor.author.name
-            reason = pausing.reason_of(since, end, zone, by=by, note=self.auditor.note)
+            note = pausing.note_of(self.auditor.author.name, self.auditor.note)
             rests = seen.owner is None
-            return pausing.paused(seen, end, reason)
+            return pausing.paused(seen, Pause(since, end, note), self.settings)
 
         def was_applied(row: Row, _seen: Row, written: Row) -> bool:
-            return row.status in {PAUSED, STOPPING} and row.reason == written.reason
+            return row.pause == written.pause
 
         self.writer.replace("pause", key, change, was_applied)
         return rests
@@ -91,8 +92,8 @@ class Pauser:
         def change(seen: Row) -> Row | Recorded:
             require(only_if, seen)
             _refuse_ended(seen)
-            if seen.status == STOPPING and pausing.is_pause(seen.reason):
-                return changed(seen, reason=pausing.stop_of(seen.reason))
+            if seen.status == STOPPING and seen.pause is not None:
+                return changed(seen, **NO_PAUSE)
             if seen.status != PAUSED:
                 raise AlreadyExistsError(f"{key!r} is not paused: it is {seen.state}")
             now = self.store.now()
@@ -125,14 +126,20 @@ class Pauser:
                 raise AlreadyFinishedError(f"{key!r} does not run now: it is {seen.state}")
             by, note = self.auditor.author.name, self.auditor.note
             because = f": {note}" if note else ""
-            new = changed(seen, status=STOPPING, reason=plain_reason(f"stopped by {by}{because}"))
-            if seen.status != PAUSED:
+            new = changed(
+                seen,
+                status=STOPPING,
+                reason=plain_reason(f"stopped by {by}{because}"),
+                reason_code=ReasonCode.STOPPED,
+                **NO_PAUSE,
+            )
+            pause = seen.pause
+            if pause is None:
                 return new
-            pause = seen.reason or ""
-            if not pausing.is_pause(pause):  # plain SQL has paused it
-                now, zone = int(self.store.now()), pausing.zone_of(seen, self.settings)
-                pause = pausing.reason_of(now, None, zone, by=by, note=seen.reason)
-            return pausing.paused(new, None, pause)
+            if pause.since is None:  # plain SQL has paused it
+                note = pausing.note_of(by, seen.reason)
+                pause = Pause(int(self.store.now()), pause.until, note)
+            return pausing.paused(new, pause, self.settings)
 
         def was_applied(row: Row, seen: Row, _written: Row) -> bool:
             is_over = row.owner is None or row.fence > seen.fence

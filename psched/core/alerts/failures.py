@@ -22,9 +22,8 @@ from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.history.redaction import Redaction
-from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, Row
+from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, ReasonCode, Row
 from psched.core.operations.extra_runs import schedule_key
-from psched.core.operations.pausing import is_by_failures
 from psched.core.store_protocol import Store
 
 RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
@@ -251,7 +250,7 @@ def rule_of(record: RunRecord) -> Rule | None:
         case (Fate.GAVE_UP | Fate.EXPIRED, _):
             return Rule.GAVE_UP
         case (_, Outcome.FAILED | Outcome.TIMED_OUT):
-            return Rule.GAVE_UP if is_by_failures(record.reason) else Rule.FAILED
+            return Rule.GAVE_UP if _has_paused(record) else Rule.FAILED
         case (_, Outcome.LOST | Outcome.PREEMPTED):
             return Rule.LOST
         case _:
@@ -281,6 +280,10 @@ def _why_over(alert: Alert, row: Row, last: RunRecord | None, settings: Config) 
     return None
 
 
+def _has_paused(record: RunRecord) -> bool:
+    return record.reason_code == ReasonCode.PAUSED_AFTER_FAILURES
+
+
 def _is_success(record: RunRecord) -> bool:
     return record.fate == Fate.FINISHED or record.outcome == Outcome.FINISHED
 
@@ -295,7 +298,7 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
             # Nothing ran if a worker has given it up when it claimed it; the reason says more then.
             after = f" after {counted(record.attempt, 'attempt')}" if record.attempt else ""
             what = f"it was given up{after}"
-        case _ if is_by_failures(record.reason):
+        case _ if _has_paused(record):
             what = "it does not run any more"
         case (_, Outcome.TIMED_OUT):
             what = f"attempt {record.attempt} was stopped at its time limit"

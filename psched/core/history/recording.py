@@ -18,8 +18,7 @@ from psched.core.history.records import (
     WorkerRecord,
 )
 from psched.core.history.store_clock import StoreClock
-from psched.core.model import Row, Settlement
-from psched.core.operations.pausing import is_by_failures, is_pause, stop_of
+from psched.core.model import ReasonCode, Row, Settlement
 from psched.core.store_protocol import ExpiredLease
 
 
@@ -82,9 +81,10 @@ class Recorder:
     ) -> RunRecord:
         """Create the record of an attempt, or of what became of an occurrence that did not run."""
         due = leased.next_run_time
-        reason = None if settlement is None else settlement.reason
-        if settlement is not None and is_pause(reason):  # which follows this run
-            reason = stop_of(reason) if settlement.fate is Fate.STOPPED else None
+        reason, code = None, None
+        # A pause by a person follows this run, and does not explain it.
+        if settlement is not None and settlement.reason_code != ReasonCode.PAUSED:
+            reason, code = settlement.reason, settlement.reason_code
         about: dict[str, Any] = {
             "key": leased.key,
             "type": leased.type,
@@ -97,9 +97,11 @@ class Recorder:
             # A row that plain SQL has inserted without a time has been due since 1970.
             "due": due * 1000 if due else None,
             "fate": None if settlement is None else settlement.fate,
+            "reason_code": code,
         }
         if attempt is None:
             return RunRecord(**about, ended=self.clock.milliseconds(), reason=reason)
+        has_paused = code == ReasonCode.PAUSED_AFTER_FAILURES
         return RunRecord(
             **about,
             attempt=leased.attempt,
@@ -107,8 +109,8 @@ class Recorder:
             started=attempt.started,
             ended=attempt.ended,
             outcome=attempt.outcome,
-            # The reason of a pause contains that of the attempt.
-            reason=reason if is_by_failures(reason) else attempt.reason or reason,
+            # The reason of that pause contains that of the attempt.
+            reason=reason if has_paused else attempt.reason or reason,
             exit_status=attempt.exit_status,
             exit_signal=attempt.exit_signal,
             cpu_ms=attempt.cpu_ms,

@@ -185,6 +185,7 @@ class RunRecord:
         outcome: how the attempt ended; None if nothing ran.
         fate: what became of the occurrences; None if the occurrence will be tried again.
         reason: a text for people, in one line.
+        reason_code: a `psched.core.model.ReasonCode`; None if nothing was decided for a reason.
         exit_status: see `Attempt`. The remaining attributes, too.
         id: the number that the store gave the record; later records have larger numbers. None
             before it is stored, or if the store numbers its records in another way.
@@ -208,6 +209,7 @@ class RunRecord:
     outcome: str | None = None
     fate: str | None = None
     reason: str | None = None
+    reason_code: str | None = None
     exit_status: int | None = None
     exit_signal: int | None = None
     cpu_ms: int | None = None

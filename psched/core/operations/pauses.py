@@ -20,8 +20,8 @@ from psched.core.catchup import last_occurrence
 from psched.core.definition import Definition
 from psched.core.history.records import Fate, Skipped
 from psched.core.history.spans import span_of
-from psched.core.model import PAUSED, WAITING, Row
-from psched.core.operations.pausing import reason_of
+from psched.core.model import PAUSED, WAITING, Pause, ReasonCode, Row
+from psched.core.operations.pausing import describe, note_of
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
 
@@ -74,14 +74,14 @@ class PauseRule:
         """What is paused, such as ``type mail`` or ``everything``."""
         return "everything" if self.type is None else f"type {cut(self.type, _LONGEST_TYPE)}"
 
-    def reason(self, zone: Zone) -> str:
-        """The rule in the words of a paused row, see `psched.core.operations.pausing`.
+    @property
+    def pause(self) -> Pause:
+        """The rule as the pause of a row."""
+        return Pause(self.since, self.until, note_of(f"{self.by} ({self.what})", self.note))
 
-        Args:
-            zone: the zone in which its times are written.
-        """
-        by = f"{self.by} ({self.what})"
-        return reason_of(self.since, self.until, zone, by=by, note=self.note)
+    def reason(self, zone: Zone) -> str:
+        """The rule in the words of a paused row, with its times in a zone."""
+        return describe(self.pause, zone)
 
     def to_json(self) -> dict[str, Any]:
         """The rule as a JSON object, without what is None."""
@@ -181,7 +181,17 @@ def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> R
     if not found:
         return row
     last = max(found, key=lambda rule: (rule.until is None, rule.until or 0))
-    return changed(row, status=PAUSED, next_run_time=last.until, reason=last.reason(zone))
+    pause = last.pause
+    return changed(
+        row,
+        status=PAUSED,
+        next_run_time=last.until,
+        reason=last.reason(zone),
+        reason_code=ReasonCode.PAUSED,
+        paused_at=pause.since,
+        paused_until=pause.until,
+        pause_note=pause.note,
+    )
 
 
 def may_be_skipped(row: Row, now: float) -> bool:

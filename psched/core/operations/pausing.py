@@ -1,16 +1,16 @@
 """Pauses of single schedules: how a row says that it is paused, and what a resumption changes.
 
 The status of a paused row is ``paused``. Its ``next_time`` stays, and its ``next_run_time`` is the
-end of the pause; NULL if the pause has no end. Its ``reason`` says since when, until when, by whom
-and why, for people and for psched: `pause_of` reads the times from this text. They are nowhere
-else, because a settlement can write neither ``options`` nor a pause's end as ``next_run_time``: in
-a leased row, that is the end of the lease. A row that plain SQL has paused has any reason or none.
-If the run before the pause was stopped, the text ends with what `stop_of` returns.
+end of the pause; NULL if the pause has no end. `Row.pause` says since when, until when, by whom and
+why; the end is stored there, too, because ``next_run_time`` of a leased row is the end of its
+lease. The ``reason`` says the same for people. A row that plain SQL has paused has any reason or
+none.
 
-If a row is paused while its task runs, the task goes on. Its settlement keeps status and reason
-(`set_aside`). If the task is to be stopped, the status is ``stopping`` until then. At the end of
-the pause a worker claims the row, and `after_claim` resumes it. A row can also be claimed earlier,
-because its worker died; then `after_claim` puts it back.
+If a row is paused while its task runs, the task goes on. Its settlement keeps status, reason and
+pause (`set_aside`). If the task is to be stopped, the status is ``stopping`` until then, and the
+reason says who has stopped it. At the end of the pause a worker claims the row, and `after_claim`
+resumes it. A row can also be claimed earlier, because its worker died; then `after_claim` puts it
+back.
 
 **What a resumption skips.** The occurrences that fell due during the pause are skipped, and one
 span of the run history says so (`psched.core.history.records.Fate.SKIPPED_PAUSED`). An occurrence
@@ -22,11 +22,9 @@ resumes the row. A one-shot is never skipped.
 failures in a row (`after_failure`).
 """
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from dataclasses import replace as changed
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from math import floor
 
@@ -40,10 +38,13 @@ from psched.core.history.records import Fate, Outcome, RunRecord, Skipped
 from psched.core.history.spans import dropped_spans, span_of
 from psched.core.model import (
     FINISHED,
+    NO_PAUSE,
     PAUSED,
     SET_ASIDE,
     STOPPING,
     WAITING,
+    Pause,
+    ReasonCode,
     Retry,
     Row,
     Settlement,
@@ -56,14 +57,6 @@ SHORTEST_SEARCH = 1
 
 _SKIPPED = "resumed at the end of its pause; what fell due during the pause was skipped"
 
-_BY_FAILURES = "paused after "
-
-_REASON = re.compile(
-    rf"(?:paused (?P<since>[0-9]\S*)(?: until (?P<until>[0-9]\S*))? by|{_BY_FAILURES.strip()})"
-    r" (?P<why>.*?)(?:; (?P<stop>stopped(?: by .*)?))?",
-    re.DOTALL,
-)
-
 _COUNTED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST})
 """The outcomes that count as failures in a row. An attempt that was interrupted counts neither as a
 failure nor as a success."""
@@ -72,60 +65,17 @@ failure nor as a success."""
 # --- what a row says -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """What the reason of a paused row says.
-
-    Attributes:
-        since: when the row was paused, in Unix seconds; None if that is not known.
-        until: when the pause ends, in Unix seconds; None if it has no end.
-        why: who has paused it, and why: ``ann@web1: deploy``; None if that is not known.
-        stop: who has stopped the run before the pause, and why; None if nobody has.
-    """
-
-    since: int | None = None
-    until: int | None = None
-    why: str | None = None
-    stop: str | None = None
+def describe(pause: Pause, zone: Zone) -> str:
+    """A pause for people: since when, until when, by whom and why."""
+    since = "" if pause.since is None else f" {_iso(zone, pause.since)}"
+    end = "" if pause.until is None else f" until {_iso(zone, pause.until)}"
+    by = f" by {pause.note}" if pause.note else ""
+    return plain_reason(f"paused{since}{end}{by}") or ""
 
 
-def pause_of(row: Row) -> Pause | None:
-    """The pause of a row, also of one that is paused when its run was stopped; None without."""
-    is_paused = row.status == PAUSED or (row.status == STOPPING and is_pause(row.reason))
-    return read_reason(row.reason) if is_paused else None
-
-
-def stop_of(reason: str | None) -> str:
-    """Who has stopped a run, and why: ``stopped by ann@web1: it hangs``."""
-    return read_reason(reason).stop or (None if is_pause(reason) else reason) or "stopped"
-
-
-def read_reason(reason: str | None) -> Pause:
-    """Read the reason of a paused row, or of a record of what it has skipped."""
-    match = _REASON.fullmatch(reason or "")
-    if match is None:
-        return Pause(why=reason)
-    since, until = (_instant(match[name]) for name in ("since", "until"))
-    if not match["since"]:
-        return Pause(why=(reason or "").removeprefix("paused "))
-    return Pause(since, until, match["why"], match["stop"])
-
-
-def reason_of(since: int, until: int | None, zone: Zone, *, by: str, note: str | None) -> str:
-    """The reason of a row that somebody pauses."""
-    end = "" if until is None else f" until {_iso(zone, until)}"
-    because = f": {note}" if note else ""
-    return plain_reason(f"paused {_iso(zone, since)}{end} by {by}{because}") or ""
-
-
-def is_pause(reason: str | None) -> bool:
-    """Whether a reason is that of a row which somebody has paused."""
-    return read_reason(reason).since is not None
-
-
-def is_by_failures(reason: str | None) -> bool:
-    """Whether a reason says that a schedule was paused by ``pause_after_failures``."""
-    return reason is not None and reason.startswith(_BY_FAILURES)
+def note_of(by: str, note: str | None) -> str:
+    """What `Pause.note` says: who has paused a schedule, and why."""
+    return plain_reason(f"{by}: {note}" if note else by) or ""
 
 
 def zone_of(row: Row, settings: Config) -> Zone:
@@ -139,11 +89,18 @@ def zone_of(row: Row, settings: Config) -> Zone:
 # --- the change of a row by a client ---------------------------------------------------
 
 
-def paused(row: Row, until: int | None, reason: str) -> Row:
+def paused(row: Row, pause: Pause, settings: Config) -> Row:
     """The row, paused."""
+    new = changed(row, paused_at=pause.since, paused_until=pause.until, pause_note=pause.note)
     if row.status == STOPPING:
-        return changed(row, reason=plain_reason(f"{reason}; {stop_of(row.reason)}"))
-    return changed(row, status=PAUSED, next_run_time=until, reason=reason)
+        return new
+    return changed(
+        new,
+        status=PAUSED,
+        next_run_time=pause.until,
+        reason=describe(pause, zone_of(row, settings)),
+        reason_code=ReasonCode.PAUSED,
+    )
 
 
 def resumed(
@@ -151,14 +108,25 @@ def resumed(
 ) -> tuple[Row, Skipped | None]:
     """The row of a paused schedule, resumed, and what is skipped; None if nothing is."""
     definition = parse_row(row, settings)
-    back = changed(row, status=WAITING, reason=None)
+    back = changed(row, status=WAITING, reason=None, reason_code=None, **NO_PAUSE)
     if row.owner is not None:
         return back, None  # its occurrence is running
     next_time, skipped = _onward(row, definition, now, backfill=backfill)
     if next_time is None:
         return changed(back, status=FINISHED, next_run_time=None, attempt=0), skipped
-    run_at, attempt = definition.first_run(next_time), _attempt_of(row, next_time)
-    return changed(back, next_time=next_time, next_run_time=run_at, attempt=attempt), skipped
+    return _going_on(back, row, definition, next_time), skipped
+
+
+def _going_on(back: Row, row: Row, definition: Definition, next_time: int) -> Row:
+    """A row that is resumed with an occurrence; ``row`` is the row as it was paused."""
+    return changed(
+        back,
+        next_time=next_time,
+        next_run_time=definition.first_run(next_time),
+        attempt=_attempt_of(row, next_time),
+        decided_until=None,
+        moved_at=None,
+    )
 
 
 def record_of(row: Row, skipped: Skipped, *, owner: str, host: str, now: float) -> RunRecord:
@@ -188,7 +156,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
     Returns:
         The settlement; None if the row is not paused, or its pause has no end.
     """
-    pause = pause_of(row)
+    pause = row.pause
     if pause is None or pause.until is None:
         return None
     if now < pause.until:
@@ -198,22 +166,35 @@ def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
     except NotLoadedError:
         # Another host might be able to load the trigger.
         wait = max(settings.retry_wait, SHORTEST_SEARCH)
-        return Settlement.of(row, wait=wait, attempt=row.attempt, status=PAUSED, reason=row.reason)
+        return Settlement.of(
+            row,
+            wait=wait,
+            attempt=row.attempt,
+            status=PAUSED,
+            reason=row.reason,
+            reason_code=row.reason_code,
+        )
     next_time, skipped = _onward(row, definition, now)
     spans: tuple[Skipped, ...] = () if skipped is None else (skipped,)
-    reason = None if skipped is None else _SKIPPED
+    reason, code = (None, None) if skipped is None else (_SKIPPED, ReasonCode.RESUMED)
     trigger, attempt = definition.trigger, _attempt_of(row, next_time)
     if next_time is not None and trigger is not None and attempt < 1:
         # The catch-up policy is applied now, because after this settlement the row seems to have
         # fallen due only now, as if an earlier occurrence had been running.
         oldest = oldest_kept(trigger, next_time, definition, now)
         if oldest != next_time:
-            reason = describe_dropped(definition, next_time, oldest)
+            reason, code = describe_dropped(definition, next_time, oldest), ReasonCode.CATCHUP
             spans += missed_spans(trigger, definition, next_time, oldest, now=now, reason=reason)
             next_time = oldest
     if next_time is None:
         return Settlement.of(
-            row, rest=True, attempt=0, status=FINISHED, reason=reason, skipped=spans
+            row,
+            rest=True,
+            attempt=0,
+            status=FINISHED,
+            reason=reason,
+            reason_code=code,
+            skipped=spans,
         )
     return Settlement.of(
         row,
@@ -221,6 +202,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
         not_before=definition.first_run(next_time),
         attempt=attempt,
         reason=reason,
+        reason_code=code,
         skipped=spans,
     )
 
@@ -232,10 +214,14 @@ def set_aside(end: Settlement, row: Row) -> Settlement:
     """
     if row.status not in SET_ASIDE or end.rest:
         return end
-    reason = plain_reason(row.reason or end.reason)
-    end = changed(end, rest=True, status=row.status, reason=reason)
-    pause = pause_of(row)
-    if pause is None or pause.until is None:
+    told = row if row.reason else end
+    reason, code = plain_reason(told.reason), told.reason_code
+    end = changed(end, rest=True, status=row.status, reason=reason, reason_code=code)
+    pause = row.pause
+    if pause is None:
+        return end
+    end = changed(end, paused_at=pause.since, paused_until=pause.until, pause_note=pause.note)
+    if pause.until is None:
         return end
     return changed(end, rest=False, wait=0, not_before=pause.until)
 
@@ -247,8 +233,8 @@ def after_failure(end: Settlement, row: Row, definition: Definition, failure: Re
         return end
     failures = "1 failure" if number == 1 else f"{number} failures in a row"
     because = f": {failure.reason}" if failure.reason else ""
-    text = plain_reason(f"{_BY_FAILURES}{failures}{because}")
-    return changed(end, rest=True, status=PAUSED, reason=text)
+    text, code = plain_reason(f"paused after {failures}{because}"), ReasonCode.PAUSED_AFTER_FAILURES
+    return changed(end, rest=True, status=PAUSED, reason=text, reason_code=code)
 
 
 def earlier_failures(records: Iterable[RunRecord], row: Row, history: str) -> int:
@@ -262,7 +248,8 @@ def earlier_failures(records: Iterable[RunRecord], row: Row, history: str) -> in
             continue  # a client wrote it
         is_gap = history == "failures" and record.fence < fence - 1
         is_older = record.ended < (row.created_at or 0) * 1000
-        ended = Fate.FINISHED in {record.fate, record.outcome} or is_by_failures(record.reason)
+        is_pause = record.reason_code == ReasonCode.PAUSED_AFTER_FAILURES
+        ended = is_pause or Fate.FINISHED in {record.fate, record.outcome}
         if is_gap or is_older or ended:
             break
         fence = min(fence, record.fence)
@@ -279,25 +266,20 @@ def after_pause(row: Row, definition: Definition, now: float) -> Row | None:
     Returns:
         The row; None if it is not paused, if its pause has no end, or if nothing comes after it.
     """
-    pause = pause_of(row)
+    pause = row.pause
     if pause is None or pause.until is None:
         return None
     next_time, _ = _onward(row, definition, max(now, pause.until))
     if next_time is None:
         return None
-    return changed(
-        row,
-        status=WAITING,
-        reason=None,
-        next_time=next_time,
-        next_run_time=max(definition.first_run(next_time), pause.until),
-        attempt=_attempt_of(row, next_time),
-    )
+    back = changed(row, status=WAITING, reason=None, reason_code=None, **NO_PAUSE)
+    after = _going_on(back, row, definition, next_time)
+    return changed(after, next_run_time=max(definition.first_run(next_time), pause.until))
 
 
 def skipped_by_pause(row: Row, definition: Definition, now: float) -> Skipped | None:
     """What a paused row will skip when it is resumed: at the end of its pause, else now."""
-    pause = pause_of(row) or Pause()
+    pause = row.pause or Pause()
     return _onward(row, definition, max(now, pause.until or 0))[1]
 
 
@@ -305,7 +287,7 @@ def _onward(
     row: Row, definition: Definition, now: float, *, backfill: bool = False
 ) -> tuple[int | None, Skipped | None]:
     """The occurrence with which a resumed row continues, and what is skipped before it."""
-    trigger, pause = definition.trigger, pause_of(row) or Pause()
+    trigger, pause = definition.trigger, row.pause or Pause()
     cursor = row.next_time
     if cursor is None:
         cursor = attempts.first_time(row, trigger, now)
@@ -317,7 +299,7 @@ def _onward(
     while onward is not None and definition.first_run(onward) < end:
         onward = trigger.next_after(onward)
     # Attempts alone do not tell, because a worker that dies while it resumes a row has counted one.
-    since, tried = pause.since, row.attempt > 0
+    since, tried = pause.since, row.is_tried
     was_due = tried
     if since is not None:
         was_due = definition.first_run(cursor) <= since or (tried and cursor <= since)
@@ -329,9 +311,18 @@ def _onward(
         end if onward is None else onward,
         Fate.SKIPPED_PAUSED,
         last_before=partial(last_occurrence, definition, trigger, cursor),
-        reason=row.reason,
+        reason=_why_skipped(row, pause, find_zone(definition.timezone)),
         counts=not is_custom(definition.cron or ""),
     )
+
+
+def _why_skipped(row: Row, pause: Pause, zone: Zone) -> str:
+    """The reason of what a pause skips, as what can be said of the schedule."""
+    if pause.since is not None:
+        return describe(pause, zone)
+    if row.reason_code == ReasonCode.PAUSED_AFTER_FAILURES and row.reason:
+        return row.reason
+    return plain_reason(f"paused: {row.reason}" if row.reason else "paused") or ""
 
 
 def missed_spans(
@@ -364,21 +355,13 @@ def _attempt_of(row: Row, next_time: int | None) -> int:
     A schedule that was paused after failures begins to count anew. But its occurrence counts as
     tried, so that the catch-up policy does not drop it.
     """
-    if row.next_time != next_time:
+    if row.next_time != next_time or not row.is_tried:
         return 0
-    attempt = max(row.attempt, 0)
-    return min(attempt, 1) if is_by_failures(row.reason) else attempt
+    by_failures = row.reason_code == ReasonCode.PAUSED_AFTER_FAILURES
+    return 1 if by_failures else row.attempt
 
 
 def _iso(zone: Zone, instant: int) -> str:
     offset = timezone(timedelta(seconds=zone.wall(instant) - instant))
     precision = "seconds" if instant % 60 else "minutes"
     return datetime.fromtimestamp(instant, offset).isoformat(timespec=precision)
-
-
-def _instant(text: str | None) -> int | None:
-    try:
-        time = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return None if time.tzinfo is None else floor(time.astimezone(UTC).timestamp())

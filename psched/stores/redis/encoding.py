@@ -22,8 +22,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 22
-"""The number of elements of a row in an answer: the key, next_run_time and 20 columns.
+_COMPLETE = 28
+"""The number of elements of a row in an answer: the key, next_run_time and 26 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -68,6 +68,7 @@ def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
         optional_text(new.options),
         optional_number(new.created_at),
         optional_number(new.retain_until),
+        *_told(new),
     )
 
 
@@ -90,6 +91,19 @@ def settle_arguments(end: Settlement) -> Sequence[Argument]:
         end.attempt,
         text(end.status),
         optional_text(end.reason),
+        *_told(end),
+    )
+
+
+def _told(source: Row | Settlement) -> Sequence[Argument]:
+    """The values of the function `told` of the scripts."""
+    return (
+        optional_number(source.decided_until),
+        optional_number(source.moved_at),
+        optional_text(source.reason_code),
+        optional_number(source.paused_at),
+        optional_number(source.paused_until),
+        optional_text(source.pause_note),
     )
 
 
@@ -130,7 +144,7 @@ def row_of(answer: Sequence[Any]) -> Row:
     (
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
         reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
-        held_until,
+        held_until, decided_until, moved_at, reason_code, paused_at, paused_until, pause_note,
     ) = columns  # fmt: skip
     return Row(
         key=_text(key),
@@ -155,6 +169,12 @@ def row_of(answer: Sequence[Any]) -> Row:
         claimed_at=_claimed_at(claimed_at, fence),
         held_by=_optional_text(held_by),
         held_until=whole(held_until),
+        decided_until=whole(decided_until),
+        moved_at=whole(moved_at),
+        reason_code=_optional_text(reason_code),
+        paused_at=whole(paused_at),
+        paused_until=whole(paused_until),
+        pause_note=_optional_text(pause_note),
     )
 
 

@@ -107,9 +107,10 @@ class RedisStore(WatchStore):
             if found != b"upgrading":
                 connector.check(found)
                 return []
-            cursor = b"0"
-            while (cursor := connector.run(scripts.UPGRADE, cursor, BATCH, VERSION)) != b"0":
-                continue
+            for part in "rest", "due":
+                cursor, upgrade = b"0", partial(connector.run, scripts.UPGRADE)
+                while (cursor := upgrade(cursor, BATCH, VERSION, part)) != b"0":
+                    continue
             return [f"upgraded {self._table} on {connector.shown} to layout {VERSION}"]
         finally:
             connector.disconnect()
@@ -370,7 +371,7 @@ class RedisStore(WatchStore):
         """The record of a dead worker's attempt; empty if there is none."""
         if self._refused or row is None or row.next_time is None:
             return b""
-        if row.attempt < 1:
+        if not row.is_tried:
             # A client has set ``next_time`` during the lease, and so the row does not tell which
             # occurrence was running.
             return b""

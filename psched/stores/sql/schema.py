@@ -191,7 +191,7 @@ class Schema:
         yield from renamed
         yield from missing(connection, schedules, there={change.part for change in renamed})
         if found is not None and found < VERSION:
-            yield upgrade.decoded(connection, schedules, self._dialect)
+            yield from upgrade.decoded(connection, schedules, self._dialect)
         info = info_table(self._name)
         beside = (
             *history_tables(self._name),

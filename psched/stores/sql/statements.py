@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.model import MARKS, Row, Settlement, Token
+from psched.core.model import MARKS, NO_PAUSE, ReasonCode, Row, Settlement, Token
 from psched.stores.sql.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.inserting import Insertion, numbered
@@ -29,6 +29,7 @@ COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "leased_by",
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
     "options", "retain_until", "claimed_at", "held_by", "held_until",
+    "decided_until", "moved_at", "reason_code", "paused_at", "paused_until", "pause_note",
 )  # fmt: skip
 """The columns, in the order of the fields of `psched.core.model.Row`.
 
@@ -85,7 +86,13 @@ _HELD_AS_DEFINED = (
     _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
 )
 
-_QUARANTINE = "status = 'quarantined', reason = :reason, next_run_time = NULL, leased_by = NULL"
+_QUARANTINE = (
+    f"status = 'quarantined', reason = :reason, reason_code = '{ReasonCode.INVALID}',"
+    " next_run_time = NULL, leased_by = NULL"
+)
+
+_TOLD = ("decided_until", "moved_at", "reason_code", *NO_PAUSE)
+"""What a settlement or a change writes besides the status and the times; see docs/table.md."""
 
 
 class Statements:
@@ -282,8 +289,10 @@ class Statements:
         self._insertion = Insertion(
             table, _INSERTED, {"settled_by": ":nonce", "created_at": now}, dialect
         )
+        told = ", ".join(f"{name} = :{name}" for name in _TOLD)
         self.replace = text(
-            f"UPDATE {table} SET type = :type, data = :data, cron = :cron, timezone = :timezone,"
+            f"UPDATE {table} SET {told},"
+            " type = :type, data = :data, cron = :cron, timezone = :timezone,"
             " delay = :delay, next_time = :next_time, status = :status, reason = :reason,"
             " attempt = :attempt, alive_time = :alive_time, options = :options,"
             " created_at = COALESCE(:created_at, created_at), retain_until = :retain_until,"
@@ -340,6 +349,7 @@ class Statements:
             ("attempt", integer(":attempt{attempt}")),
             ("status", ":status{status}"),
             ("reason", ":reason{reason}"),
+            *((name, _bound(name, integer)) for name in _TOLD),
             ("settled_by", ":settled_by{settled_by}"),
             ("retain_until", f"{now} + {integer(':retain{retain}')}"),
             # If the settlement leaves the row without a next run, ``not_before`` and ``wait`` are
@@ -444,7 +454,7 @@ def as_seen(columns: Columns) -> dict[str, Any]:
 
 _REPLACED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "status", "reason",
-    "attempt", "alive_time", "options", "created_at", "retain_until",
+    "attempt", "alive_time", "options", "created_at", "retain_until", *_TOLD,
 )  # fmt: skip
 
 
@@ -471,8 +481,14 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
     "retain": lambda end: end.retain,
     "status": lambda end: end.status,
     "reason": lambda end: end.reason,
+    **{name: attrgetter(name) for name in _TOLD},
 }
 """The functions that compute the values that `Statements.settle` binds, by the values' names."""
+
+
+def _bound(name: str, integer: Callable[[str], str]) -> str:
+    value = f":{name}{{{name}}}"
+    return value if name in {"reason_code", "pause_note"} else integer(value)
 
 
 def _holders(holds: Mapping[str, str]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.alerts.watching import ActiveRows, Place, RowPage
-from psched.core.attempts import WORKER_DIED, wait_after_death
+from psched.core.attempts import WORKER_DIED, told_of_death, wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
-from psched.core.model import DELETING, PAUSED, Row, Settlement, Token
+from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.operations.overview import Overview
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
@@ -364,9 +364,7 @@ class SqlStore(AlertStore[Statements]):
                 wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,
-                # What a client has written during the lease remains. The reason of a paused row
-                # contains the end of its pause.
-                reason=row.reason if row.attempt < 1 or row.status == PAUSED else WORKER_DIED,
+                **told_of_death(row),
             )
             for row in dead
         ]
@@ -392,9 +390,9 @@ class SqlStore(AlertStore[Statements]):
                 reason=WORKER_DIED,
                 worker=worker,
             )
-            # If the number is below 1, a client has set ``next_time`` during the lease, and so the
-            # row does not tell which occurrence was running.
-            if row.next_time is not None and row.attempt > 0 and self._history_of(row) != "none"
+            # If a client has set ``next_time`` during the lease, the row does not tell which
+            # occurrence was running.
+            if row.next_time is not None and row.is_tried and self._history_of(row) != "none"
             else None
             for row in dead
         ]

@@ -39,6 +39,7 @@ TIMEZONE_LENGTH = 64
 OWNER_LENGTH = 64
 TOKEN_LENGTH = 96
 STATUS_LENGTH = 16
+LANE_LENGTH = 64
 LABEL_BYTES = 4 * LABEL_LENGTH
 
 
@@ -196,6 +197,23 @@ def schedules_table(name: str) -> Table:
         # row, like the end of a lease.
         Column("held_by", key_text(OWNER_LENGTH)),
         Column("held_until", seconds()),
+        # If ``next_time`` is NULL: the schedule goes on after this time.
+        Column("decided_until", seconds()),
+        # When a client set ``next_time`` during a lease that has not been settled since.
+        Column("moved_at", seconds()),
+        Column("reason_code", plain_text(32)),
+        # While the status is ``paused``, or ``stopping`` and then ``paused``.
+        Column("paused_at", seconds()),
+        Column("paused_until", seconds()),
+        Column("pause_note", _long_text()),
+        # Reserved for features to come, so that they need no upgrade; nothing reads them yet.
+        Column("local_time", plain_text(32)),
+        Column("lane", key_text(LANE_LENGTH)),
+        Column("run_as", plain_text(LANE_LENGTH)),
+        Column("tenant", key_text(LANE_LENGTH)),
+        Column("priority", seconds()),
+        Column("concurrency_key", key_text(LANE_LENGTH)),
+        Column("checkpoint", _long_text()),
         # The database computes this column from ``options``, so that it is right in rows that were
         # written by plain SQL or by an older psched. Only its index is used.
         Column("label", _label(), _Label()),

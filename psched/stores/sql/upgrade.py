@@ -7,13 +7,18 @@ registered. The column ``owner`` is renamed first, so that one that runs all the
 claim, extend nor settle.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from math import floor
 
 from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.schema import CreateColumn
 
+from psched.core.attempts import WORKER_DIED
 from psched.core.columns import LATEST_TIME
 from psched.core.history.records import GONE_AFTER
+from psched.core.model import PAUSED, STOPPING, ReasonCode
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.tables import Change, parts_of
 
@@ -34,26 +39,73 @@ def renamed(connection: Connection, table: Table, dialect: Dialect) -> Sequence[
     return [Change("rename", table, new.name, text(f"ALTER TABLE {name} {rename}"), line)]
 
 
-def decoded(connection: Connection, table: Table, dialect: Dialect) -> Change:
-    """What gives the times back to the schedules that extra runs of version 2 had leased.
-
-    Such a row had a negative ``attempt``, -(1000 (1000 t + n + 1) + 999), plus 1 for each claim:
-    the ``next_run_time`` t to which it returns (0 for none), and its n attempts. The statement
-    can be repeated.
-    """
+def decoded(connection: Connection, table: Table, dialect: Dialect) -> Iterator[Change]:
+    """What gives each meaning that version 2 had encoded its column; this can be repeated."""
     name = connection.dialect.identifier_preparer.format_table(table)
     div = dialect.whole_division
     note = f"(attempt {div} -1000)"
     time = f"({note} {div} 1000)"
     number = f"({note} - 1000 * {time} - 1)"
-    statement = (
-        # MySQL assigns from left to right, so that ``attempt`` must come last.
+    # A schedule that an extra run had leased: ``attempt`` was -(1000 (1000 t + n + 1) + 999), plus
+    # 1 for each claim, with the ``next_run_time`` t to which it returns (0 for none), and its n
+    # attempts. MySQL assigns from left to right, so that ``attempt`` comes last.
+    returned = (
         f"UPDATE {name} SET next_run_time = CASE WHEN {time} = 0 THEN NULL ELSE {time} END,"
         f" leased_by = NULL, claimed_at = NULL, attempt = {number}"
         f" WHERE next_time IS NOT NULL AND attempt <= -1000"
         f" AND {number} >= 0 AND {time} <= {LATEST_TIME}"
     )
-    return Change("rows", table, None, text(statement), "")
+    # Another negative number said until when a row without a time is decided, or that a client had
+    # set the time of a row during a lease.
+    counted = (
+        f"UPDATE {name}"
+        f" SET decided_until = CASE WHEN next_time IS NULL AND {note} > 0 THEN {note} END,"
+        f" moved_at = CASE WHEN next_time IS NOT NULL THEN {dialect.now_floor} END, attempt = 0"
+        " WHERE attempt < 0"
+    )
+    by_failures = "reason LIKE 'paused after %'"
+    explained = (
+        f"UPDATE {name} SET reason_code = CASE WHEN {by_failures}"
+        f" THEN '{ReasonCode.PAUSED_AFTER_FAILURES}' ELSE '{ReasonCode.WORKER_DIED}' END"
+        " WHERE reason_code IS NULL"
+        f" AND (reason = '{WORKER_DIED}' OR status = '{PAUSED}' AND {by_failures})"
+    )
+    for statement in (returned, counted, explained):
+        yield Change("rows", table, None, text(statement), "")
+    # What a pause says was only in its reason. Pauses of many rows have few different reasons.
+    paused = f"status IN ('{PAUSED}', '{STOPPING}')"
+    reasons = text(f"SELECT DISTINCT reason FROM {name} WHERE {paused}")
+    for reason in connection.execute(reasons).scalars().all():
+        if (told := _REASON.fullmatch(reason or "")) is None:
+            continue
+        until = None if told["until"] is None else _instant(told["until"])
+        statement = text(
+            f"UPDATE {name} SET paused_at = :since, paused_until = :until, pause_note = :note,"
+            f" reason_code = CASE WHEN status = '{PAUSED}' THEN '{ReasonCode.PAUSED}'"
+            f" ELSE '{ReasonCode.STOPPED}' END,"
+            f" reason = CASE WHEN status = '{PAUSED}' THEN reason ELSE :stop END"
+            f" WHERE {paused} AND paused_at IS NULL AND reason = :reason"
+        ).bindparams(
+            since=_instant(told["since"]),
+            until=until,
+            note=told["note"],
+            stop=told["stop"] or "stopped",
+            reason=reason,
+        )
+        yield Change("rows", table, None, statement, "")
+
+
+_TIME = r"\d{4}-\d\d-\d\dT\S+"
+_REASON = re.compile(
+    rf"paused (?P<since>{_TIME})(?: until (?P<until>{_TIME}))? by (?P<note>.*?)"
+    r"(?:; (?P<stop>stopped(?: by .*)?))?",
+    re.DOTALL,
+)
+"""The reason of a paused row of version 2; ``stop`` if its run was to be stopped before."""
+
+
+def _instant(time: str) -> int:
+    return floor(datetime.fromisoformat(time).timestamp())
 
 
 def older_workers(connection: Connection, table: Table, dialect: Dialect) -> Sequence[str]:

@@ -1,12 +1,14 @@
 """Tests of the columns for a row's state: owner, fence, attempt, status, version, nonce."""
 
+from collections.abc import Mapping
 from dataclasses import replace as changed
 from typing import Any
 
+import pytest
+
 from psched.base.errors import AlreadyExistsError
-from psched.core.attempts import after
 from psched.core.columns import LATEST_TIME
-from psched.core.model import FINISHED, QUARANTINED, WAITING, Row, Settlement, Token
+from psched.core.model import FINISHED, QUARANTINED, WAITING, ReasonCode, Row, Settlement, Token
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import (
     LATER,
@@ -26,6 +28,14 @@ from psched.testing.store_contract.bench import (
     wait_for_end,
 )
 from psched.testing.store_contract.definitions import FULL
+
+TOLD: Mapping[str, Mapping[str, Any]] = {
+    "decided_until": {"decided_until": LATEST_TIME},
+    "moved_at": {"moved_at": 0},
+    "reason_code": {"reason_code": ReasonCode.PAUSED_AFTER_FAILURES},
+    "pause": {"paused_at": 1, "paused_until": LATEST_TIME, "pause_note": "ann@web1: \u00fc 'x'"},
+}
+"""Columns that a settlement and a change write besides the status and the times."""
 
 
 class Records:
@@ -287,17 +297,32 @@ class Records:
                 )
                 assert row.settled_by == str(end.token)
 
-    def test_an_attempt_can_be_as_small_as_the_note_of_the_latest_time(
-        self, backend_factory: BackendFactory
+    @pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)
+    def test_what_a_settlement_or_a_change_tells_is_stored(
+        self, backend_factory: BackendFactory, told: Mapping[str, Any]
     ) -> None:
-        store, note = backend_factory(), after(LATEST_TIME)
+        store = backend_factory()
+        nothing: dict[str, Any] = dict.fromkeys(told)
+
+        def stored() -> Mapping[str, Any]:
+            row = found(store, "k")
+            return {name: getattr(row, name) for name in told}
+
         held = leased(store, "k")
-        end = ending(held, next_time=None, attempt=note)
-        assert store.settle([end]) == {"k": Settled.DONE}
-        assert found(store, "k").attempt == note
+        assert stored() == nothing
+        assert store.settle([ending(held, next_time=None, **told)]) == {"k": Settled.DONE}
+        assert stored() == told
         wait_for_end(store, "k")
         (row,) = claim(store, "w.2").rows
-        assert (row.next_time, row.attempt) == (None, note + 1)
+        assert {name: getattr(row, name) for name in told} == told
+        assert store.replace(row, changed(row, **nothing))
+        assert stored() == nothing
+        row = found(store, "k")
+        assert store.replace(row, changed(row, **told))
+        assert stored() == told
+        row = found(store, "k")
+        assert store.settle([ending(row, next_time=60, **nothing)]) == {"k": Settled.DONE}
+        assert stored() == nothing
 
     def test_a_row_that_was_added_again_has_its_old_fences_and_another_owner(
         self, backend_factory: BackendFactory

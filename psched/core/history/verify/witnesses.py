@@ -24,7 +24,6 @@ from psched.core.history.verify.findings import Kind, Violation
 from psched.core.history.verify.lease_checks import begins_series, overlapping
 from psched.core.model import SET_ASIDE, Row
 from psched.core.operations.extra_runs import schedule_key
-from psched.core.operations.pausing import read_reason
 
 PEOPLE = "people"
 """The host of a fault that has hit a change by a person."""
@@ -279,9 +278,8 @@ def _against_pauses(seen: Seen) -> Iterator[Violation]:
         before = [each for each in mine if (each.time or 0) / 1000 <= witness.started]
         if not before or before[-1].action != "pause":
             continue
-        since, reason = (before[-1].time or 0) / 1000, values(before[-1].after).get("reason")
-        until = read_reason(reason).until if isinstance(reason, str) else None
-        over = until is not None and until <= witness.store_time
+        since, until = (before[-1].time or 0) / 1000, values(before[-1].after).get("paused_until")
+        over = isinstance(until, int) and until <= witness.store_time
         excused = seen.explain(since, witness.started, breaks=True) or any(
             # The record of a later change may be lost.
             fault.host == PEOPLE and fault.touches(since, witness.started, PEOPLE)

@@ -30,7 +30,7 @@ from psched.core.history.why.recorded import (
     pause_clause,
 )
 from psched.core.model import PAUSED, RUNS_NO_MORE, Row
-from psched.core.operations.pausing import after_pause, pause_of, skipped_by_pause
+from psched.core.operations.pausing import after_pause, skipped_by_pause
 from psched.core.preview import clock_change_effects
 from psched.triggers.cron import Cron
 from psched.triggers.zone import Zone
@@ -68,7 +68,7 @@ def _with_next_time(facts: Facts, row: Row) -> tuple[Facts, Row]:
     if row.next_time is not None or trigger is None or not is_live(row):
         return facts, row
     first = attempts.first_time(row, trigger, facts.now)
-    row = changed(row, next_time=first, attempt=max(row.attempt, 0))
+    row = changed(row, next_time=first)
     return changed(facts, row=row), row
 
 
@@ -111,13 +111,14 @@ def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
 
 def _about_regular(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
     """The answer about one instant, as if no backfill had repeated it."""
-    after, pause = _after_pause(facts, row), pause_of(row)
+    after, pause = _after_pause(facts, row), row.pause
     if after is None or pause is None or instant < (after.next_time or 0):
         return _about_present(facts, row, instant, words)
     answer = _about_present(changed(facts, row=after), after, instant, words)
     if answer.state is not State.WILL_RUN:
         return answer
-    paused = f"it is paused until {words.time(pause.until or 0, instant)} by {pause.why}"
+    by = f" by {pause.note}" if pause.note else ""
+    paused = f"it is paused until {words.time(pause.until or 0, instant)}{by}"
     return answer.adding(paused, until=pause.until)
 
 
@@ -219,7 +220,7 @@ def _with_pause(answer: Answer, facts: Facts, row: Row, words: Wording) -> Answe
     # Some answers say already that the schedule is paused, or that the pause comes next.
     if answer.code not in {Code.PAUSED, Code.RUNNING} and "until" not in answer.details:
         case = Case(facts=facts, words=words, instant=answer.time or 0)
-        by = pause_clause(case, row.reason, "it") or row.reason or "by plain SQL"
+        by = pause_clause(case, row, "it") or row.reason or "by plain SQL"
         answer = answer.adding(f"the schedule is paused now: {by}")
     if row.owner is not None or definition is None or definition.trigger is None:
         return answer

@@ -31,7 +31,6 @@ from psched.core.model import (
     WAITING,
     Row,
 )
-from psched.core.operations.pausing import read_reason, stop_of
 
 _STOPPING = {
     DELETING: "deleted",
@@ -63,13 +62,14 @@ def answer_at_cursor(case: Case, row: Row) -> Answer:
         text = "does not run: its row has no next_run_time, which plain SQL must have removed"
         return case.answer(Code.UNKNOWN, State.UNKNOWN, text)
     tried = summary(case)
-    if run_at > now and (row.attempt > 0 or tried):
+    if run_at > now and (row.is_tried or tried):
         because = tried or row.reason or f"its attempt {row.attempt} did not succeed"
         text = f"will be retried at {case.time(run_at)} because {because}"
-        return case.answer(Code.RETRYING, State.WILL_RUN, text, run_at=run_at, **details_of(case))
+        details = {"reason_code": row.reason_code, "run_at": run_at, **details_of(case)}
+        return case.answer(Code.RETRYING, State.WILL_RUN, text, **details)
     if run_at > now:
         return _will_run(case, run_at)
-    if row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
+    if not row.is_tried and (dropped := _dropped(case, row)) is not None:
         return dropped
     after = f", after {tried}" if tried else ""
     return _overdue(case, run_at, f"has been due since {case.time(run_at)}{after}")
@@ -79,13 +79,13 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
     """The answer about an occurrence that comes after the one that is due or running next."""
     if case.run_from > case.facts.now:
         return _will_run(case, case.run_from)
-    if row.owner is None and row.attempt < 1 and (dropped := _dropped(case, row)) is not None:
+    if row.owner is None and not row.is_tried and (dropped := _dropped(case, row)) is not None:
         return dropped
     cursor, since = case.time(row.next_time or 0), case.run_from
     if row.owner is not None and (row.next_run_time or inf) > case.facts.now:
         first = f"the occurrence of {cursor} is still running"
     elif row.next_run_time is not None and row.next_run_time > case.facts.now:
-        again = "runs again" if row.attempt > 0 else "runs"
+        again = "runs again" if row.is_tried else "runs"
         first = f"the occurrence of {cursor} {again} first, at {case.time(row.next_run_time)}"
     else:
         behind = Case(facts=case.facts, words=case.words, instant=row.next_time or 0)
@@ -108,8 +108,8 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
 def answer_at_rest(case: Case, row: Row) -> Answer:
     """The answer if the row has no next run: it has ended, is quarantined or paused, or stops."""
     if row.status == STOPPING and row.owner is not None:
-        onward = pause_clause(case, row.reason) or "the schedule goes on"
-        text = f"is running, but its task is being {stop_of(row.reason)}; {onward}"
+        onward = pause_clause(case, row) or "the schedule goes on"
+        text = f"is running, but its task is being {row.reason or 'stopped'}; {onward}"
         return case.answer(Code.STOPPED, State.DID_NOT_RUN, text, status=row.status)
     if row.status in _STOPPING and row.owner is not None:
         what = _STOPPING[row.status]
@@ -129,18 +129,17 @@ def answer_at_rest(case: Case, row: Row) -> Answer:
         details["changed"] = time_of(change)
     because = f": {row.reason}" if row.reason else ""
     if row.reason:
-        details["reason"] = row.reason
+        details |= {"reason": row.reason, "reason_code": row.reason_code}
     if tried := summary(case):
         because += f", after {tried}"
         details |= details_of(case)
     of = "it" if case.once else "the schedule"
     state = State.UNKNOWN if code is Code.UNKNOWN else State.DID_NOT_RUN
     text = f"{verb} because {of} {what}{when}{because}"
-    if code is Code.PAUSED and (clause := pause_clause(case, row.reason)):
+    if code is Code.PAUSED and (clause := pause_clause(case, row)):
         text = f"{verb} because {clause}"
         text += f", after {tried}" if tried else ""
-        pause = read_reason(row.reason)
-        details |= {"since": pause.since, "until": pause.until}
+        details |= {"since": row.paused_at, "until": row.paused_until}
     return case.answer(code, state, text, **details)
 
 
@@ -191,7 +190,7 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
     number = f" (attempt {row.attempt})" if row.attempt > 1 else ""
     text = f"{running}{on}{since}{number}{after}"
     if row.status == PAUSED:
-        by = pause_clause(case, row.reason) or row.reason
+        by = pause_clause(case, row) or row.reason
         text += "; the pause applies when this run has ended" + (f": {by}" if by else "")
     return case.answer(Code.RUNNING, State.RAN, text, **details)
 

@@ -10,8 +10,8 @@ from psched.core.history.why.answer import Answer, Code, State, listed
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.case import Case
 from psched.core.history.why.facts import last_before
+from psched.core.model import ReasonCode, Row
 from psched.core.operations.changes.skipping import SKIPPED_BY
-from psched.core.operations.pausing import is_by_failures, read_reason
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""
@@ -58,8 +58,8 @@ def answer_by_fate(case: Case) -> Answer | None:
         return case.answer(Code.MARKED_FINISHED, State.DID_NOT_RUN, text, **details)
     if fate in _SKIPPED:
         text = _SKIPPED[Fate(fate)] + because + _span_text(case, decisive)
-        if fate == Fate.SKIPPED_PAUSED and (clause := pause_clause(case, decisive.reason)):
-            text = f"was skipped because {clause}"
+        if fate == Fate.SKIPPED_PAUSED and decisive.reason:
+            text = f"was skipped because the schedule was {decisive.reason}"
         if fate == Fate.SKIPPED:
             text = _by_hand(case, decisive)
         if fate in {Fate.SKIPPED_CATCHUP, Fate.COALESCED}:
@@ -104,18 +104,20 @@ def summary(case: Case) -> str:
     return listed([*([earlier] if more else []), *shown])
 
 
-def pause_clause(case: Case, reason: str | None, what: str = "the schedule") -> str | None:
+def pause_clause(case: Case, row: Row, what: str = "the schedule") -> str | None:
     """Who has paused the schedule, when, until when, and why, as a clause.
 
     Returns:
-        The clause; None if psched did not write the reason.
+        The clause; None if the row is not paused, or was paused by plain SQL.
     """
-    if is_by_failures(reason):
-        return f"{what} was {reason}"
-    pause = read_reason(reason)
-    if pause.since is None or pause.why is None:
+    pause = row.pause
+    if pause is None:
         return None
-    by, _, note = pause.why.partition(": ")
+    if row.reason_code == ReasonCode.PAUSED_AFTER_FAILURES:
+        return f"{what} was {row.reason}"
+    if pause.since is None or pause.note is None:
+        return None
+    by, _, note = pause.note.partition(": ")
     until = "" if pause.until is None else f" until {case.time(pause.until)}"
     because = f": {note}" if note else ""
     return f"{by} paused {what} at {case.time(pause.since)}{until}{because}"

@@ -90,7 +90,7 @@ def _catch_up(
     row: Row, definition: Definition, trigger: Trigger, cursor: int, now: float
 ) -> tuple[int, tuple[Skipped, ...]]:
     """The occurrence that would run next, and what the catch-up policy drops before it."""
-    if row.attempt > 0 or row.status == PAUSED:
+    if row.is_tried or row.status == PAUSED:
         return cursor, ()
     due = max(now, row.next_run_time or 0)
     oldest = oldest_kept(trigger, cursor, definition, due)
@@ -104,7 +104,8 @@ def _catch_up(
 
 def _moved(row: Row, definition: Definition, following: int) -> Row:
     """The row with its next occurrence."""
-    moved = changed(row, next_time=following, attempt=0)
+    moved = changed(row, next_time=following, attempt=0, decided_until=None, moved_at=None)
     if row.status == PAUSED:
         return moved  # its next_run_time is the end of its pause, and its reason says why
-    return changed(moved, next_run_time=definition.first_run(following), reason=None)
+    run_at = definition.first_run(following)
+    return changed(moved, next_run_time=run_at, reason=None, reason_code=None)

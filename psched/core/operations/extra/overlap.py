@@ -5,7 +5,7 @@ from psched.config import Config
 from psched.core import attempts
 from psched.core.columns import plain_reason
 from psched.core.history.records import Fate
-from psched.core.model import CANCELLED, ENDED, ENDING, Row, Settlement
+from psched.core.model import CANCELLED, ENDED, ENDING, ReasonCode, Row, Settlement
 from psched.core.operations.extra.turns import Turns
 from psched.core.operations.extra_runs import PARALLEL, QUEUE, SKIP
 from psched.core.policy import postpone
@@ -70,5 +70,6 @@ def _cancelled(row: Row, own: Config, fate: Fate, reason: str) -> Settlement:
         attempt=attempts.before_claim(row),
         status=CANCELLED,
         reason=plain_reason(reason),
+        reason_code=ReasonCode.OVERLAP,
         fate=fate,
     )

@@ -64,7 +64,9 @@ for _, key in ipairs(keys) do
   if row[7] then redis.call('ZREM', HELD, held_member(row[7], key)) end
   if why then
     if not row.err then
-      write_fields(key, {'status', 'quarantined', 'reason', why, 'leased_by', false})
+      write_fields(key, {
+        'status', 'quarantined', 'reason', why, 'reason_code', 'invalid', 'leased_by', false,
+      })
     end
     set_due(key, false)
   else

@@ -14,18 +14,17 @@ for i = 6, #ARGV, VALUES do
   local member, fence, record = unpack(ARGV, i, i + VALUES - 1)
   local zero = member:find('%z')
   local owner, key = member:sub(1, zero - 1), member:sub(zero + 1)
-  local row = read_fields(key, 'leased_by', 'fence', 'attempt', 'reason', 'status')
+  local row = read_fields(key, 'leased_by', 'fence', 'attempt', 'status', 'next_time', 'moved_at')
   local attempt = row and tonumber(row[3] or '0') or 0
   local ends = tonumber(redis.call('ZSCORE', DUE, key) or '0')
   if not row or row[1] ~= owner then
     redis.call('ZREM', HELD, member)
   elseif (row[2] or '0') == fence and ends > now and ends <= now + alive_time + 1 then
-    write_fields(key, {
-      'leased_by', false, 'claimed_at', false, 'settled_by', owner..'#'..fence,
-      -- What a client has written during the lease remains. The reason of a paused row contains the end
-      -- of its pause.
-      'reason', attempt > 0 and row[5] ~= 'paused' and 'its worker died' or row[4],
-    })
+    write_fields(key, {'leased_by', false, 'claimed_at', false, 'settled_by', owner..'#'..fence})
+    -- What a client has written during the lease remains.
+    if attempt > 0 and row[4] ~= 'paused' and row[5] and not row[6] then
+      write_fields(key, {'reason', 'its worker died', 'reason_code', 'worker_died'})
+    end
     redis.call('ZREM', HELD, member)
     -- See `psched.core.attempts.wait_after_death`. One second is added, because `now` is rounded down, and
     -- the wait would otherwise end early.

@@ -5,7 +5,7 @@
 -- records that could not be written, and the reason for the last of them.
 --
 -- Without its flag, this script is `replace_and_record`: the server refuses it if its memory is full.
-local VALUES = 20
+local VALUES = 26
 
 -- Returns 1, 0 or an error.
 local function replace()
@@ -30,7 +30,7 @@ local function replace()
     'status', status, 'reason', optional_text(reason), 'attempt', attempt,
     'alive_time', optional_number(alive_time), 'options', optional_text(options),
     'created_at', optional_number(created_at) or row[4],
-    'retain_until', optional_number(retain_until),
+    'retain_until', optional_number(retain_until), told(unpack(ARGV, 21, VALUES))
   })
   if not row[3] then set_due(key, optional_number(next_run_time)) end
   set_retention(key, optional_number(retain_until))

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
 -- Ends leases, and writes the records of the run history that belong to those that it ends. ARGV: the
--- limits of the history (see `write_record`); then for each settlement 14 values, in the order of the
+-- limits of the history (see `write_record`); then for each settlement 20 values, in the order of the
 -- parameters of the function `settle`, the number of its records, and its records. Returns for each
 -- settlement a value of psched.core.store_protocol.Settled; then the number of records that could not
 -- be written, and the reason for the last of them.
 --
 -- Without its flag, this script is `settle_and_record`: the server refuses it if its memory is full.
-local VALUES = 14
+local VALUES = 20
 
 -- Returns the result. If the settlement was applied now, also returns true, and the seconds after
 -- which the row can be purged (nil: never).
 local function settle(key, owner, fence, version, seen_status, next_time, not_before, wait, rest,
-    removed, retain, attempt, status, reason)
+    removed, retain, attempt, status, reason, ...)
   local row = read_fields(key, 'leased_by', 'fence', 'version', 'settled_by', 'status')
   if not row then return removed == '1' and 'done' or 'preempted' end
   local token = owner..'#'..fence
@@ -30,7 +30,7 @@ local function settle(key, owner, fence, version, seen_status, next_time, not_be
   write_fields(key, {
     'next_time', optional_number(next_time), 'attempt', attempt, 'status', status,
     'reason', optional_text(reason), 'settled_by', token, 'retain_until', retained,
-    'leased_by', false, 'claimed_at', false,
+    'leased_by', false, 'claimed_at', false, told(...)
   })
   redis.call('ZREM', HELD, held_member(owner, key))
   set_due(key, rest == '0' and integer(math.max(tonumber(not_before), now + wait)))

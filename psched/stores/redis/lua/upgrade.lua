@@ -1,10 +1,15 @@
 #!lua
--- Upgrades a page of rows from layout 1. ARGV: the cursor of the scan of the set DUE, about how many rows,
--- and the version. Returns the cursor of the next page, '0' after the last one, with which the upgrade ends.
+-- Upgrades a page of rows from layout 1. ARGV: the cursor of the scan of a set, about how many rows, the
+-- version, and which set: 'rest', and then 'due'. Returns the cursor of the next page, '0' after the last
+-- one, with which the upgrade ends if the set is DUE.
 --
--- The field owner becomes leased_by. A row that an extra run had leased has its times back: its attempt was
--- -(1000 (1000 t + n + 1) + 999), plus 1 for each claim, with the next_run_time t to which it returns (0 for
--- none), and its n attempts. The digits are taken apart as text, because the number can exceed 2^53.
+-- The field owner becomes leased_by, and each meaning that layout 1 had encoded has a field of its own:
+-- * A row that an extra run had leased has its times back: its attempt was -(1000 (1000 t + n + 1) + 999),
+--   plus 1 for each claim, with the next_run_time t to which it returns (0 for none), and its n attempts. The
+--   digits are taken apart as text, because the number can exceed 2^53.
+-- * The attempt of a row without a time was -(1000 t + 999), plus 1 for each claim, if it goes on after t.
+--   Another negative attempt tells that a client had set the time during a lease.
+-- * A pause was described by the reason.
 local LATEST_TIME = 253402300799
 
 local function times_in(attempt)
@@ -15,11 +20,48 @@ local function times_in(attempt)
   return time, number
 end
 
-local found = redis.call('ZSCAN', DUE, ARGV[1], 'COUNT', ARGV[2])
+-- The Unix seconds of a time such as 2027-01-15T12:00+01:00; the seconds can be missing.
+local function instant(text)
+  local year, month, day, hour, minute, second, sign, hours, minutes =
+    (text or ''):match('^(%d+)-(%d+)-(%d+)T(%d+):(%d+):?(%d*)([+-])(%d+):(%d+)$')
+  if not year then return nil end
+  -- The year begins in March, so that a leap day is its last day.
+  local years, months = tonumber(year), (tonumber(month) + 9) % 12
+  if tonumber(month) < 3 then years = years - 1 end
+  local days = 365 * years + math.floor(years / 4) - math.floor(years / 100) + math.floor(years / 400)
+    + math.floor((153 * months + 2) / 5) + tonumber(day) - 719469
+  local offset = tonumber(sign..'1') * (tonumber(hours) * 3600 + tonumber(minutes) * 60)
+  local of_day = tonumber(hour) * 3600 + tonumber(minute) * 60 + tonumber('0'..second)
+  return integer(days * 86400 + of_day - offset)
+end
+
+-- Gives the pause that a reason describes its fields.
+local function decode_reason(key, status, reason)
+  if reason == 'its worker died' then return write_fields(key, {'reason_code', 'worker_died'}) end
+  if status ~= 'paused' and status ~= 'stopping' then return end
+  if reason:find('^paused after ') then return write_fields(key, {'reason_code', 'paused_after_failures'}) end
+  local times, note = reason:match('^paused (.-) by (.*)$')
+  local first, last = (times or ''):match('^(%S+) until (%S+)$')
+  local since = instant(first or times)
+  if not since then return end
+  local stop
+  local begin = note:find('; stopped by ', 1, true) or note:find('; stopped$')
+  if begin then note, stop = note:sub(1, begin - 1), note:sub(begin + 2) end
+  write_fields(key, {
+    'paused_at', since, 'paused_until', instant(last) or false, 'pause_note', note,
+    'reason', status == 'paused' and reason or stop or 'stopped',
+    'reason_code', status == 'paused' and 'paused' or 'stopped',
+  })
+end
+
+local part = ARGV[4] == 'rest' and REST or DUE
+local found = redis.call('ZSCAN', part, ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #found[2], 2 do
   local key = found[2][i]
-  local row = read_fields(key, 'owner', 'attempt', 'next_time')
-  local time, number = times_in(row and row[3] and row[2])
+  local row = read_fields(key, 'owner', 'attempt', 'next_time', 'status', 'reason')
+  local attempt = row and row[2] or ''
+  local time, number = times_in(row and row[3] and attempt)
+  if row then decode_reason(key, row[4], row[5] or '') end
   if time then
     write_fields(key, {'attempt', integer(number), 'owner', false, 'leased_by', false, 'claimed_at', false})
     set_due(key, time > 0 and integer(time))
@@ -27,8 +69,14 @@ for i = 1, #found[2], 2 do
   elseif row and row[1] then
     write_fields(key, {'leased_by', row[1], 'owner', false})
   end
+  if not time and attempt:match('^%-%d+$') then
+    local decided = not row[3] and attempt:match('^%-(%d+)%d%d%d$')
+    write_fields(key, {
+      'attempt', '0', 'decided_until', decided or false, 'moved_at', row[3] and integer(now) or false,
+    })
+  end
 end
-if found[1] == '0' and redis.call('EXISTS', UPGRADING) == 1 then
+if part == DUE and found[1] == '0' and redis.call('EXISTS', UPGRADING) == 1 then
   redis.call('HSET', UPGRADING, 'version', ARGV[3])
   move_info(UPGRADING, INFO)
 end

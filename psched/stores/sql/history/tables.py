@@ -73,6 +73,7 @@ def _runs(name: str) -> Table:
         Column("outcome", plain_text(STATUS_LENGTH)),
         Column("fate", plain_text(32)),
         Column("reason", plain_text(REASON_LENGTH)),
+        Column("reason_code", plain_text(32)),
         Column("exit_status", seconds()),
         Column("exit_signal", seconds()),
         Column("cpu_ms", seconds()),
