@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from typing import Any
 
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.config import Config
@@ -149,8 +150,8 @@ def _stopped(
             end = changed(end, reason=reason, reason_code=ReasonCode.STOPPED)
         end = changed(end, fate=fate)
     if current.pause is not None:
-        reason = {"reason": end.reason, "reason_code": end.reason_code}
-        end = pausing.set_aside(end, changed(current, status=PAUSED, **reason))
+        told: dict[str, Any] = {"reason": end.reason, "reason_code": end.reason_code}
+        end = pausing.set_aside(end, changed(current, status=PAUSED, **told))
     return changed(end, seen_status=STOPPING)
 
 

@@ -60,7 +60,7 @@ REASONS = {
     "no_connection_is_left_for_the_user": 'too many connections for role "u"',
     "the_server_becomes_a_replica": "is a replica; url must lead to the primary",
     "too_few_replicas_follow": "too few replicas follow it: NOREPLICAS",
-    "the_data_are_of_a_newer_version": "have the layout 99, this psched knows 1",
+    "the_data_are_of_a_newer_version": "have the layout 99, this psched knows 2",
     "the_table_is_of_a_newer_version": f"this psched knows {VERSION}; upgrade psched on this host",
 }
 """What the log says besides: what keeps an outage up, where that is not what has begun it."""

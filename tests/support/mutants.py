@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/mutants/mutants.txt"
 SURVIVORS = ROOT / "tests/mutants/survivors.txt"
 
+_LOCAL = "not mariadb and not postgresql and not redis"
+"""The marks of tests that start no server."""
+
 _TRIGGERS = "pytest tests/unit/test_trigger.py tests/unit/test_wall_times.py"
 
 DRAWN = {
@@ -178,7 +181,7 @@ def run(killer: str, budget: int = BUDGET, mutant: Mutant | None = None) -> Verd
     options = {
         "simulate": ["psched.testing.simulation", "--no-shrink"],
         "simulate-sqlite": ["psched.testing.simulation", "--no-shrink", "--store", "sqlite"],
-        "pytest": ["pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        "pytest": ["pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", _LOCAL],
     }[tool]
     with mutated(mutant) as folder, tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(

@@ -79,7 +79,7 @@ def decoded(connection: Connection, table: Table, dialect: Dialect) -> Iterator[
         if (told := _REASON.fullmatch(reason or "")) is None:
             continue
         until = None if told["until"] is None else _instant(told["until"])
-        statement = text(
+        described = text(
             f"UPDATE {name} SET paused_at = :since, paused_until = :until, pause_note = :note,"
             f" reason_code = CASE WHEN status = '{PAUSED}' THEN '{ReasonCode.PAUSED}'"
             f" ELSE '{ReasonCode.STOPPED}' END,"
@@ -92,7 +92,7 @@ def decoded(connection: Connection, table: Table, dialect: Dialect) -> Iterator[
             stop=told["stop"] or "stopped",
             reason=reason,
         )
-        yield Change("rows", table, None, statement, "")
+        yield Change("rows", table, None, described, "")
 
 
 _TIME = r"\d{4}-\d\d-\d\dT\S+"
