@@ -1,0 +1,36 @@
+"""A task and a command go through no more files than they do now, within a little slack.
+
+`bench/journey.py` says how far these limits are above the ceilings that are aimed at.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+LIMITS = {
+    "worker": {"files": 82, "calls": 740, "depth": 19},
+    "runner": {"files": 14, "calls": 95, "depth": 7},
+    "add": {"files": 106, "modules": 222},
+    "list": {"files": 93, "modules": 218},
+    "help": {"files": 15, "modules": 47},
+}
+
+
+def test_a_journey_gets_no_longer():
+    done = subprocess.run(
+        [sys.executable, BENCH / "journey.py", "--short"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)["databases"]["sqlite"]
+    for journey, limits in LIMITS.items():
+        measured = {name: found[journey][name] for name in limits}
+        assert all(measured[name] <= limit for name, limit in limits.items()), (journey, measured)
+        # A limit far above what is measured would let a journey grow.
+        assert measured["files"] >= 0.85 * limits["files"], "lower the limit"
+    for ratio in found["list"]["of_sqlalchemy"], found["status"]["of_help"]:
+        assert 0.5 < ratio < 10
