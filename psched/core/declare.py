@@ -14,7 +14,7 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config import OVERRIDES, Config
 from psched.config.monitoring.expect import Expectations
 from psched.config.monitoring.hooks import ON_SETTINGS
-from psched.core import shorthands
+from psched.core import local_times, shorthands
 from psched.core.arguments.fields import refuse_unknown
 from psched.core.catchup import iso
 from psched.core.columns import (
@@ -119,7 +119,12 @@ def _started(
     row: Row, definition: Definition, fields: Mapping[str, Any], now: Callable[[], float]
 ) -> Row:
     next_time, run_at = _first_times(definition, fields, now)
-    return changed(row, next_time=next_time, next_run_time=run_at)
+    return changed(
+        row,
+        next_time=next_time,
+        next_run_time=run_at,
+        local_time=local_times.local_time(definition, next_time),
+    )
 
 
 def _first_times(
@@ -204,6 +209,7 @@ class _SimilarSchedules:
             run_at,
             alive_time=alike.alive_time,
             options=alike.options,
+            local_time=alike.local_time,
         )
 
     def _times(
@@ -283,6 +289,7 @@ def redeclare(
         attempt=attempt,
         decided_until=None,
         moved_at=moved_at,
+        local_time=local_times.local_time(definition, next_time),
         status=WAITING,
         reason=None,
         reason_code=None,

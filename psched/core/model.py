@@ -98,6 +98,7 @@ class ReasonCode(StrEnum):
     INTERRUPTED = "interrupted"
     """The attempt does not count, because its end had an external reason."""
     INVALID = "invalid"
+    NEW_ZONE_DATA = "new_zone_data"
     NOT_LOADED = "not_loaded"
     """The host that had claimed the row could not load its trigger."""
     OVERLAP = "overlap"
@@ -191,6 +192,7 @@ class Row:
     held_until: Final[int | None] = None
     decided_until: Final[int | None] = None
     moved_at: Final[int | None] = None
+    local_time: Final[str | None] = None
     reason_code: Final[str | None] = None
     paused_at: Final[int | None] = None
     paused_until: Final[int | None] = None
@@ -271,8 +273,8 @@ class Settlement:
         reason: a text that says why the row has no next run, or what was decided about the row;
             None for no text.
         reason_code: a `ReasonCode`; None without a reason. The other columns that a settlement
-            writes are explained in docs/table.md: ``decided_until``, ``moved_at``, ``paused_at``,
-            ``paused_until`` and ``pause_note``.
+            writes are explained in docs/table.md: ``decided_until``, ``moved_at``, ``local_time``,
+            ``paused_at``, ``paused_until`` and ``pause_note``.
         fate: what became of the occurrence that was leased; None if it will run again, or if the
             lease ended before its occurrence was decided.
         skipped: the occurrences that are dropped by this settlement.
@@ -295,6 +297,7 @@ class Settlement:
     reason_code: str | None = None
     decided_until: int | None = None
     moved_at: int | None = None
+    local_time: str | None = None
     paused_at: int | None = None
     paused_until: int | None = None
     pause_note: str | None = None
@@ -317,6 +320,7 @@ class Settlement:
             decided["next_time"] = row.next_time
             decided.setdefault("decided_until", row.decided_until)
             decided.setdefault("moved_at", row.moved_at)
+            decided.setdefault("local_time", row.local_time)
         if decided.get("status") == row.status and (pause := row.pause) is not None:
             decided |= {
                 "paused_at": pause.since,

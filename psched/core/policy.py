@@ -17,7 +17,7 @@ from typing import Any
 
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.config import Config
-from psched.core import attempts
+from psched.core import attempts, local_times
 from psched.core.catchup import describe_dropped, iso, oldest_kept
 from psched.core.columns import LATEST_TIME, plain_reason
 from psched.core.definition import Definition, parse_row
@@ -46,6 +46,7 @@ from psched.core.model import (
 )
 from psched.core.operations import pausing
 from psched.core.operations.pauses import PastPause, skipped_by_pause
+from psched.triggers import zone as zones
 from psched.triggers.trigger import Trigger
 
 
@@ -379,11 +380,8 @@ def _next_step(
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
-    if found := skipped_by_pause(definition, trigger, cursor, pauses):
-        resumed, span = found
-        why = plain_reason(f"what fell due was skipped: {span.reason}")
-        end = _at(row, definition, resumed, reason=why, code=ReasonCode.RESUMED)
-        return changed(end, skipped=(span,))
+    if (end := _moved(row, definition, trigger, cursor, pauses)) is not None:
+        return end
     oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
@@ -394,6 +392,26 @@ def _next_step(
     return _dropped(
         row, definition, trigger, cursor=cursor, oldest=oldest, now=now, busy_until=busy_until
     )
+
+
+def _moved(
+    row: Row,
+    definition: Definition,
+    trigger: Trigger,
+    cursor: int,
+    pauses: Sequence[PastPause],
+) -> Settlement | None:
+    """The settlement if new zone data, or a pause of its type, move the row's occurrence."""
+    if (instant := local_times.renewed(row, definition)) is not None:
+        why = f"{iso(cursor)} is now {iso(instant)}, by the zone data {zones.VERSION}"
+        return _at(row, definition, instant, reason=why, code=ReasonCode.NEW_ZONE_DATA)
+    found = skipped_by_pause(definition, trigger, cursor, pauses)
+    if found is None:
+        return None
+    resumed, span = found
+    why = plain_reason(f"what fell due was skipped: {span.reason}") or ""
+    end = _at(row, definition, resumed, reason=why, code=ReasonCode.RESUMED)
+    return changed(end, skipped=(span,))
 
 
 def _timed(row: Row, definition: Definition, now: float) -> Settlement:
@@ -436,7 +454,8 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
     scheduled_time, trigger = row.next_time, definition.trigger
     if trigger is None or scheduled_time is None:
         return _at(row, definition, None)
-    return _at(row, definition, trigger.next_after(max(scheduled_time, since)))
+    since = max(local_times.continued_from(row, definition), since)
+    return _at(row, definition, trigger.next_after(since))
 
 
 def _at(
@@ -453,6 +472,7 @@ def _at(
     return Settlement.of(
         row,
         next_time=next_time,
+        local_time=local_times.local_time(definition, next_time),
         not_before=definition.first_run(next_time),
         reason=reason,
         reason_code=code,

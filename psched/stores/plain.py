@@ -33,12 +33,12 @@ Rows = MutableMapping[str, Row]
 
 _DECLARED = (
     *("key", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time"),
-    *("alive_time", "options"),
+    *("alive_time", "options", "local_time"),
 )
 _FREE: Mapping[str, Any] = {"held_by": None, "held_until": None}
 _SETTLED = (
     *("next_time", "attempt", "status", "reason"),
-    *("decided_until", "moved_at", "reason_code", *NO_PAUSE),
+    *("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE),
 )
 
 

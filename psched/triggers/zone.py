@@ -93,7 +93,7 @@ class Zone:
 
     def instants(self, wall: int) -> tuple[int, ...]:
         """Return the instants at which a wall time is shown, in order: no instant, one or two."""
-        old, new = self._readings(wall)
+        old, new = self.readings(wall)
         if old == new:
             return (old,)
         return (old, new) if old < new else ()
@@ -103,7 +103,7 @@ class Zone:
 
         If the wall time is shown once, the result is a change of size 0.
         """
-        old, new = self._readings(wall)
+        old, new = self.readings(wall)
         # We search the instant of the change between ``old`` and ``new``. If the wall time is
         # repeated, ``old`` is before the change, and ``new`` is at or after the change. If the wall
         # time is skipped, ``new`` is before the change, and ``old`` is at or after it.
@@ -132,7 +132,7 @@ class Zone:
     def _offset(self, instant: int) -> int:
         return self.wall(instant) - instant
 
-    def _readings(self, wall: int) -> tuple[int, int]:
+    def readings(self, wall: int) -> tuple[int, int]:
         """Convert a wall time to two instants: by the offsets before and after a clock change.
 
         If the wall time is shown once, the two instants are equal. If it is shown twice, the first

@@ -160,7 +160,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | dict.fromkeys(("created_at", "retain_until"), 0)
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
         | {"seen_status": "waiting"}
-        | dict.fromkeys(("decided_until", "moved_at", "reason_code", *NO_PAUSE))
+        | dict.fromkeys(("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE))
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
     "quarantine": lambda c: (c.sql.quarantine, {**as_seen(c.seen()[0]), "reason": "why"}),

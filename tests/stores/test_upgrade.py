@@ -115,9 +115,9 @@ def added(store):
 
 
 NEW = (
-    *("held_by", "held_until", "decided_until", "moved_at", "reason_code"),
-    *("paused_at", "paused_until", "pause_note", "local_time", "lane", "run_as", "tenant"),
-    *("priority", "concurrency_key", "checkpoint"),
+    *("held_by", "held_until", "decided_until", "moved_at", "local_time", "reason_code"),
+    *("paused_at", "paused_until", "pause_note", "lane", "run_as", "tenant", "priority"),
+    *("concurrency_key", "checkpoint"),
 )
 
 

@@ -22,8 +22,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 28
-"""The number of elements of a row in an answer: the key, next_run_time and 26 columns.
+_COMPLETE = 29
+"""The number of elements of a row in an answer: the key, next_run_time and 27 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -42,6 +42,7 @@ def add_arguments(row: Row) -> Sequence[Argument]:
         optional_number(row.next_run_time),
         optional_number(row.alive_time),
         optional_text(row.options),
+        optional_text(row.local_time),
     )
 
 
@@ -100,6 +101,7 @@ def _told(source: Row | Settlement) -> Sequence[Argument]:
     return (
         optional_number(source.decided_until),
         optional_number(source.moved_at),
+        optional_text(source.local_time),
         optional_text(source.reason_code),
         optional_number(source.paused_at),
         optional_number(source.paused_until),
@@ -144,7 +146,8 @@ def row_of(answer: Sequence[Any]) -> Row:
     (
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
         reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
-        held_until, decided_until, moved_at, reason_code, paused_at, paused_until, pause_note,
+        held_until, decided_until, moved_at, local_time, reason_code, paused_at, paused_until,
+        pause_note,
     ) = columns  # fmt: skip
     return Row(
         key=_text(key),
@@ -171,6 +174,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         held_until=whole(held_until),
         decided_until=whole(decided_until),
         moved_at=whole(moved_at),
+        local_time=_optional_text(local_time),
         reason_code=_optional_text(reason_code),
         paused_at=whole(paused_at),
         paused_until=whole(paused_until),

@@ -29,7 +29,8 @@ COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "leased_by",
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
     "options", "retain_until", "claimed_at", "held_by", "held_until",
-    "decided_until", "moved_at", "reason_code", "paused_at", "paused_until", "pause_note",
+    "decided_until", "moved_at", "local_time", "reason_code", "paused_at", "paused_until",
+    "pause_note",
 )  # fmt: skip
 """The columns, in the order of the fields of `psched.core.model.Row`.
 
@@ -91,7 +92,7 @@ _QUARANTINE = (
     " next_run_time = NULL, leased_by = NULL"
 )
 
-_TOLD = ("decided_until", "moved_at", "reason_code", *NO_PAUSE)
+_TOLD = ("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE)
 """What a settlement or a change writes besides the status and the times; see docs/table.md."""
 
 
@@ -438,6 +439,7 @@ _INSERTED = {
     "next_run_time": "BIGINT",
     "alive_time": "BIGINT",
     "options": "TEXT",
+    "local_time": "TEXT",
 }
 """The columns of a new row that differ between rows, and their types in PostgreSQL."""
 
@@ -488,7 +490,7 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
 
 def _bound(name: str, integer: Callable[[str], str]) -> str:
     value = f":{name}{{{name}}}"
-    return value if name in {"reason_code", "pause_note"} else integer(value)
+    return value if name in {"local_time", "reason_code", "pause_note"} else integer(value)
 
 
 def _holders(holds: Mapping[str, str]) -> dict[str, Any]:

@@ -201,13 +201,14 @@ def schedules_table(name: str) -> Table:
         Column("decided_until", seconds()),
         # When a client set ``next_time`` during a lease that has not been settled since.
         Column("moved_at", seconds()),
+        # See `psched.core.local_times`.
+        Column("local_time", plain_text(48)),
         Column("reason_code", plain_text(32)),
         # While the status is ``paused``, or ``stopping`` and then ``paused``.
         Column("paused_at", seconds()),
         Column("paused_until", seconds()),
         Column("pause_note", _long_text()),
         # Reserved for features to come, so that they need no upgrade; nothing reads them yet.
-        Column("local_time", plain_text(32)),
         Column("lane", key_text(LANE_LENGTH)),
         Column("run_as", plain_text(LANE_LENGTH)),
         Column("tenant", key_text(LANE_LENGTH)),

@@ -30,6 +30,7 @@ from psched.testing.store_contract.definitions import FULL
 TOLD: Mapping[str, Any] = {
     "decided_until": LATEST_TIME,
     "moved_at": 0,
+    "local_time": "2027-03-28T03:00:00+02:00 2026b",
     "reason_code": ReasonCode.PAUSED_AFTER_FAILURES,
     "paused_at": 1,
     "paused_until": LATEST_TIME - 1,

@@ -70,8 +70,8 @@ local ALERTS_OPEN, ALERTS_DUE, ALERTS_OVER = PREFIX..'alerts_open', PREFIX..'ale
 local COLUMNS = {
   'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'leased_by', 'fence', 'settled_by',
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
-  'claimed_at', 'held_by', 'held_until', 'decided_until', 'moved_at', 'reason_code', 'paused_at',
-  'paused_until', 'pause_note',
+  'claimed_at', 'held_by', 'held_until', 'decided_until', 'moved_at', 'local_time', 'reason_code',
+  'paused_at', 'paused_until', 'pause_note',
 }
 
 -- When the rows of an answer have more bytes of data and options than this, no row is added to it.
@@ -161,9 +161,9 @@ end
 
 -- The names and values of fields that are written together, for `write_fields`. The arguments are those
 -- of the function `_told` in psched.stores.redis.encoding.
-local function told(decided_until, moved_at, code, paused_at, paused_until, note)
+local function told(decided_until, moved_at, local_time, code, paused_at, paused_until, note)
   return 'decided_until', optional_number(decided_until), 'moved_at', optional_number(moved_at),
-    'reason_code', optional_text(code), 'paused_at', optional_number(paused_at),
+    'local_time', optional_text(local_time), 'reason_code', optional_text(code), 'paused_at', optional_number(paused_at),
     'paused_until', optional_number(paused_until), 'pause_note', optional_text(note)
 end
 

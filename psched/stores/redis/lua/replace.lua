@@ -5,7 +5,7 @@
 -- records that could not be written, and the reason for the last of them.
 --
 -- Without its flag, this script is `replace_and_record`: the server refuses it if its memory is full.
-local VALUES = 26
+local VALUES = 27
 
 -- Returns 1, 0 or an error.
 local function replace()

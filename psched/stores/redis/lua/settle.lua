@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- Ends leases, and writes the records of the run history that belong to those that it ends. ARGV: the
--- limits of the history (see `write_record`); then for each settlement 20 values, in the order of the
+-- limits of the history (see `write_record`); then for each settlement 21 values, in the order of the
 -- parameters of the function `settle`, the number of its records, and its records. Returns for each
 -- settlement a value of psched.core.store_protocol.Settled; then the number of records that could not
 -- be written, and the reason for the last of them.
 --
 -- Without its flag, this script is `settle_and_record`: the server refuses it if its memory is full.
-local VALUES = 20
+local VALUES = 21
 
 -- Returns the result. If the settlement was applied now, also returns true, and the seconds after
 -- which the row can be purged (nil: never).

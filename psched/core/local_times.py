@@ -1,0 +1,88 @@
+"""The local times of occurrences, and what new zone data make of them.
+
+The trigger of a schedule names local times, such as 02:30 in Berlin. ``next_time`` is an instant,
+computed with the zone data of a host. So ``local_time`` says what the clocks of the zone show then
+according to these data, and which release they are: ``2027-03-28T03:00+02:00 2026b``. If the offset
+of the zone is changed, a host with the new release computes the instant of the same local time
+anew: it moves a row that waits (`renewed`), and continues after the local time that has run
+(`continued_from`). A host with an older release takes the times as they are, so that two hosts do
+not undo each other's changes.
+
+If plain SQL has changed ``next_time``, ``local_time`` is another instant, and is ignored.
+"""
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from psched.core.definition import Definition
+from psched.core.model import Row
+from psched.triggers import zone as zones
+from psched.triggers.cron import Cron
+from psched.triggers.zone import LATEST, Zone
+
+_FIXED = frozenset({"UTC", "Etc/UTC"})
+
+
+class _Told(NamedTuple):
+    wall: int
+    release: str
+
+
+def local_time(definition: Definition, instant: int | None) -> str | None:
+    """What the column ``local_time`` contains; None if the schedule has no local times."""
+    zone = _zone(definition)
+    if zone is None or instant is None or instant >= LATEST:
+        return None
+    return f"{zone.at(instant).isoformat()} {zones.VERSION}"
+
+
+def renewed(row: Row, definition: Definition) -> int | None:
+    """The instant that newer zone data give to the occurrence of ``next_time``.
+
+    A time at which the trigger has an occurrence with the newer data, too, stays: so a schedule
+    that runs each minute neither rests nor repeats an hour.
+
+    Returns:
+        The instant; None if the occurrence stays where it is.
+    """
+    trigger, told = definition.trigger, _told(row)
+    zone = _zone(definition)
+    if trigger is None or zone is None or told is None or row.next_time is None:
+        return None
+    if told.release >= zones.VERSION or zone.wall(row.next_time) == told.wall:
+        return None
+    if trigger.next_after(row.next_time - 1) == row.next_time:
+        return None
+    return trigger.next_after(min(zone.readings(told.wall)) - 1)
+
+
+def continued_from(row: Row, definition: Definition) -> int:
+    """The instant after which a schedule continues when the occurrence of ``next_time`` is over.
+
+    If other zone data have computed ``next_time``, its local time can come again.
+    """
+    scheduled_time, trigger, told = row.next_time or 0, definition.trigger, _told(row)
+    zone = _zone(definition)
+    if trigger is None or zone is None or told is None or zone.wall(scheduled_time) == told.wall:
+        return scheduled_time
+    if trigger.next_after(scheduled_time - 1) == scheduled_time:
+        return scheduled_time
+    return max(scheduled_time, *zone.readings(told.wall))
+
+
+def _zone(definition: Definition) -> Zone | None:
+    trigger = definition.trigger
+    if not isinstance(trigger, Cron) or trigger.timezone in _FIXED:
+        return None
+    return trigger.zone
+
+
+def _told(row: Row) -> _Told | None:
+    text, _, release = (row.local_time or "").partition(" ")
+    try:
+        shown = datetime.fromisoformat(text)
+        if shown.tzinfo is None or shown.timestamp() != row.next_time:
+            return None
+    except (ValueError, OverflowError):
+        return None
+    return _Told(int(shown.replace(tzinfo=UTC).timestamp()), release)
