@@ -11,11 +11,15 @@ not undo each other's changes.
 If plain SQL has changed ``next_time``, ``local_time`` is another instant, and is ignored.
 """
 
+from dataclasses import replace as changed
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from psched.core.definition import Definition
-from psched.core.model import Row
+from psched.base.errors import InvalidError
+from psched.config import Config
+from psched.core.catchup import iso
+from psched.core.definition import Definition, parse_row
+from psched.core.model import PAUSED, WAITING, ReasonCode, Row
 from psched.triggers import zone as zones
 from psched.triggers.cron import Cron
 from psched.triggers.zone import LATEST, Zone
@@ -54,6 +58,40 @@ def renewed(row: Row, definition: Definition) -> int | None:
     if trigger.next_after(row.next_time - 1) == row.next_time:
         return None
     return trigger.next_after(min(zone.readings(told.wall)) - 1)
+
+
+def renewed_row(row: Row, settings: Config) -> Row | None:
+    """The row with the time that newer zone data give to its next occurrence.
+
+    Returns:
+        The row; None if its time stays. That of a row that is leased, or whose occurrence has been
+        tried, stays.
+    """
+    if row.local_time is None or row.local_time.endswith(f" {zones.VERSION}"):
+        return None
+    if row.status not in {WAITING, PAUSED} or row.owner is not None or row.is_tried:
+        return None
+    try:
+        definition = parse_row(row, settings)
+    except InvalidError:
+        return None
+    instant = renewed(row, definition)
+    if instant is None or row.next_time is None:
+        return None
+    new = changed(row, next_time=instant, local_time=local_time(definition, instant))
+    if row.status == PAUSED:
+        return new
+    return changed(
+        new,
+        next_run_time=definition.first_run(instant),
+        reason=reason(row.next_time, instant),
+        reason_code=ReasonCode.NEW_ZONE_DATA,
+    )
+
+
+def reason(before: int, after: int) -> str:
+    """Why an occurrence was moved, for people."""
+    return f"{iso(before)} is now {iso(after)}, by the zone data {zones.VERSION}"
 
 
 def continued_from(row: Row, definition: Definition) -> int:

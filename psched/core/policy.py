@@ -46,7 +46,6 @@ from psched.core.model import (
 )
 from psched.core.operations import pausing
 from psched.core.operations.pauses import PastPause, skipped_by_pause
-from psched.triggers import zone as zones
 from psched.triggers.trigger import Trigger
 
 
@@ -403,7 +402,7 @@ def _moved(
 ) -> Settlement | None:
     """The settlement if new zone data, or a pause of its type, move the row's occurrence."""
     if (instant := local_times.renewed(row, definition)) is not None:
-        why = f"{iso(cursor)} is now {iso(instant)}, by the zone data {zones.VERSION}"
+        why = local_times.reason(cursor, instant)
         return _at(row, definition, instant, reason=why, code=ReasonCode.NEW_ZONE_DATA)
     found = skipped_by_pause(definition, trigger, cursor, pauses)
     if found is None:

@@ -40,7 +40,7 @@ from psched.runner.runner import Runner
 from psched.runner.stop_flags import StopFlags
 from psched.service.functions.app import App
 from psched.worker.composition import make_worker
-from psched.worker.startup_steps import create_missing_table
+from psched.worker.startup_steps import create_missing_table, renew_times
 from psched.worker.worker import Worker, clean_up
 
 _log = logging.getLogger("psched.worker")
@@ -196,7 +196,7 @@ class WorkerBoot:
             log=self.log,
             clock=CLOCK,
             rng=random.Random(),  # noqa: S311  # jitter; created after the fork, so workers differ
-            startup=partial(_startup_steps, store, settings, prepare),
+            startup=partial(_startup_steps, store, settings, prepare, self.place.number),
             output=output,
             types=handled_types(settings, dispatch),
         )
@@ -214,13 +214,18 @@ def handled_types(settings: Config, dispatch: Dispatch | None) -> Sequence[str] 
 
 
 def _startup_steps(
-    store: Store, settings: Config, prepare: Callable[[Store], Iterator[None]] | None
+    store: Store,
+    settings: Config,
+    prepare: Callable[[Store], Iterator[None]] | None,
+    number: int,
 ) -> Iterator[None]:
-    """Do the work that precedes a worker's first claim, in steps."""
+    """Do the work that follows a worker's start, in steps."""
     if settings.create_table:
         yield from create_missing_table(store, file_of(settings.url))
     if prepare is not None:
         yield from prepare(store)
+    if number == 0:
+        yield from renew_times(store, settings)
 
 
 def make_runner_pool(

@@ -1,7 +1,8 @@
-"""The work that a worker does in the store before its first claim, one step per tick."""
+"""The work that a worker does in the store after its start, one step per tick."""
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from psched.base.errors import (
@@ -10,10 +11,17 @@ from psched.base.errors import (
     StoreUnavailableError,
     TransientStoreError,
 )
+from psched.config import Config
+from psched.core.history.protocol import KeepsHistory
+from psched.core.local_times import renewed_row
 from psched.core.store_protocol import Store
+from psched.triggers import zone
 from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
+
+_ROWS = 500
+"""The most rows that one step of `renew_times` reads."""
 
 
 class StartupSteps:
@@ -64,6 +72,27 @@ def create_missing_table(store: Store, file: Path | None) -> Iterator[None]:
     except MissingTableError:
         _create(store)
     yield
+
+
+def renew_times(store: Store, settings: Config) -> Iterator[None]:
+    """Move the rows that wait to the times of new zone data; see `psched.core.local_times`.
+
+    All rows are read, in many steps, if a worker with older data has written its record in the time
+    for which these records are kept, or if there is no record.
+    """
+    if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
+        return
+    workers = store.workers()
+    if workers and all((each.zone_data or "") >= zone.VERSION for each in workers):
+        return
+    yield
+    rows = store.rows()
+    while batch := [*islice(rows, _ROWS)]:
+        for row in batch:
+            new = renewed_row(row, settings)
+            if new is not None and store.replace(row, new):
+                _log.warning("%s: %s", row.key, new.reason)
+        yield
 
 
 def was_moved_away(file: Path | None) -> bool:

@@ -136,6 +136,7 @@ def age(sql, database):
             # A column that was dropped at once still takes space in each row until then.
             sql("ALTER TABLE {table} FORCE")
         sql("ALTER TABLE psched_runs DROP COLUMN reason_code")
+        sql("ALTER TABLE psched_workers DROP COLUMN zone_data")
         sql("UPDATE psched_info SET value = '2' WHERE name = 'schema_version'")
 
     return age
@@ -165,6 +166,7 @@ def test_version_2_is_refused_and_upgraded_in_place(store, age, fill):
         *(f"added column psched.{name}" for name in NEW),
         "added index psched_held",
         "added column psched_runs.reason_code",
+        "added column psched_workers.zone_data",
     ]
     assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
     assert store.init() == []

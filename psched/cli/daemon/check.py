@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import floor
 from typing import Any
 
 import click
@@ -36,6 +37,7 @@ from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.history.protocol import KeepsHistory
+from psched.core.history.records import GONE_AFTER
 from psched.core.operations.pauses import PausesTypes
 from psched.core.output.protocol import KeepsOutput
 from psched.core.output.records import KEPT
@@ -253,7 +255,7 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             click.echo(f"  alerts: {_describe_alerts(store)}")
         with problems.collected():
-            for line in _pauses(store):
+            for line in (*_pauses(store), *_zone_data(store)):
                 click.echo(f"  {line}")
         with problems.collected():
             store.try_rights()
@@ -293,6 +295,19 @@ def _describe_alerts(store: Store) -> str:
         return "not kept: this store cannot keep them"
     problem = store.alerts_problem()
     return "kept" if problem is None else f"not kept: {problem}"
+
+
+def _zone_data(store: Store) -> Iterator[str]:
+    """Yield a line for each host with another release of the zone data than this one."""
+    if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
+        return
+    alive = [each for each in store.workers(floor(store.now()) - GONE_AFTER) if each.ended is None]
+    for host, release in sorted({(each.host, each.zone_data) for each in alive}, key=str):
+        if release not in {None, zone.VERSION}:
+            yield (
+                f"warning: {host} has the zone data tzdata {release}, this host {zone.VERSION};"
+                " install the same release on all hosts"
+            )
 
 
 def _pauses(store: Store) -> Iterator[str]:

@@ -293,6 +293,7 @@ class WorkerRecord:
             killed.
         clock_offset: by how many milliseconds the wall clock of its host was ahead of the store's
             clock when it wrote the record; negative if it was behind. None if it is not known.
+        zone_data: the release of its zone data, such as ``2026b``; None if it is not known.
     """
 
     nonce: str
@@ -307,6 +308,7 @@ class WorkerRecord:
     seen: int
     ended: int | None = None
     clock_offset: int | None = None
+    zone_data: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from psched.stores.redis.encoding import Argument, text, whole
 T = TypeVar("T", RunRecord, AuditRecord)
 
 WORKER_FIELDS = ("seen", "started", "ended", "host", "pid", "number", "generation", "slots", "busy",
-                 "types", "clock_offset")  # fmt: skip
+                 "types", "clock_offset", "zone_data")  # fmt: skip
 """The fields of a worker's hash. The first one is in each hash."""
 
 _MISSING = object()
@@ -30,7 +30,7 @@ _DEFAULTS = {
 """The fields that a text contains, with their defaults."""
 
 _GIVEN = WORKER_FIELDS[3:]
-_TEXTS = frozenset({"host", "types"})
+_TEXTS = frozenset({"host", "types", "zone_data"})
 
 _SEQUENCE_BITS = 20
 

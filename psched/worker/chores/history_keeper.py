@@ -28,6 +28,7 @@ from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, Worke
 from psched.core.model import Row
 from psched.core.operations.pausing import earlier_failures
 from psched.core.store_protocol import ExpiredLease, Store
+from psched.triggers import zone
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
 
@@ -256,6 +257,7 @@ class HistoryKeeper:
             seen=0,
             ended=ended,
             clock_offset=self._recorder.clock.host_offset(),
+            zone_data=zone.VERSION,
         )
         self._gateway.request_aside(lambda: store.beat(record))
 

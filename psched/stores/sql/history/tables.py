@@ -105,6 +105,7 @@ def _workers(name: str) -> Table:
         Column("seen", seconds(), nullable=False),
         Column("ended", seconds()),
         Column("clock_offset", seconds()),
+        Column("zone_data", plain_text(STATUS_LENGTH)),
         Index(f"{name}_seen", "seen"),
         **OPTIONS,
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace as changed
 from math import floor
+from typing import Any
 
 from psched.core.history.protocol import AuditSelection
 from psched.core.history.records import AuditRecord, WorkerRecord
@@ -20,6 +21,7 @@ _WORKER = WorkerRecord(
     started=0,
     seen=0,
     clock_offset=-86_400_123,
+    zone_data="2026b",
 )
 
 _CHANGE = AuditRecord(key="k", action="modify", user="root", host="host", program="psched modify")
@@ -42,10 +44,11 @@ class WorkersAndChanges:
         (second,) = history_of(store).workers()
         assert changed(second, seen=0) == changed(busy, seen=0)
         assert second.seen >= first.seen
-        # A worker of an earlier version does not know by how much its clock is off.
-        history_of(store).beat(changed(first, clock_offset=None))
+        # A worker of an earlier version does not know by how much its clock is off, for example.
+        unknown: dict[str, Any] = {"clock_offset": None, "zone_data": None}
+        history_of(store).beat(changed(first, **unknown))
         (third,) = history_of(store).workers()
-        assert changed(third, seen=0) == changed(first, seen=0, clock_offset=None)
+        assert changed(third, seen=0) == changed(first, seen=0, **unknown)
 
     def test_the_record_of_a_worker_that_has_ended_has_its_end(
         self, backend_factory: BackendFactory
