@@ -252,10 +252,12 @@ class TestOpening:
         assert settlement.version == 3
 
     def test_a_row_that_is_postponed_has_had_no_attempt(self):
-        settlement = postpone(leased(attempt=3, reason="ValueError"), 7)
+        settlement = postpone(leased(attempt=3, reason="ValueError", reason_code="c"), 7)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 7, 2)
         assert (settlement.status, settlement.reason) == (WAITING, None)
-        assert postpone(leased(status=PAUSED, reason="hold"), 7).reason == "hold"
+        assert settlement.reason_code is None
+        held = postpone(leased(status=PAUSED, reason="hold", reason_code="c"), 7)
+        assert (held.reason, held.reason_code) == ("hold", "c")
 
     def test_a_time_that_was_set_under_a_lease_nobody_settled_is_waited_for(self):
         """A schedule was modified while it ran, and its worker died. The new time must be kept."""
@@ -534,7 +536,7 @@ class TestTriggersOfOnesOwn:
 
         end = after_run(row, moved, decision, SETTINGS, NOON + 1)
 
-        assert (end.next_time, end.fate, end.wait) == (NOON + DAY, fate, 300)
+        assert (end.next_time, end.fate, end.wait, end.attempt) == (NOON + DAY, fate, 300, 0)
         claimed = changed(moved, attempt=end.attempt + 1, moved_at=end.moved_at)
         timed = after_claim(claimed, settings, NOON + 301)
         assert (timed.next_time, timed.not_before) == (NOON + DAY, NOON + DAY)
@@ -907,6 +909,7 @@ class TestGivingUp:
         assert (settlement.status, settlement.rest, settlement.retain) == (FAILED, True, None)
         assert settlement.attempt == 3
         assert settlement.reason == "gave up after 3 attempts: ValueError: x"
+        assert settlement.reason_code == ReasonCode.GAVE_UP
 
     def test_before_that_it_is_tried_again(self):
         row, settings = leased(**ONCE, attempt=2), options(max_attempts=3)
@@ -950,6 +953,7 @@ class TestGivingUp:
         assert (settlement.status, settlement.rest) == (EXPIRED, True)
         assert settlement.retain == RETENTION
         assert settlement.reason.startswith("expired")
+        assert settlement.reason_code == ReasonCode.EXPIRED
 
     def test_a_success_comes_never_too_late(self):
         row = leased(**ONCE)
