@@ -284,6 +284,15 @@ class TestSituations:
         answer = ask(str(decided + 2 * MINUTE), row)
         assert (answer.details.get("first"), "1970" in answer.sentence) == (decided + MINUTE, False)
 
+    def test_an_occurrence_that_new_zone_data_have_moved_says_so(self):
+        row = schedule(reason="A is now B, by the zone data 2026b", reason_code="new_zone_data")
+        answer = ask("tomorrow 02:30", row)
+        assert answer.code == Code.WILL_RUN
+        assert answer.sentence.endswith(
+            " will run then; it was moved: A is now B, by the zone data 2026b."
+        )
+        assert answer.details["reason_code"] == "new_zone_data"
+
     def test_without_a_time_the_last_occurrence_and_what_comes_next(self):
         answer = ask(None, schedule(), ran(TODAY))
         assert answer.sentence == (

@@ -29,6 +29,7 @@ from psched.core.model import (
     QUARANTINED,
     STOPPING,
     WAITING,
+    ReasonCode,
     Row,
 )
 
@@ -68,7 +69,10 @@ def answer_at_cursor(case: Case, row: Row) -> Answer:
         details = {"reason_code": row.reason_code, "run_at": run_at, **details_of(case)}
         return case.answer(Code.RETRYING, State.WILL_RUN, text, **details)
     if run_at > now:
-        return _will_run(case, run_at)
+        answer = _will_run(case, run_at)
+        if row.reason_code == ReasonCode.NEW_ZONE_DATA:
+            answer = answer.adding(f"it was moved: {row.reason}", reason_code=row.reason_code)
+        return answer
     if not row.is_tried and (dropped := _dropped(case, row)) is not None:
         return dropped
     after = f", after {tried}" if tried else ""
