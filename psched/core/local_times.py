@@ -101,7 +101,10 @@ def continued_from(row: Row, definition: Definition) -> int:
     """
     scheduled_time, trigger, told = row.next_time or 0, definition.trigger, _told(row)
     zone = _zone(definition)
-    if trigger is None or zone is None or told is None or zone.wall(scheduled_time) == told.wall:
+    if trigger is None or zone is None or told is None:
+        return scheduled_time
+    # If the data are the same, the row's zone has been changed.
+    if told.release == zones.VERSION or zone.wall(scheduled_time) == told.wall:
         return scheduled_time
     if trigger.next_after(scheduled_time - 1) == scheduled_time:
         return scheduled_time

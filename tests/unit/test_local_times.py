@@ -163,6 +163,16 @@ def test_a_time_that_plain_sql_has_set_stays(host):
     assert isinstance(after_claim(claimed(row), SETTINGS, NOON + 7), Run)
 
 
+def test_a_zone_that_plain_sql_has_changed_is_no_new_data(host):
+    host(0, "2026a")
+    row = daily()
+    host(-300, "2026a")
+    definition = parse_row(row, SETTINGS)
+    assert renewed(row, definition) is None
+    end = after_run(claimed(row), claimed(row), Finish(), SETTINGS, row.next_time)
+    assert end.next_time == row.next_time + 300 * 60
+
+
 def test_an_occurrence_that_was_tried_runs_again_where_it_is(host):
     host(0, "2026a")
     row = changed(daily(), attempt=1)
