@@ -42,8 +42,8 @@ MOST_RUNS = 200_000
 """The most records of one schedule that are read; the newest ones are."""
 
 UNAUDITED = (
-    "the schedule was changed by something that writes no audit record, for example by plain SQL or"
-    " by an older version of psched"
+    "the schedule was changed by something that writes no audit record, for example by plain SQL,"
+    " by new zone data or by an older version of psched"
 )
 TRIMMED = "the schedule has so many records that older ones were deleted or not read"
 HISTORY_OFF = "the setting history of the schedule is none"
