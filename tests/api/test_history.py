@@ -140,6 +140,7 @@ def test_a_run_has_times_in_seconds_and_memory_in_bytes(schedules, write):
             peak_kb=2048,
             out_of_memory=True,
             reason="killed",
+            reason_code="attempt_failed",
             error="Traceback: no memory",
             result='{"rows": 3}',
         )
@@ -177,6 +178,7 @@ def test_a_run_has_times_in_seconds_and_memory_in_bytes(schedules, write):
         "pid": 4711,
         "generation": 7,
         "reason": "killed",
+        "reason_code": "attempt_failed",
         "error": "Traceback: no memory",
         "result": {"rows": 3},
     }

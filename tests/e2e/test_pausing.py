@@ -189,7 +189,10 @@ def test_after_failures_a_schedule_is_paused(each_service):
     master = service.start()
     seen = service.wait_for_row("bad", lambda seen: seen.status == "paused")
     assert seen.reason == "paused after 2 failures in a row: RecorderError: as it was told"
+    assert seen.reason_code == "paused_after_failures"
     assert fates(service, "bad") == ["gave_up", "gave_up"]
+    told = [json.loads(line) for line in psched(service, "history", "bad", "--json").splitlines()]
+    assert {run["reason_code"] for run in told} == {"gave_up", "paused_after_failures"}
     master.wait_for_log("bad: paused after 2 failures in a row")
     assert "after 2 failures in a row" in psched(service, "list", "--columns", "KEY,REASON")
 

@@ -110,7 +110,7 @@ def run_object(run: Run, redaction: Redaction, *, large: bool = True) -> dict[st
     names = (
         *("key", "type", "label", "scheduled_time", "until", "count", "attempt", "outcome", "fate"),
         *("due", "started", "ended", "took", "exit_status", "exit_signal", "cpu_time"),
-        *("peak_memory", "out_of_memory", "host", "pid", "generation"),
+        *("peak_memory", "out_of_memory", "host", "pid", "generation", "reason_code"),
     )
     made: dict[str, Any] = {name: getattr(run, name) for name in names}
     made |= {"owner": run.record.owner, "fence": run.record.fence}

@@ -161,6 +161,11 @@ class Run:
         return self.record.reason
 
     @property
+    def reason_code(self) -> str | None:
+        """What was decided about the schedule, for programs: a `psched.core.model.ReasonCode`."""
+        return self.record.reason_code
+
+    @property
     def error(self) -> str | None:
         """The error with its traceback, which may have been cut; None if there was none."""
         return self.record.error
