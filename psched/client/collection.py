@@ -1,21 +1,18 @@
 """The collection of schedules: a program's interface to the schedules of one store."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
-from types import TracebackType
-from typing import Any, Self, Unpack
+from functools import cache, cached_property, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from psched.application.task import Task
-from psched.base.clock import Clock
 from psched.base.errors import NotSupportedError
-from psched.base.quantities import Duration
 from psched.base.retry import read_each, retry_while_unavailable
 from psched.client.arguments import is_possible
 from psched.client.author import Author, this_process
 from psched.client.operations.alerts import CollectionOfAlerts
-from psched.client.operations.wanted import wanted_of
-from psched.client.poller import Poller
 from psched.client.push_arguments import (
     WITHOUT_TYPE,
     fields_of_push,
@@ -24,20 +21,28 @@ from psched.client.push_arguments import (
     new_key,
     refuse_data_as_type,
 )
-from psched.client.selected import Changers, SelectedSchedules
 from psched.client.waiting import longest_wait, wait_for_end
 from psched.client.writer import read_row
-from psched.config import Config
-from psched.core.arguments.fields import AddOptions, NewSchedule, NewTask, PushOptions
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
 from psched.core.history.task_end import TaskEnd
 from psched.core.model import DEFAULT_TYPE, Row
-from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import ListOrder, Schedule
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import Selection, selection_of
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from psched.application.task import Task
+    from psched.base.clock import Clock
+    from psched.base.quantities import Duration
+    from psched.client.poller import Poller
+    from psched.client.selected import SelectedSchedules
+    from psched.config import Config
+    from psched.core.arguments.fields import AddOptions, NewSchedule, NewTask, PushOptions
+    from psched.core.preview import UpcomingTime
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
@@ -83,21 +88,10 @@ class ScheduleCollection(CollectionOfAlerts):
         author: Callable[[], Author] = this_process,
         hint: Callable[[], object] | None = None,
     ) -> None:
-        self._settings = settings
-        self._draw_nonce = draw_nonce
         self._warns_without_type = warns_without_type
         send = partial(retry_while_unavailable, clock=clock, tries=tries)
         super().__init__(
             store, settings, clock=clock, author=author, send=send, draw_nonce=draw_nonce, hint=hint
-        )
-        self._poller = Poller(
-            store,
-            settings,
-            waker=self._waker,
-            clock=clock,
-            draw_nonce=draw_nonce,
-            send=send,
-            schedules=self,
         )
 
     def __enter__(self) -> Self:
@@ -407,6 +401,9 @@ class ScheduleCollection(CollectionOfAlerts):
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """Return the next occurrences of a schedule; see `Schedule.next`."""
+        # Imported here, as in `CollectionChanges`.
+        from psched.core.preview import upcoming_occurrences  # noqa: PLC0415
+
         row = self.shown_as_paused()(self._read(key))
         return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
@@ -457,6 +454,10 @@ class ScheduleCollection(CollectionOfAlerts):
         Raises:
             InvalidError: a value is invalid, or there is no condition.
         """
+        # Imported here, as in `CollectionChanges`.
+        from psched.client.operations.wanted import wanted_of  # noqa: PLC0415
+        from psched.client.selected import Changers, SelectedSchedules  # noqa: PLC0415
+
         wanted = wanted_of(keys, status, type, label, reason, every=every)
         changers = Changers(
             self._writer, self._pauser, self._extra_runs, self._skipper, self._editor
@@ -464,6 +465,20 @@ class ScheduleCollection(CollectionOfAlerts):
         return SelectedSchedules(self, changers, wanted, self._clock)
 
     # --- leasing -------------------------------------------------------------------------
+
+    @cached_property
+    def _poller(self) -> Poller:
+        from psched.client.poller import Poller  # noqa: PLC0415  # as in `CollectionChanges`
+
+        return Poller(
+            self._store,
+            self._settings,
+            waker=self._waker,
+            clock=self._clock,
+            draw_nonce=self._draw_nonce,
+            send=self._send,
+            schedules=self,
+        )
 
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one.
@@ -480,3 +495,16 @@ class ScheduleCollection(CollectionOfAlerts):
 
     def _read(self, key: str) -> Row:
         return self._send(lambda: read_row(self._store, key))
+
+
+def preload() -> None:
+    """Import what a collection else imports when it is needed.
+
+    A worker does this, so that tasks, which are forked from it, need not.
+    """
+    for name in (
+        *("explain", "poller", "selected", "operations.editing", "operations.extra_runs"),
+        *("operations.pausing", "operations.skipping", "operations.wanted"),
+    ):
+        import_module(f"psched.client.{name}")
+    import_module("psched.core.preview")

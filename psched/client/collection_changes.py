@@ -1,31 +1,37 @@
 """The methods of a collection of schedules that change schedules."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Unpack
+from __future__ import annotations
 
-from psched.base.clock import Clock
-from psched.base.retry import Send
-from psched.client.author import Author
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Unpack
+
 from psched.client.collection_history import CollectionHistory
-from psched.client.operations.editing import Editor
-from psched.client.operations.extra_runs import ExtraRuns
-from psched.client.operations.pausing import Pauser
-from psched.client.operations.skipping import Skipper
 from psched.client.operations.type_pauses import ShownAsPaused, TypePauser
 from psched.client.operations.waking import Waker
 from psched.client.writer import Writer
-from psched.config import Config
-from psched.core.arguments.fields import Changes
-from psched.core.declare import When
-from psched.core.model import Row
-from psched.core.operations.backfills import Backfill, Stagger
-from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.operations.extra_runs import QUEUE
-from psched.core.operations.pauses import PauseRule
-from psched.core.schedule import Schedule
-from psched.core.shorthands import Until
-from psched.core.store_protocol import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from psched.base.clock import Clock
+    from psched.base.retry import Send
+    from psched.client.author import Author
+    from psched.client.operations.editing import Editor
+    from psched.client.operations.extra_runs import ExtraRuns
+    from psched.client.operations.pausing import Pauser
+    from psched.client.operations.skipping import Skipper
+    from psched.config import Config
+    from psched.core.arguments.fields import Changes
+    from psched.core.declare import When
+    from psched.core.model import Row
+    from psched.core.operations.backfills import Backfill, Stagger
+    from psched.core.operations.changes.rescheduled import Rescheduled
+    from psched.core.operations.pauses import PauseRule
+    from psched.core.schedule import Schedule
+    from psched.core.shorthands import Until
+    from psched.core.store_protocol import Store
 
 
 class CollectionChanges(CollectionHistory):
@@ -54,6 +60,7 @@ class CollectionChanges(CollectionHistory):
     ) -> None:
         super().__init__(store, settings, clock=clock, author=author, send=send)
         self._clock = clock
+        self._draw_nonce = draw_nonce
         self._waker = Waker(store, settings, clock, hint)
         self._writer = Writer(
             store,
@@ -64,12 +71,40 @@ class CollectionChanges(CollectionHistory):
             draw_nonce=draw_nonce,
             send=send,
         )
-        self._pauser = Pauser(store, settings, self.auditor, self._writer, draw_nonce)
         self._type_pauser = TypePauser(store, settings, self.auditor, self._waker, send, draw_nonce)
-        self._skipper = Skipper(store, settings, self.auditor, self._writer, draw_nonce)
-        self._editor = Editor(store, settings, self._writer)
-        self._extra_runs = ExtraRuns(
-            store, settings, self._writer, self.auditor, draw_nonce=draw_nonce, send=send
+
+    # What only some programs need is imported when it is needed, because a command that lists
+    # schedules would take longer to import the rest than to list them.
+
+    @cached_property
+    def _pauser(self) -> Pauser:
+        from psched.client.operations.pausing import Pauser  # noqa: PLC0415
+
+        return Pauser(self._store, self._settings, self.auditor, self._writer, self._draw_nonce)
+
+    @cached_property
+    def _skipper(self) -> Skipper:
+        from psched.client.operations.skipping import Skipper  # noqa: PLC0415
+
+        return Skipper(self._store, self._settings, self.auditor, self._writer, self._draw_nonce)
+
+    @cached_property
+    def _editor(self) -> Editor:
+        from psched.client.operations.editing import Editor  # noqa: PLC0415
+
+        return Editor(self._store, self._settings, self._writer)
+
+    @cached_property
+    def _extra_runs(self) -> ExtraRuns:
+        from psched.client.operations.extra_runs import ExtraRuns  # noqa: PLC0415
+
+        return ExtraRuns(
+            self._store,
+            self._settings,
+            self._writer,
+            self.auditor,
+            draw_nonce=self._draw_nonce,
+            send=self._send,
         )
 
     @abstractmethod
@@ -276,6 +311,8 @@ class CollectionChanges(CollectionHistory):
         Several calls can share the `Stagger` of a rate, so that their runs together become due at
         this rate. After each part of the runs, ``report`` is called with what was done so far.
         """
+        from psched.core.operations.backfills import Stagger  # noqa: PLC0415
+
         return self._extra_runs.backfill(
             key,
             start,

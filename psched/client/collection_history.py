@@ -1,11 +1,10 @@
 """The methods of a collection of schedules that say what ran, why, and who changed what."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from itertools import islice
+from __future__ import annotations
 
-from psched.base.clock import Clock
+from itertools import islice
+from typing import TYPE_CHECKING
+
 from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
 from psched.base.retry import Send, read_each
 from psched.client.arguments import (
@@ -16,11 +15,7 @@ from psched.client.arguments import (
     stored_key,
 )
 from psched.client.auditor import Auditor
-from psched.client.author import Author
-from psched.client.explain import explain_from_store
-from psched.config import Config
 from psched.core.columns import check_number
-from psched.core.declare import When
 from psched.core.history.protocol import (
     AuditSelection,
     FindsLastRuns,
@@ -29,15 +24,24 @@ from psched.core.history.protocol import (
 )
 from psched.core.history.records import FAILED_FATES, FAILURES, AuditRecord, Fate, Outcome
 from psched.core.history.run import Run
-from psched.core.history.why.answer import Answer
-from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.protocol import OutputSelection
-from psched.core.schedule import Since
 from psched.core.selection import LARGEST_LIMIT, check_limit, chosen_texts
 from psched.core.shorthands import instant
-from psched.core.store_protocol import Store
-from psched.triggers.zone import Zone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from psched.base.clock import Clock
+    from psched.client.author import Author
+    from psched.config import Config
+    from psched.core.declare import When
+    from psched.core.history.why.answer import Answer
+    from psched.core.model import Row
+    from psched.core.schedule import Since
+    from psched.core.store_protocol import Store
+    from psched.triggers.zone import Zone
 
 _NEWEST = 10
 """Among so many of the newest attempts at a task that has ended is its last one, unless other
@@ -69,15 +73,20 @@ class CollectionHistory:
     ) -> None:
         self.auditor = Auditor(store, author=author, clock=clock, send=send)
         self._store = store
+        self._settings = settings
         self._send = send
         self._zone = settings.timezone
-        self._explain = partial(explain_from_store, store, settings, send)
 
     def why(
         self, key: str, time: When | str | None = None, zone: str | Zone | None = None
     ) -> Answer:
         """Explain what became of an occurrence, or what will; see `Schedule.why`."""
-        return self._explain(key, time=time, zone=zone)
+        # Imported here, as in `CollectionChanges`.
+        from psched.client.explain import explain_from_store  # noqa: PLC0415
+
+        return explain_from_store(
+            self._store, self._settings, self._send, key, time=time, zone=zone
+        )
 
     def _last_attempt(self, row: Row) -> Run | None:
         """The last attempt at a row that has ended; None if the run history does not contain it."""
@@ -253,7 +262,7 @@ class CollectionHistory:
 
 
 def _known(
-    field: str, values: str | Iterable[str] | None, known: type[Outcome] | type[Fate]
+    field: str, values: str | Iterable[str] | None, known: type[Outcome | Fate]
 ) -> frozenset[str]:
     chosen = chosen_texts(field, values)
     if unknown := chosen - {*known}:

@@ -1,20 +1,15 @@
 """Changes many schedules: those that a selection finds, one after the other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from psched.base.clock import Clock
-from psched.client.operations.editing import Decide, Editor
-from psched.client.operations.extra_runs import ExtraRuns
 from psched.client.operations.many import Confirm, Manner, ManyChanged, Outcome, Report, change_many
 from psched.client.operations.pausing import CAN_BE_PAUSED, CAN_BE_RESUMED, Pauser
 from psched.client.operations.skipping import CAN_BE_SKIPPED, Skipper
-from psched.client.operations.wanted import Wanted
 from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
-from psched.core.arguments.fields import Changes
-from psched.core.declare import When
 from psched.core.model import (
     BEING_DELETED,
     CANCELLED,
@@ -28,13 +23,23 @@ from psched.core.model import (
     Row,
 )
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
-from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.operations.changes.skipping import check_count
 from psched.core.operations.extra_runs import QUEUE, check_overlap
-from psched.core.schedule import Schedules
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import STATES
 from psched.core.shorthands import Until, instant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from psched.base.clock import Clock
+    from psched.client.operations.editing import Decide, Editor
+    from psched.client.operations.extra_runs import ExtraRuns
+    from psched.client.operations.wanted import Wanted
+    from psched.core.arguments.fields import Changes
+    from psched.core.declare import When
+    from psched.core.operations.changes.rescheduled import Rescheduled
+    from psched.core.schedule import Schedules
 
 CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
 """The statuses of schedules of which there can be extra runs."""

@@ -5,24 +5,29 @@
 not import `psched.client`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from __future__ import annotations
+
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 
 from psched.base.errors import NotFoundError
-from psched.base.quantities import Duration
-from psched.core.arguments.fields import AddOptions, Changes, NewSchedule, NewTask, PushOptions
-from psched.core.declare import When
-from psched.core.history.records import AuditRecord
-from psched.core.history.run import Run
-from psched.core.history.task_end import TaskEnd
-from psched.core.history.why.answer import Answer
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.operated import OperatedSchedule, OperatesSchedules
-from psched.core.output.output import Output
-from psched.core.preview import UpcomingTime
-from psched.core.schedule_metadata import ScheduleMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from psched.base.quantities import Duration
+    from psched.core.arguments.fields import AddOptions, Changes, NewSchedule, NewTask, PushOptions
+    from psched.core.declare import When
+    from psched.core.history.records import AuditRecord
+    from psched.core.history.run import Run
+    from psched.core.history.task_end import TaskEnd
+    from psched.core.history.why.answer import Answer
+    from psched.core.output.output import Output
+    from psched.core.preview import UpcomingTime
+    from psched.core.schedule_metadata import ScheduleMetadata
 
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""
@@ -39,9 +44,9 @@ class Schedule(OperatedSchedule):
 
     __slots__ = ("_collection", "key")
 
-    _collection: "Schedules"
+    _collection: Schedules
 
-    def __init__(self, collection: "Schedules", key: str) -> None:
+    def __init__(self, collection: Schedules, key: str) -> None:
         self._collection = collection
         self.key = key
 

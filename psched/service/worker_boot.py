@@ -16,6 +16,7 @@ from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.base.texts import brief, cut, visible
+from psched.client.collection import preload
 from psched.config import Config, withhold
 from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.remarks import remarks
@@ -42,6 +43,8 @@ from psched.service.functions.app import App
 from psched.worker.composition import make_worker
 from psched.worker.startup_steps import create_missing_table, renew_times
 from psched.worker.worker import Worker, clean_up
+
+preload()
 
 _log = logging.getLogger("psched.worker")
 

@@ -1,15 +1,21 @@
 """The methods of a collection of schedules that read alerts, and close them by hand."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from psched.base.errors import InvalidError, NotSupportedError
 from psched.base.retry import read_each
 from psched.client.arguments import chosen_key
 from psched.client.operations.present import CollectionOfPresent
-from psched.core.alerts.alert import Alert, Rule
-from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.schedule import Since
 from psched.core.selection import check_limit, chosen_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from psched.core.alerts.alert import Alert
+    from psched.core.alerts.protocol import KeepsAlerts
+    from psched.core.schedule import Since
 
 
 class CollectionOfAlerts(CollectionOfPresent):
@@ -37,6 +43,10 @@ class CollectionOfAlerts(CollectionOfPresent):
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
             NotSupportedError: the store keeps no alerts now; the text names the fix.
         """
+        # Imported here, as in `CollectionChanges`.
+        from psched.core.alerts.alert import Rule  # noqa: PLC0415
+        from psched.core.alerts.protocol import AlertSelection  # noqa: PLC0415
+
         rules = chosen_texts("rule", rule)
         if unknown := rules - {*Rule}:
             raise InvalidError(
@@ -70,6 +80,8 @@ class CollectionOfAlerts(CollectionOfPresent):
         return self._send(lambda: store.close_alerts(alerts, text))
 
     def _keeping_alerts(self) -> KeepsAlerts:
+        from psched.core.alerts.protocol import KeepsAlerts  # noqa: PLC0415
+
         store = self._store
         if not isinstance(store, KeepsAlerts):
             raise NotSupportedError(

@@ -1,7 +1,9 @@
 """The methods of a collection of schedules that say what runs now, and how busy the workers are."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from psched.client.arguments import keeping_history
 from psched.client.collection_changes import CollectionChanges
@@ -15,6 +17,9 @@ from psched.core.operations.overview import (
     durations_of,
     overview_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class CollectionOfPresent(CollectionChanges):

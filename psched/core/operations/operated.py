@@ -1,18 +1,21 @@
 """The part of the API for programs with which operators steer schedules by hand."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from psched.core.arguments.fields import Changes
-from psched.core.declare import When
-from psched.core.model import Row
-from psched.core.operations.backfills import Backfill
-from psched.core.operations.changes.rescheduled import Rescheduled
 from psched.core.operations.extra_runs import QUEUE
-from psched.core.shorthands import Until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from psched.core.arguments.fields import Changes
+    from psched.core.declare import When
+    from psched.core.model import Row
+    from psched.core.operations.backfills import Backfill
+    from psched.core.operations.changes.rescheduled import Rescheduled
     from psched.core.schedule import Schedule
+    from psched.core.shorthands import Until
 
 
 class OperatesSchedules(Protocol):
@@ -49,7 +52,7 @@ class OperatesSchedules(Protocol):
         *,
         overlap: str = QUEUE,
         run_at: When | None = None,
-    ) -> "Schedule":
+    ) -> Schedule:
         """Run a schedule now, beside its regular occurrences."""
         ...
 
@@ -164,7 +167,7 @@ class OperatedSchedule:
         *,
         overlap: str = QUEUE,
         run_at: When | None = None,
-    ) -> "Schedule":
+    ) -> Schedule:
         """Run the schedule now, beside its regular occurrences, which stay as they are.
 
         The run is a task of its own: it has the schedule's type, data and options, but a key of its
