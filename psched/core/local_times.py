@@ -22,7 +22,7 @@ from psched.core.definition import Definition, parse_row
 from psched.core.model import PAUSED, WAITING, ReasonCode, Row
 from psched.triggers import zone as zones
 from psched.triggers.cron import Cron
-from psched.triggers.zone import LATEST, Zone
+from psched.triggers.zone import LATEST
 
 _FIXED = frozenset({"UTC", "Etc/UTC"})
 
@@ -34,10 +34,10 @@ class _Told(NamedTuple):
 
 def local_time(definition: Definition, instant: int | None) -> str | None:
     """What the column ``local_time`` contains; None if the schedule has no local times."""
-    zone = _zone(definition)
-    if zone is None or instant is None or instant >= LATEST:
+    cron = _cron(definition)
+    if cron is None or instant is None or instant >= LATEST:
         return None
-    return f"{zone.at(instant).isoformat()} {zones.VERSION}"
+    return f"{cron.zone.at(instant).isoformat()} {zones.VERSION}"
 
 
 def renewed(row: Row, definition: Definition) -> int | None:
@@ -49,15 +49,14 @@ def renewed(row: Row, definition: Definition) -> int | None:
     Returns:
         The instant; None if the occurrence stays where it is.
     """
-    trigger, told = definition.trigger, _told(row)
-    zone = _zone(definition)
-    if trigger is None or zone is None or told is None or row.next_time is None:
+    cron, told = _cron(definition), _told(row)
+    if cron is None or told is None or row.next_time is None:
         return None
-    if told.release >= zones.VERSION or zone.wall(row.next_time) == told.wall:
+    if told.release >= zones.VERSION or cron.zone.wall(row.next_time) == told.wall:
         return None
-    if trigger.next_after(row.next_time - 1) == row.next_time:
+    if cron.next_after(row.next_time - 1) == row.next_time:
         return None
-    return trigger.next_after(min(zone.readings(told.wall)) - 1)
+    return cron.next_after(min(cron.zone.readings(told.wall)) - 1)
 
 
 def renewed_row(row: Row, settings: Config) -> Row | None:
@@ -99,23 +98,21 @@ def continued_from(row: Row, definition: Definition) -> int:
 
     If other zone data have computed ``next_time``, its local time can come again.
     """
-    scheduled_time, trigger, told = row.next_time or 0, definition.trigger, _told(row)
-    zone = _zone(definition)
-    if trigger is None or zone is None or told is None:
+    scheduled_time, cron, told = row.next_time or 0, _cron(definition), _told(row)
+    if cron is None or told is None:
         return scheduled_time
     # If the data are the same, the row's zone has been changed.
-    if told.release == zones.VERSION or zone.wall(scheduled_time) == told.wall:
+    if told.release == zones.VERSION or cron.zone.wall(scheduled_time) == told.wall:
         return scheduled_time
-    if trigger.next_after(scheduled_time - 1) == scheduled_time:
+    if cron.next_after(scheduled_time - 1) == scheduled_time:
         return scheduled_time
-    return max(scheduled_time, *zone.readings(told.wall))
+    return max(scheduled_time, *cron.zone.readings(told.wall))
 
 
-def _zone(definition: Definition) -> Zone | None:
+def _cron(definition: Definition) -> Cron | None:
+    """The trigger if it names local times."""
     trigger = definition.trigger
-    if not isinstance(trigger, Cron) or trigger.timezone in _FIXED:
-        return None
-    return trigger.zone
+    return trigger if isinstance(trigger, Cron) and trigger.timezone not in _FIXED else None
 
 
 def _told(row: Row) -> _Told | None:

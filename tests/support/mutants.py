@@ -41,6 +41,7 @@ DRAWN = {
     "core/catchup.py": "pytest tests/unit/test_policy.py tests/unit/test_fates.py",
     "core/attempts.py": "pytest tests/unit/test_attempts.py tests/unit/test_policy.py",
     "core/settling.py": "pytest tests/unit/test_settling.py",
+    "core/local_times.py": "pytest tests/unit/test_local_times.py tests/unit/test_renewed_times.py",
     "triggers/cron.py": _TRIGGERS,
     "triggers/trigger.py": "pytest tests/unit/test_custom_trigger.py tests/unit/test_foreign.py"
     " tests/unit/test_trigger.py",

@@ -126,11 +126,12 @@ def test_hosts_with_different_data_run_each_local_time_once(host, offset, order)
     )
 
 
-def test_a_time_that_the_trigger_has_with_new_data_too_stays(host):
+@pytest.mark.parametrize("offset", [-60, 60])
+def test_a_time_that_the_trigger_has_with_new_data_too_stays(host, offset):
     """An hourly or minutely schedule neither rests for an hour nor repeats one."""
     host(0, "2026a")
     rows = [daily("0 * * * *"), daily("* * * * *")]
-    host(60, "2026b")
+    host(offset, "2026b")
     for row in rows:
         assert renewed(row, parse_row(row, SETTINGS)) is None
         assert continued_from(row, parse_row(row, SETTINGS)) == row.next_time
