@@ -49,7 +49,7 @@ class TestPause:
             assert schedules["k"].pause() is True
         assert schedules.poll() is None
         assert (row().status, row().next_run_time, row().paused_until) == ("paused", None, None)
-        assert row().reason.endswith(": a note")
+        assert ": a note (since " in row().reason
 
     @pytest.mark.parametrize(
         "form",
@@ -77,7 +77,7 @@ class TestPause:
         schedules.add("k", cron="@hourly", timezone="Asia/Tokyo")
         schedules["k"].pause("2099-01-01 09:00")
         assert row().paused_until == datetime(2099, 1, 1, tzinfo=UTC).timestamp()
-        assert " until 2099-01-01T09:00+09:00 by " in row().reason
+        assert " until 2099-01-01T09:00+09:00)" in row().reason
 
     @pytest.mark.parametrize(
         "until",
@@ -108,7 +108,7 @@ class TestPause:
         first = row().reason.split()[1]
         with schedules.audited("second"):
             schedules["k"].pause(int(now()) + HOUR)
-        assert row().reason.endswith(": second")
+        assert ": second (since " in row().reason
         assert row().paused_until == row().next_run_time
         assert row().reason.split()[1] == first  # it has been paused since then
         schedules["k"].pause()
@@ -309,7 +309,7 @@ def test_why_names_who_has_paused_the_schedule(schedules, row, last_hour):
     schedules["k"].resume()
     then = schedules["k"].why(last_hour)
     assert (then.code, then.state) == ("skipped_paused", "did not run")
-    assert then.sentence.endswith(": deploy.")
+    assert ": deploy (since " in then.sentence
     assert row().status == "waiting"
 
 

@@ -54,13 +54,15 @@ def test_a_schedule_is_paused_and_resumed(each_service):
     assert psched(service, "resume", "*") == "hourly: resumed\ntask: resumed\n2 schedules resumed\n"
     service.wait_for_finish("task")
     assert fates(service, "hourly") == ["skipped_paused"]
-    assert "paused the schedule at " in service.psched("why", "hourly", str(hour)).stdout
+    assert (
+        "because the schedule was paused by " in service.psched("why", "hourly", str(hour)).stdout
+    )
     assert " skipped, " in psched(service, "history", "hourly")
     [record] = [
         json.loads(line)
         for line in psched(service, "history", "--fate", "skipped_paused", "--json").splitlines()
     ]
-    assert record["reason"].endswith(": deploy")
+    assert ": deploy (since " in record["reason"]
     found = [json.loads(line) for line in psched(service, "audit", "--json").splitlines()]
     actions = [(each["key"], each["action"], each["note"]) for each in found]
     assert ("task", "pause", "deploy") in actions

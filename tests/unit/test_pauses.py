@@ -76,7 +76,7 @@ class TestRules:
         ]
         found = past_pauses(rules, "mail", NOON + 100.9)
         assert [each[:2] for each in found] == [(NOON, NOON + 20), (NOON + 30, NOON + 40)]
-        assert found[1].reason.endswith("by ann@web1 (type mail): deploy")
+        assert found[1].reason.startswith("paused by ann@web1 (type mail): deploy (since ")
 
     def test_a_waiting_row_is_shown_as_paused_until_the_last_rule_ends(self):
         row = changed(leased(), owner=None)

@@ -83,11 +83,12 @@ class TestPause:
     def test_what_it_looks_like(self):
         row = paused()
         assert row.reason == (
-            "paused 2027-01-15T11:59:30+00:00 until 2027-01-15T13:00+00:00 by ann@web1: deploy"
+            "paused by ann@web1: deploy"
+            " (since 2027-01-15T11:59:30+00:00 until 2027-01-15T13:00+00:00)"
         )
         assert row.pause == Pause(NOON - 30, NOON + HOUR, "ann@web1: deploy")
         berlin = describe(Pause(NOON, None, note_of("ann@web1", None)), find_zone("Europe/Berlin"))
-        assert berlin == "paused 2027-01-15T13:00+01:00 by ann@web1"
+        assert berlin == "paused by ann@web1 (since 2027-01-15T13:00+01:00)"
         assert describe(Pause(), UTC) == "paused"
 
     @given(st.text(max_size=600))

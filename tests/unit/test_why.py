@@ -974,7 +974,7 @@ class TestPauses:
         assert ask("02:30", self.paused(TODAY + 1800)).code == Code.PAUSED
 
     def test_what_was_skipped(self):
-        reason = "paused 2026-11-22T02:00+01:00 until 2026-11-22T03:00+01:00 by ann@web1: deploy"
+        reason = "paused by ann@web1: deploy (since 2026-11-22T02:00+01:00)"
         record = ran(TODAY, outcome=None, fate="skipped_paused", started=None, attempt=0)
         answer = ask("02:30", schedule(), changed(record, reason=reason))
         assert answer.sentence == (

@@ -67,11 +67,14 @@ failure nor as a success."""
 
 
 def describe(pause: Pause, zone: Zone) -> str:
-    """A pause for people: since when, until when, by whom and why."""
-    since = "" if pause.since is None else f" {_iso(zone, pause.since)}"
-    end = "" if pause.until is None else f" until {_iso(zone, pause.until)}"
+    """A pause for people: by whom and why, since when and until when."""
     by = f" by {pause.note}" if pause.note else ""
-    return plain_reason(f"paused{since}{end}{by}") or ""
+    times = [
+        f"{word} {_iso(zone, time)}"
+        for word, time in (("since", pause.since), ("until", pause.until))
+        if time is not None
+    ]
+    return plain_reason(f"paused{by}" + (f" ({' '.join(times)})" if times else "")) or ""
 
 
 def note_of(by: str, note: str | None) -> str:
