@@ -129,7 +129,7 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
     """What is known about the schedule, as texts: the columns that have a value, and others."""
     row, now = details.row, details.now
     shown = row_object(row, now, redaction, details.last)
-    known = {name: getattr(row, name) for name in Row.__slots__}
+    known = {name: getattr(row, name) for name in Row.__slots__ if name != "local_time"}
     known |= {"status": shown["status"], "cron": shown["cron"]}
     known |= {
         "reason": local_times(redaction.text(shown_reason(row))) or None,

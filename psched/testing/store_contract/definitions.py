@@ -29,7 +29,6 @@ FULL = Row(
     next_run_time=2_000_000_030,
     alive_time=77,
     options='{"catchup":"latest"}',
-    local_time="2033-05-18T12:33:20+09:00 2026b",
 )
 """A row with a value in every column that a client can declare."""
 

@@ -324,6 +324,8 @@ class Records:
         row = found(store, "k")
         assert store.settle([ending(row, next_time=60, **NOTHING)]) == {"k": Settled.DONE}
         assert stored() == NOTHING
+        store.add([due("added", local_time=TOLD["local_time"])], nonce="n")
+        assert found(store, "added").local_time == TOLD["local_time"]
 
     def test_a_row_that_was_added_again_has_its_old_fences_and_another_owner(
         self, backend_factory: BackendFactory
