@@ -247,6 +247,7 @@ class TestCommand:
         psched(service, "pause", "a", "--until", "2099-01-01T08:00", "-m", "deploy")
         [listed] = [json.loads(line) for line in psched(service, "list", "--json").splitlines()]
         assert listed["paused_until"] == 4_070_937_600
+        assert listed["paused_at"] <= now_of(service)
         assert "until 2099-01-01 08:00 by " in psched(service, "list", "--utc")
         assert "deploy" in psched(service, "show", "a")
         times = psched(service, "next", "a", "-n", "1")

@@ -172,8 +172,7 @@ CELLS: Mapping[str, Cell] = {
     "NEXT_RUN_TIME": _time("next_run_time"),
     "CREATED_AT": _time("created_at"),
     "RETAIN_UNTIL": _time("retain_until"),
-    # A negative number is a note, see `psched.core.attempts`.
-    "ATTEMPT": lambda shown: str(shown.row.attempt),
+    "ATTEMPT": _attribute("attempt"),
     "ALIVE_TIME": _attribute("alive_time"),
     "OPTIONS": _payload("options"),
     "OWNER": _attribute("owner"),

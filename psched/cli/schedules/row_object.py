@@ -8,7 +8,7 @@ from psched.cli.schedules.status import shown_status
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import Row
+from psched.core.model import NO_PAUSE, Row
 
 LONGEST_SHOWN = 100_000
 """The maximum length of a column in the command show, and of invalid JSON in the output of --json,
@@ -29,7 +29,5 @@ def row_object(
     for name in ("cron", "reason"):
         if columns[name]:
             columns[name] = redaction.text(columns[name])
-    pause = row.pause
-    columns["paused_since"] = None if pause is None else pause.since
-    columns["paused_until"] = None if pause is None else pause.until
-    return columns
+    # A row that is not paused can have the columns of an earlier pause.
+    return columns if row.pause is not None else {**columns, **NO_PAUSE}
