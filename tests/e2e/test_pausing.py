@@ -253,3 +253,13 @@ class TestCommand:
         times = psched(service, "next", "a", "-n", "1")
         assert "paused" in times
         assert "2099-01-01 08:00:00+00:00" in times
+
+    @pytest.mark.extended
+    def test_secrets_in_its_note_are_hidden(self, service):
+        service.configure(redact=["password"])
+        service.add("a", cron="@hourly", timezone="UTC", next_time=4_000_000_000)
+        psched(service, "pause", "a", "-m", "password=sesame")
+        for command in (["list", "--json"], ["list"], ["show", "a"]):
+            shown = psched(service, *command)
+            assert "password" in shown
+            assert "sesame" not in shown

@@ -25,7 +25,7 @@ from psched.core.definition import ping_setting, settings_of
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
-from psched.core.model import ENDED, PAUSED, WAITING, Occurrence, Row
+from psched.core.model import ENDED, NO_PAUSE, PAUSED, WAITING, Occurrence, Row
 from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
@@ -33,8 +33,14 @@ from psched.core.selection import STATES
 from psched.runner.progress import Progress
 
 _INSTANTS = frozenset(
-    {"next_time", "next_run_time", "created_at", "claimed_at", "held_until", "retain_until"}
+    {
+        *("next_time", "next_run_time", "decided_until", "moved_at", "created_at", "claimed_at"),
+        *("held_until", "retain_until"),
+    }
 )
+
+_SHOWN_OTHERWISE = {"local_time", *NO_PAUSE}
+"""The columns that ``next_time`` and ``reason`` show."""
 
 _ATTEMPTS = 5
 """The number of attempts that are shown."""
@@ -129,7 +135,7 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
     """What is known about the schedule, as texts: the columns that have a value, and others."""
     row, now = details.row, details.now
     shown = row_object(row, now, redaction, details.last)
-    known = {name: getattr(row, name) for name in Row.__slots__ if name != "local_time"}
+    known = {name: getattr(row, name) for name in Row.__slots__ if name not in _SHOWN_OTHERWISE}
     known |= {"status": shown["status"], "cron": shown["cron"]}
     known |= {
         "reason": local_times(redaction.text(shown_reason(row))) or None,
