@@ -17,7 +17,7 @@ from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.core import policy
 from psched.core.columns import parse_payload
-from psched.core.model import Finish, Row
+from psched.core.model import Finish, ReasonCode, Row
 from psched.core.policy import Run, after_claim, after_run
 from support.compat import compat_factory
 from support.fuzzing import cases, told
@@ -249,7 +249,7 @@ def slow(row, settings, now):
 
 def undecided(row, _settings, _now):
     """Gives every row back, so that it is due again at once."""
-    return policy._repeat(row, wait=0, attempt=0)
+    return policy._repeat(row, wait=0, attempt=0, reason=None, code=ReasonCode.INTERRUPTED)
 
 
 def fields(row):
