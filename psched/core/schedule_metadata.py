@@ -145,7 +145,7 @@ class ScheduleMetadata:
 
     @property
     def reason_code(self) -> str | None:
-        """What `reason` says, for programs: a `psched.core.model.ReasonCode`; None for no code."""
+        """The `psched.core.model.ReasonCode` of `reason`, for programs; None for no code."""
         return self.row.reason_code
 
     @property

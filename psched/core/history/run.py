@@ -162,7 +162,7 @@ class Run:
 
     @property
     def reason_code(self) -> str | None:
-        """What was decided about the schedule, for programs: a `psched.core.model.ReasonCode`."""
+        """The `psched.core.model.ReasonCode` of what was decided about the schedule, or None."""
         return self.record.reason_code
 
     @property
