@@ -140,9 +140,17 @@ class Pause:
     until: int | None = None
     note: str | None = None
 
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns of a row with this pause."""
+        return {"paused_at": self.since, "paused_until": self.until, "pause_note": self.note}
 
-NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_until": None, "pause_note": None}
+
+NO_PAUSE = Pause().columns
 """The columns of a row that is not paused."""
+
+TOLD = ("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE)
+"""What a settlement and a client's change write besides the status, the reason and the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +330,7 @@ class Settlement:
             decided.setdefault("moved_at", row.moved_at)
             decided.setdefault("local_time", row.local_time)
         if decided.get("status") == row.status and (pause := row.pause) is not None:
-            decided |= {
-                "paused_at": pause.since,
-                "paused_until": pause.until,
-                "pause_note": pause.note,
-            }
+            decided |= pause.columns
         return cls(
             key=row.key,
             token=row.token,

@@ -16,14 +16,7 @@ from typing_extensions import override
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.attempts import told_of_death, wait_after_death
-from psched.core.model import (
-    DELETING,
-    MARKS,
-    NO_PAUSE,
-    Row,
-    Settlement,
-    Token,
-)
+from psched.core.model import DELETING, MARKS, TOLD, Row, Settlement, Token
 from psched.core.operations.pauses import PausesTypes, active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
@@ -36,10 +29,7 @@ _DECLARED = (
     *("alive_time", "options", "local_time"),
 )
 _FREE: Mapping[str, Any] = {"held_by": None, "held_until": None}
-_SETTLED = (
-    *("next_time", "attempt", "status", "reason"),
-    *("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE),
-)
+_SETTLED = ("next_time", "attempt", "status", "reason", *TOLD)
 
 
 class PlainStore(Store, abc.ABC):

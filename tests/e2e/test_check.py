@@ -1,15 +1,14 @@
 """psched check: would a master start, would its workers find everything?"""
 
 import re
-from dataclasses import replace as changed
 
 import pytest
 
 from psched.app import make_store
 from psched.config import from_mapping
-from psched.core.history.records import WorkerRecord
 from psched.triggers import zone
 from support.proxy import Proxy
+from support.run_records import worker_record
 
 DISPATCH = """
     from psched.application import Dispatch as BaseDispatch
@@ -334,22 +333,10 @@ def test_a_database_in_memory_needs_no_running_master(service):
 
 
 def test_hosts_with_other_zone_data_are_named(service):
-    record = WorkerRecord(
-        nonce="n",
-        host="web2",
-        pid=1,
-        number=0,
-        generation=1,
-        slots=1,
-        busy=0,
-        types=None,
-        started=0,
-        seen=0,
-    )
     store = make_store(from_mapping({"url": service.url}))
     for number, release in enumerate(["2001a", zone.VERSION, None]):
-        store.beat(changed(record, nonce=f"n{number}", host=f"web{number}", zone_data=release))
-    store.beat(changed(record, nonce="gone", host="gone", zone_data="2001a", ended=0))
+        store.beat(worker_record(nonce=f"n{number}", host=f"web{number}", zone_data=release))
+    store.beat(worker_record(nonce="gone", host="gone", zone_data="2001a", ended=0))
     store.disconnect()
     warnings = [line for line in service.psched("check").stdout.splitlines() if "warning" in line]
     told = f"  warning: web0 has the zone data tzdata 2001a, this host {zone.VERSION}; install the"

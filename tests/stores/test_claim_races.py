@@ -379,7 +379,7 @@ class TestTransactions:
 
     @pytest.mark.parametrize("ended", [False, True])
     def test_a_row_that_is_being_held_is_not_claimed(self, during, waiting, other, sql, ended):
-        """It was free before, or its hold had ended and is extended."""
+        """The row was free before; or a hold of it had ended, and its holder extends that hold."""
         if ended:
             sql("UPDATE {table} SET held_by = 'other.1', held_until = 2")
         assert not during(HOLDS, lambda: waiting.claim("late.1", **CLAIM)).rows

@@ -5,23 +5,15 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.core.history.protocol import RunSelection
-from psched.core.history.records import RunRecord, WorkerRecord
+from psched.core.history.records import RunRecord
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import ExpiredLease, Settled
+from support.run_records import worker_record
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
-WORKER = WorkerRecord(
-    nonce="dead",
-    host="elsewhere",
-    pid=4,
-    number=1,
-    generation=3,
-    slots=2,
-    busy=1,
-    types=None,
-    started=0,
-    seen=0,
+WORKER = worker_record(
+    nonce="dead", host="elsewhere", pid=4, number=1, generation=3, slots=2, busy=1
 )
 
 

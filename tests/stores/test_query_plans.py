@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import TextClause, text
 
-from psched.core.model import NO_PAUSE, Row, Settlement
+from psched.core.model import TOLD, Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
@@ -160,7 +160,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | dict.fromkeys(("created_at", "retain_until"), 0)
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
         | {"seen_status": "waiting"}
-        | dict.fromkeys(("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE))
+        | dict.fromkeys(TOLD)
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
     "quarantine": lambda c: (c.sql.quarantine, {**as_seen(c.seen()[0]), "reason": "why"}),

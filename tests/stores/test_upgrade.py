@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from psched.base.errors import SchemaError
-from psched.core.history.records import WorkerRecord
 from psched.core.model import Row
 from support.old_redis import OldWorker
 from support.older_worker import OlderWorker
+from support.run_records import worker_record
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 LATER = 2_100_000_000
@@ -209,18 +209,7 @@ def test_a_number_that_no_version_has_written_becomes_none(store, sql, age):
     assert store.get("free").attempt == 0
 
 
-V2 = WorkerRecord(
-    nonce="v2",
-    host="h1",
-    pid=17,
-    number=0,
-    generation=1,
-    slots=1,
-    busy=0,
-    types=None,
-    started=0,
-    seen=0,
-)
+V2 = worker_record(nonce="v2", host="h1", pid=17)
 
 
 def test_it_is_refused_while_older_workers_are_registered(store, sql, age):

@@ -55,7 +55,8 @@ BUDGET = 120
 """The most seconds of CPU time for one killer, unless the list says otherwise."""
 
 _DRAWN_BUDGET = 60
-"""The same for a drawn mutant. Its tests take 20 s at most, but some mutants do not end."""
+"""The most seconds of CPU time for the tests of a drawn mutant. They take 20 s at most, unless the
+mutant makes them run for ever."""
 
 _SLOWNESS = 20
 """How many seconds a killer may take for each second of its budget, before it counts as hung."""

@@ -2,7 +2,7 @@
 
 import itertools
 
-from psched.core.history.records import RunRecord
+from psched.core.history.records import RunRecord, WorkerRecord
 
 _numbers = itertools.count(1)
 
@@ -33,3 +33,10 @@ def not_run(key: str = "k", fate: str = "skipped_catchup", **fields: object) -> 
     """A record of occurrences that did not run."""
     nothing = {"outcome": None, "attempt": 0, "pid": None, "exit_status": None, "started": None}
     return run_record(key, **{**nothing, "fate": fate, **fields})
+
+
+def worker_record(**fields: object) -> WorkerRecord:
+    """A record of a worker with one slot, for `KeepsHistory.beat`, unless the fields say more."""
+    given = {"nonce": "n", "host": "h", "pid": 1, "number": 0, "generation": 1, "slots": 1}
+    given |= {"busy": 0, "types": None, "started": 0, "seen": 0}
+    return WorkerRecord(**{**given, **fields})

@@ -1,7 +1,7 @@
 """Tests of new zone data: one run of an occurrence, at the local time that its trigger names."""
 
 from dataclasses import replace as changed
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 import pytest
 
@@ -11,39 +11,19 @@ from psched.core.definition import parse_row
 from psched.core.local_times import continued_from, local_time, renewed
 from psched.core.model import Finish, ReasonCode, Retry, Row
 from psched.core.policy import Run, after_claim, after_run
-from psched.triggers import cron as crons
-from psched.triggers import zone as zones
-from psched.triggers.zone import Zone
+from support.zone_data import NAME, zone_data
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 
 DAY = 86_400
 NOON = 1_800_014_400  # 2027-01-15T12:00:00Z
-NAME = "Africa/Abidjan"
 
 
 @pytest.fixture
 def host(monkeypatch):
     """A function that makes this a host with other zone data: an offset in minutes, a release."""
-
-    def host(offset, release):
-        zone = Zone(NAME, timezone(timedelta(minutes=offset)))
-        monkeypatch.setattr(crons, "find_zone", lambda _name: zone)
-        monkeypatch.setattr(zones, "VERSION", release)
-        for cached in _caches():
-            cached.cache_clear()
-
-    yield host
-    for cached in _caches():
-        cached.cache_clear()
-
-
-def _caches():
-    from psched.core import definition  # noqa: PLC0415
-    from psched.triggers import trigger  # noqa: PLC0415
-
-    for module in definition, trigger:
-        yield from (each for each in vars(module).values() if hasattr(each, "cache_clear"))
+    with zone_data(monkeypatch) as host:
+        yield host
 
 
 def daily(cron="0 12 * * *", **fields):

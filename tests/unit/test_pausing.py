@@ -65,7 +65,7 @@ def paused(until=NOON + HOUR, since=NOON - 30, cron="*/10 * * * *", next_time=NO
 
 def paused_of(row):
     """A row that runs, as a person has paused it."""
-    return pausing.paused(row, paused().pause, SETTINGS)
+    return pausing.paused(row, paused().pause, UTC)
 
 
 def claimed(row):
@@ -277,7 +277,7 @@ class TestRunningTask:
     ):
         leased = claimed(paused(status=WAITING, reason=None, reason_code=None))
         pause = paused(until).pause
-        current = changed(pausing.paused(leased, pause, SETTINGS), version=4)
+        current = changed(pausing.paused(leased, pause, UTC), version=4)
         end = after_run(leased, current, decision, SETTINGS, NOON + 5)
         assert (end.status, end.next_time, end.attempt) == (PAUSED, next_time, attempt)
         assert (end.rest, end.reason) == (until is None, current.reason)

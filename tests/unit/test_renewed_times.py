@@ -1,38 +1,21 @@
 """Tests of the rows that a worker moves when it starts with newer zone data."""
 
 from dataclasses import replace as changed
-from datetime import timedelta, timezone
 
 import pytest
 
 from psched import config
 from psched.app import make_store
 from psched.core.declare import declare
-from psched.core.history.records import WorkerRecord
 from psched.core.model import PAUSED, ReasonCode, Row
-from psched.triggers import cron as crons
-from psched.triggers import zone as zones
-from psched.triggers.zone import Zone
 from psched.worker.startup_steps import renew_times
+from support.run_records import worker_record
 from support.tables import fill_sqlite
+from support.zone_data import NAME, zone_data
 
 NOON = 4_000_017_600  # 2096-10-03T08:00:00Z; later than the store's clock
-NAME = "Africa/Abidjan"
 OLD, NEW = "1999a", "2999a"
 COUNT = 1200
-
-WORKER = WorkerRecord(
-    nonce="n",
-    host="h",
-    pid=1,
-    number=0,
-    generation=1,
-    slots=1,
-    busy=0,
-    types=None,
-    started=0,
-    seen=0,
-)
 
 
 @pytest.fixture
@@ -49,27 +32,10 @@ def settings(store):  # noqa: ARG001  # which makes the file
 
 
 @pytest.fixture
-def release(monkeypatch):
-    """A function that gives this process the zone data of a release."""
-
-    def release(name, minutes):
-        zone = Zone(NAME, timezone(timedelta(minutes=minutes)))
-        monkeypatch.setattr(crons, "find_zone", lambda _name: zone)
-        monkeypatch.setattr(zones, "VERSION", name)
-        _forget()
-
-    yield release
-    _forget()
-
-
-def _forget():
-    from psched.core import definition  # noqa: PLC0415
-    from psched.triggers import trigger  # noqa: PLC0415
-
-    for module in definition, trigger:
-        for each in vars(module).values():
-            if hasattr(each, "cache_clear"):
-                each.cache_clear()
+def host(monkeypatch):
+    """A function that makes this a host with other zone data: an offset in minutes, a release."""
+    with zone_data(monkeypatch) as host:
+        yield host
 
 
 def daily(key, settings, **columns):
@@ -81,12 +47,12 @@ def renew(store, settings):
     return sum(1 for _ in renew_times(store, settings))
 
 
-def test_rows_that_wait_are_moved_to_their_local_time(store, settings, release):
-    release(OLD, 0)
+def test_rows_that_wait_are_moved_to_their_local_time(store, settings, host):
+    host(0, OLD)
     rows = [daily(f"k{number}", settings) for number in range(COUNT)]
     store.add(rows, nonce="n")
-    store.beat(changed(WORKER, zone_data=OLD))
-    release(NEW, 60)
+    store.beat(worker_record(zone_data=OLD))
+    host(60, NEW)
     assert renew(store, settings) > COUNT / 500
     for row in store.rows():
         assert (row.next_time, row.next_run_time) == (
@@ -101,15 +67,15 @@ def test_rows_that_wait_are_moved_to_their_local_time(store, settings, release):
     assert store.look(["k7"]) == before
 
 
-def test_what_is_paused_is_moved_and_stays_paused(store, settings, release):
-    release(OLD, 0)
+def test_what_is_paused_is_moved_and_stays_paused(store, settings, host):
+    host(0, OLD)
     row = daily("k", settings)
     store.add([row], nonce="n")
     seen = store.get("k")
     store.replace(
         seen, changed(seen, status=PAUSED, next_run_time=None, reason="by ann", paused_at=7)
     )
-    release(NEW, -1)
+    host(-1, NEW)
     renew(store, settings)
     after = store.get("k")
     assert (after.next_time, after.next_run_time) == (row.next_time + 60, None)
@@ -128,23 +94,23 @@ def test_what_is_paused_is_moved_and_stays_paused(store, settings, release):
     ],
     ids=str,
 )
-def test_other_rows_stay(store, settings, release, columns):
-    release(OLD, 0)
+def test_other_rows_stay(store, settings, host, columns):
+    host(0, OLD)
     store.add([daily("k", settings)], nonce="n")
     seen = store.get("k")
     assert store.replace(seen, changed(seen, **columns))
     before = store.get("k")
-    release(NEW, -1)
+    host(-1, NEW)
     renew(store, settings)
     assert store.get("k") == before
 
 
-def test_a_row_that_is_leased_stays(store, settings, release):
-    release(OLD, 0)
+def test_a_row_that_is_leased_stays(store, settings, host):
+    host(0, OLD)
     store.add([daily("k", settings, next_time=1, next_run_time=1)], nonce="n")
     assert store.claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0).rows
     before = store.get("k")
-    release(NEW, -1)
+    host(-1, NEW)
     renew(store, settings)
     assert store.get("k") == before
 
@@ -154,9 +120,9 @@ def test_a_row_that_is_leased_stays(store, settings, release):
     [([], True), ([NEW], False), ([NEW, OLD], True), ([NEW, None], True), (["3000a"], False)],
     ids=str,
 )
-def test_rows_are_read_if_a_worker_had_older_data(store, settings, release, releases, reads):
+def test_rows_are_read_if_a_worker_had_older_data(store, settings, host, releases, reads):
     store.add([Row(key="k")], nonce="n")
     for number, each in enumerate(releases):
-        store.beat(changed(WORKER, nonce=f"n{number}", zone_data=each))
-    release(NEW, 0)
+        store.beat(worker_record(nonce=f"n{number}", zone_data=each))
+    host(0, NEW)
     assert (renew(store, settings) > 0) is reads

@@ -76,7 +76,7 @@ class Pauser:
             end = None if until is None else parse_next("until", until, zone, now)
             note = pausing.note_of(self.auditor.author.name, self.auditor.note)
             rests = seen.owner is None
-            return pausing.paused(seen, Pause(since, end, note), self.settings)
+            return pausing.paused(seen, Pause(since, end, note), zone)
 
         def was_applied(row: Row, _seen: Row, written: Row) -> bool:
             return row.pause == written.pause
@@ -126,20 +126,17 @@ class Pauser:
                 raise AlreadyFinishedError(f"{key!r} does not run now: it is {seen.state}")
             by, note = self.auditor.author.name, self.auditor.note
             because = f": {note}" if note else ""
-            new = changed(
+            pause = seen.pause
+            if pause is not None and pause.since is None:  # plain SQL has paused it
+                told = pausing.note_of(by, seen.reason)
+                pause = Pause(int(self.store.now()), pause.until, told)
+            return changed(
                 seen,
                 status=STOPPING,
                 reason=plain_reason(f"stopped by {by}{because}"),
                 reason_code=ReasonCode.STOPPED,
-                **NO_PAUSE,
+                **(NO_PAUSE if pause is None else pause.columns),
             )
-            pause = seen.pause
-            if pause is None:
-                return new
-            if pause.since is None:  # plain SQL has paused it
-                note = pausing.note_of(by, seen.reason)
-                pause = Pause(int(self.store.now()), pause.until, note)
-            return pausing.paused(new, pause, self.settings)
 
         def was_applied(row: Row, seen: Row, _written: Row) -> bool:
             is_over = row.owner is None or row.fence > seen.fence

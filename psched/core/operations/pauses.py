@@ -11,7 +11,6 @@ pause if it fell due in these seconds, that is after ``delay`` and jitter.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from dataclasses import replace as changed
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -20,8 +19,8 @@ from psched.core.catchup import last_occurrence
 from psched.core.definition import Definition
 from psched.core.history.records import Fate, Skipped
 from psched.core.history.spans import span_of
-from psched.core.model import PAUSED, WAITING, Pause, ReasonCode, Row
-from psched.core.operations.pausing import describe, note_of
+from psched.core.model import WAITING, Pause, Row
+from psched.core.operations.pausing import describe, note_of, paused
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
 
@@ -181,17 +180,7 @@ def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> R
     if not found:
         return row
     last = max(found, key=lambda rule: (rule.until is None, rule.until or 0))
-    pause = last.pause
-    return changed(
-        row,
-        status=PAUSED,
-        next_run_time=last.until,
-        reason=last.reason(zone),
-        reason_code=ReasonCode.PAUSED,
-        paused_at=pause.since,
-        paused_until=pause.until,
-        pause_note=pause.note,
-    )
+    return paused(row, last.pause, zone)
 
 
 def may_be_skipped(row: Row, now: float) -> bool:

@@ -93,16 +93,16 @@ def zone_of(row: Row, settings: Config) -> Zone:
 # --- the change of a row by a client ---------------------------------------------------
 
 
-def paused(row: Row, pause: Pause, settings: Config) -> Row:
-    """The row, paused."""
-    new = changed(row, paused_at=pause.since, paused_until=pause.until, pause_note=pause.note)
+def paused(row: Row, pause: Pause, zone: Zone) -> Row:
+    """The row, paused; its reason has its times in a zone."""
+    new = changed(row, **pause.columns)
     if row.status == STOPPING:
         return new
     return changed(
         new,
         status=PAUSED,
         next_run_time=pause.until,
-        reason=describe(pause, zone_of(row, settings)),
+        reason=describe(pause, zone),
         reason_code=ReasonCode.PAUSED,
     )
 
@@ -226,7 +226,7 @@ def set_aside(end: Settlement, row: Row) -> Settlement:
     pause = row.pause
     if pause is None:
         return end
-    end = changed(end, paused_at=pause.since, paused_until=pause.until, pause_note=pause.note)
+    end = changed(end, **pause.columns)
     if pause.until is None:
         return end
     return changed(end, rest=False, wait=0, not_before=pause.until)

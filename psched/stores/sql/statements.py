@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.model import MARKS, NO_PAUSE, ReasonCode, Row, Settlement, Token
+from psched.core.model import MARKS, TOLD, ReasonCode, Row, Settlement, Token
 from psched.stores.sql.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.inserting import Insertion, numbered
@@ -91,9 +91,6 @@ _QUARANTINE = (
     f"status = 'quarantined', reason = :reason, reason_code = '{ReasonCode.INVALID}',"
     " next_run_time = NULL, leased_by = NULL"
 )
-
-_TOLD = ("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE)
-"""What a settlement or a change writes besides the status and the times; see docs/table.md."""
 
 
 class Statements:
@@ -290,7 +287,7 @@ class Statements:
         self._insertion = Insertion(
             table, _INSERTED, {"settled_by": ":nonce", "created_at": now}, dialect
         )
-        told = ", ".join(f"{name} = :{name}" for name in _TOLD)
+        told = ", ".join(f"{name} = :{name}" for name in TOLD)
         self.replace = text(
             f"UPDATE {table} SET {told},"
             " type = :type, data = :data, cron = :cron, timezone = :timezone,"
@@ -350,7 +347,7 @@ class Statements:
             ("attempt", integer(":attempt{attempt}")),
             ("status", ":status{status}"),
             ("reason", ":reason{reason}"),
-            *((name, _bound(name, integer)) for name in _TOLD),
+            *((name, _bound(name, integer)) for name in TOLD),
             ("settled_by", ":settled_by{settled_by}"),
             ("retain_until", f"{now} + {integer(':retain{retain}')}"),
             # If the settlement leaves the row without a next run, ``not_before`` and ``wait`` are
@@ -456,7 +453,7 @@ def as_seen(columns: Columns) -> dict[str, Any]:
 
 _REPLACED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "status", "reason",
-    "attempt", "alive_time", "options", "created_at", "retain_until", *_TOLD,
+    "attempt", "alive_time", "options", "created_at", "retain_until", *TOLD,
 )  # fmt: skip
 
 
@@ -483,7 +480,7 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
     "retain": lambda end: end.retain,
     "status": lambda end: end.status,
     "reason": lambda end: end.reason,
-    **{name: attrgetter(name) for name in _TOLD},
+    **{name: attrgetter(name) for name in TOLD},
 }
 """The functions that compute the values that `Statements.settle` binds, by the values' names."""
 
