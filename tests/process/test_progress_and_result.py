@@ -10,6 +10,7 @@ import pytest
 
 from psched.application.base import Base
 from psched.core.history.records import LARGEST_RESULT
+from psched.runner.progress import pack
 from support.bench import CLOCK, Bench
 from support.isolated import isolated
 from support.waiting import has_ended, wait_until
@@ -43,7 +44,10 @@ def floods(task):
 
 def writes_garbage(task):
     task.progress(1, "x")
-    task._holder._tell_progress(os.urandom(task.data["bytes"]))
+    valid = pack(1, "x")
+    # No byte of the checksum stays what it was, so the bytes are not valid by chance.
+    garbage = bytes(each ^ 0xFF for each in valid) + os.urandom(400)
+    task._holder._tell_progress(garbage[: task.data["bytes"]])
     Path("reported").touch()
     signal.pause()
 

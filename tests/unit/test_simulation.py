@@ -1,5 +1,7 @@
 """The simulator runs psched's own code, does the same for the same seed, and finds faults in it."""
 
+import pytest
+
 from psched.core.history.verify.findings import Kind
 from psched.testing.memory_store import MemoryStore
 from psched.testing.simulation.plan import MIXES, Step, What
@@ -24,6 +26,11 @@ def test_a_seed_does_the_same_each_time():
     results = [Simulation(7, 0.1).run() for _ in range(2)]
     assert results[0].digest == results[1].digest
     assert results[0].log == results[1].log
+
+
+@pytest.mark.parametrize(("mix", "seed"), [("store", 96668206), ("store", 14)])
+def test_seeds_that_have_failed(mix, seed):
+    assert Simulation(seed, 0.5, mix=MIXES[mix]).run().violations == []
 
 
 def test_it_runs_on_sqlite():

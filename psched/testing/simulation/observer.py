@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from math import floor
 from typing import Any
 
-from psched.core.history.records import nonce_of
+from psched.core.history.records import AuditRecord, nonce_of
 from psched.core.history.verify.findings import Kind, Violation
-from psched.core.history.verify.witnesses import Witness
+from psched.core.history.verify.witnesses import PEOPLE, Witness
 from psched.core.model import WAITING, Row
 from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.pauses import active_rules
@@ -35,6 +35,9 @@ class Observer:
         violations: what must never be, and was.
         changes: how many changes of rows were checked.
         highest: the latest time of the store's clock so far, in Unix seconds.
+        series: each change by which people began a new series of occurrences, with the world's
+            time. The audit trail lacks those whose answer, or whose record, was lost.
+        untold: the process and the key of each that is not in the audit trail.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class Observer:
         self.violations: list[Violation] = []
         self.changes = 0
         self.highest = 0.0
+        self.series: list[AuditRecord] = []
+        self.untold: set[tuple[Process, str]] = set()
         self._store = store
         self._rows = rows
         self._witnesses = witnesses
@@ -71,9 +76,20 @@ class Observer:
             if was is not is_ and was != is_:
                 self.changes += 1
                 self._check(name, arguments, was, is_, now)
+                if process.host.name == PEOPLE and _begins_series(name, was, is_):
+                    self._note_series(process, key, name)
                 if name == "extend" and is_ is not None and (alive := self._alive(is_)) is not None:
                     alive.lease_end = (is_.next_run_time or 0) + process.host.world.now - now
+        if name == "audit":
+            self.untold -= {(process, each.key) for each in arguments[0]}
         return answer
+
+    def _note_series(self, process: Process, key: str, name: str) -> None:
+        time = floor(process.host.world.now * 1000)
+        self.series.append(
+            AuditRecord(key=key, action=name, user="", host=PEOPLE, program="", time=time)
+        )
+        self.untold.add((process, key))
 
     def _check(
         self, name: str, arguments: tuple[Any, ...], was: Row | None, is_: Row | None, now: float
@@ -159,3 +175,10 @@ class Observer:
                 lease=str(row.token) if row.status == WAITING else None,
             )
         )
+
+
+def _begins_series(name: str, was: Row | None, is_: Row | None) -> bool:
+    """Whether a request lets occurrences run again, leaves some out unrecorded or renews fences."""
+    if was is None or is_ is None:
+        return True
+    return name == "replace" and (was.cron, was.next_time) != (is_.cron, is_.next_time)

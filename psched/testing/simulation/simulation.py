@@ -296,15 +296,22 @@ class Simulation:
         violations += check_leases_ended(self._rows().values())
         world.run(world.now + 1.0)
         verified = Verifier(self.store, self.settings).verify(10**9)
+        # Nobody knows when a series of occurrences began if no record, or a wrong clock, says so.
         time_is_odd = any(each.what in RARE for each in self._faults)
-        if time_is_odd:
-            # The records contradict each other then, because the store's time has.
-            kept = [each for each in verified.violations if each.kind is Kind.MISSING]
-            verified.violations = kept
+        vague = {each.key for each in self.observer.series} if time_is_odd else set()
+        vague |= {key for _, key in self.observer.untold}
+        # The records contradict each other if the store's time has been set.
+        kinds = {Kind.MISSING} if time_is_odd else {*Kind}
+        verified.violations = [
+            each
+            for each in verified.violations
+            if each.kind in kinds
+            and (each.kind not in {Kind.MISSING, Kind.REPEATED} or each.key not in vague)
+        ]
         seen = Seen(
             witnesses=[*self._witnesses.values()],
             records=[*self.store.runs()],
-            audits=[*self.store.audits(AuditSelection())],
+            audits=[*self.store.audits(AuditSelection()), *self.observer.series],
             faults=[*self._faults, *self._call_faults()],
             lease=max(61.0, self.settings.alive_time + 1.0),
             now=world.now,
