@@ -13,6 +13,8 @@ from psched.testing.simulation.network import CallFault
 from psched.testing.simulation.plan import Step
 from psched.testing.simulation.simulation import Simulation
 
+pytestmark = pytest.mark.slow
+
 STEPS = [
     Step(3.0, "trigger", 3, 0.0, 0),
     Step(5.0, "push", 1, 0.0, 1),

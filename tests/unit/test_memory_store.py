@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from psched.base.clock import SystemClock
 from psched.config import from_mapping
 from psched.testing import (
     BackendContract,
@@ -16,7 +15,9 @@ from psched.testing import (
     ReplaceAndRecordContract,
     StatusContract,
 )
+from psched.testing.manual_clock import ManualClock
 from psched.testing.memory_store import MemoryStore
+from psched.testing.store_contract import bench
 
 
 class TestMemoryStore(
@@ -30,8 +31,10 @@ class TestMemoryStore(
     StatusContract,
 ):
     @pytest.fixture
-    def store(self):
-        return MemoryStore(SystemClock().wall, from_mapping({"url": "sqlite:///unused.db"}))
+    def store(self, monkeypatch):
+        clock = ManualClock()
+        monkeypatch.setattr(bench, "clock", clock)
+        return MemoryStore(clock.wall, from_mapping({"url": "sqlite:///unused.db"}))
 
     @pytest.fixture
     def backend_factory(self, store):

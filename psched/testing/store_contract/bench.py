@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace as changed
 from typing import Any
 
-from psched.base.clock import SystemClock
+from psched.base.clock import Clock, SystemClock
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Claimed, Store
 
@@ -27,7 +27,8 @@ LATER = 2_100_000_000
 PATIENCE = 30.0
 """The longest wait of a test in seconds, for example for the end of a lease, before it fails."""
 
-_clock = SystemClock()
+clock: Clock = SystemClock()
+"""What the tests wait by; to replace if the store's clock is a manual one."""
 
 
 def due(key: str, since: int = LONG_AGO, **columns: Any) -> Row:  # noqa: ANN401  # a Row's fields
@@ -103,10 +104,20 @@ def wait_for_end(store: Store, key: str) -> None:
 
 def wait_for_time(store: Store, end: int) -> None:
     """Wait until the store's clock has reached a time."""
-    give_up_at = _clock.monotonic() + PATIENCE
-    while store.now() < end:
-        assert _clock.monotonic() < give_up_at, f"the store's clock does not reach {end}"
-        _clock.sleep(0.02)
+    wait_until(lambda: store.now() >= end, f"the store's clock reaches {end}")
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait until a condition is true.
+
+    Args:
+        condition: the condition.
+        what: what the test waits for, in words.
+    """
+    give_up_at = clock.monotonic() + PATIENCE
+    while not condition():
+        assert clock.monotonic() < give_up_at, f"the test has waited too long: {what}"
+        clock.sleep(0.01)
 
 
 def ending(row: Row, **changes: Any) -> Settlement:  # noqa: ANN401  # a Settlement's fields

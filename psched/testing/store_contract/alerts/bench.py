@@ -1,14 +1,13 @@
 """Functions for the tests of alerts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import floor
 from typing import Any, cast
 
-from psched.base.clock import SystemClock
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.store_protocol import Store
-from psched.testing.store_contract.bench import LONG_AGO, PATIENCE
+from psched.testing.store_contract.bench import LONG_AGO, wait_until
 
 SINCE = LONG_AGO * 1000
 """When the first incident of a test began, in milliseconds."""
@@ -24,8 +23,6 @@ MOMENT = 0.001
 
 LATER = 4_000_000_000_000
 """A time far in the future, in milliseconds."""
-
-_clock = SystemClock()
 
 
 def alerts_of(store: Store) -> KeepsAlerts:
@@ -102,19 +99,6 @@ def identities(alerts: Sequence[Alert]) -> list[tuple[str, str, str, int]]:
 def now_ms(store: Store) -> int:
     """The store's present time in milliseconds, rounded down."""
     return floor(store.now() * 1000)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until a condition is true.
-
-    Args:
-        condition: the condition.
-        what: what the test waits for, in words.
-    """
-    give_up_at = _clock.monotonic() + PATIENCE
-    while not condition():
-        assert _clock.monotonic() < give_up_at, f"the test has waited too long: {what}"
-        _clock.sleep(0.002)
 
 
 def let_time_pass(store: Store) -> int:

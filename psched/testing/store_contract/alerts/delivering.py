@@ -28,9 +28,8 @@ from psched.testing.store_contract.alerts.bench import (
     stored,
     taken,
     taken_at_last,
-    wait_until,
 )
-from psched.testing.store_contract.bench import BackendFactory
+from psched.testing.store_contract.bench import BackendFactory, wait_until
 from psched.testing.store_contract.contention import at_once
 
 DELIVERIES = MappingProxyType(

@@ -4,7 +4,6 @@ from dataclasses import replace as changed
 from itertools import count
 from typing import Any
 
-from psched.base.clock import SystemClock
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.pauses import PauseRule, PausesTypes
 from psched.core.store_protocol import CountsBacklog, HoldsSchedules, Store
@@ -12,13 +11,13 @@ from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
     MOMENT,
-    PATIENCE,
     BackendFactory,
     claim,
     due,
     ending,
     found,
     wait_for_end,
+    wait_until,
 )
 
 _TYPES = ("mail", "Mail", "mail ", "m\xe4il", "b'o\"o\\%s", "x" * 255)
@@ -271,12 +270,13 @@ def _claimed_until_none(store: Store) -> set[str]:
 
 def _claim_until(store: Store, keys: set[str]) -> None:
     """Claim again and again until these rows have been claimed."""
-    clock = SystemClock()
-    give_up_at, seen = clock.monotonic() + PATIENCE, set[str]()
-    while seen != keys:
-        assert clock.monotonic() < give_up_at, f"not claimed: {keys - seen}"
-        seen |= _claimed_until_none(store)
-        clock.sleep(0.02)
+    seen = set[str]()
+
+    def claim_more() -> bool:
+        seen.update(_claimed_until_none(store))
+        return seen == keys
+
+    wait_until(claim_more, f"{keys} are claimed")
 
 
 def _rule(id_: str, type_: str | None, **fields: Any) -> PauseRule:  # noqa: ANN401  # its fields
