@@ -32,10 +32,9 @@ from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
-from psched.core.operations.extra.overlap import unsupported, without_hold
-from psched.core.operations.extra.turns import Turns
+from psched.core.operations.extra.overlap import Turns, unsupported, without_hold
 from psched.core.operations.extra_runs import needed_schedule
-from psched.core.operations.pause_reader import PauseReader
+from psched.core.operations.pauses import PauseReader
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
 from psched.core.settling import Ending, Settler

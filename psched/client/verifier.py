@@ -14,8 +14,8 @@ from psched.core.history.gaps import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
 from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
-from psched.core.history.verify.extra_run_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.history.verify.findings import Findings, Kind
+from psched.core.history.verify.lease_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.store_protocol import Store

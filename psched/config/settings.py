@@ -18,6 +18,8 @@ from psched.config.checking import Setting, check_values
 from psched.config.input_files import InputFile
 from psched.config.kinds import (
     NO_OPTIONS,
+    STORE_KINDS,
+    USERS_OWN,
     Choice,
     Command,
     FieldNames,
@@ -33,6 +35,7 @@ from psched.config.kinds import (
     Programs,
     RawValue,
     SecretText,
+    StoreKind,
     StoreOptions,
     StoreType,
     ZoneName,
@@ -43,9 +46,26 @@ from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Context
 from psched.config.rules import automatic_processors
-from psched.config.secret_options import secrets_among
-from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
 from psched.config.tls import VERIFY, Tls, tls_of
+
+_SECRET_NAME = re.compile("pass|pwd|secret|token|credential|key$", re.IGNORECASE)
+"""Matches the name of an option whose value is a secret."""
+
+
+def secrets_among(options: Mapping[str, object]) -> set[str]:
+    """Return the texts of options that are secret by their names, and the passwords in urls.
+
+    Options within options are searched, too.
+    """
+    found = set[str]()
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found |= secrets_among(value)
+        elif isinstance(value, str):
+            found |= {value} if _SECRET_NAME.search(name) else set()
+            found |= urls.secrets(value) if "://" in value else set()
+    return found
+
 
 _TABLE_NAME = MatchingText(
     "a name of letters, digits and _ that begins with no digit and has at most 48 of them",

@@ -50,7 +50,7 @@ _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
 
 _MOST_SPANS = 3
 """The most spans of dropped occurrences in a settlement: one of a pause, and those that
-`psched.core.history.spans` describes."""
+`psched.core.operations.pausing` describes."""
 
 _SPAN = frozenset(field.name for field in fields_of(Skipped))
 """The fields of a span of dropped occurrences."""

@@ -19,8 +19,8 @@ from psched.config import Config
 from psched.core.columns import annotation
 from psched.core.declare import restart
 from psched.core.model import Row
+from psched.files.document import Track, untracked
 from psched.files.plan import Item, Plan, conflict, differences, has_label, plan
-from psched.files.track import Track, untracked
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import yaml
 
@@ -28,8 +28,26 @@ from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.config.kinds import RawValue
 from psched.core.declare import FIELDS, describe
 from psched.core.model import Row
-from psched.files.track import Track, untracked
 from psched.triggers.zone import find_zone
+
+T = TypeVar("T")
+
+
+class Track(Protocol):
+    """A function that passes items on, and shows how many of them have been passed on.
+
+    If the items have a length, it is the number of all items.
+    """
+
+    def __call__(self, items: Iterable[T], what: str, /) -> Iterable[T]:
+        """Yield the items; ``what`` names the work that the caller does with them."""
+        ...
+
+
+def untracked(items: Iterable[T], _what: str, /) -> Iterable[T]:
+    """Return the items, and show nothing."""
+    return items
+
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")
 """The fields of a schedule in a file, without ``label``, which belongs to the whole document."""

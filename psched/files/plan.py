@@ -10,7 +10,7 @@ from psched.config import Config
 from psched.core.columns import annotation
 from psched.core.declare import FIELDS, TIMES, describe
 from psched.core.model import BEING_DELETED, DEFAULT_TYPE, MIGRATING, Row
-from psched.core.operations.changes.fields import fields_of, is_same
+from psched.core.operations.changes.rescheduled import fields_of, is_same
 from psched.core.operations.extra_runs import schedule_of
 
 _REPEATING = frozenset({"cron", "every", "trigger"})

@@ -49,7 +49,7 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.monitor_child import MonitorKeeper
-from psched.master.reports.master_state import MasterState
+from psched.master.reports.health import MasterState
 from psched.master.reports.status import Status
 from psched.master.respawn import Respawn
 from psched.master.terminal import StopNotice, Terminal

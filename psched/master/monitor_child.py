@@ -12,6 +12,7 @@ message is replaced, after a pause that grows with each failure.
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,18 +20,92 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.messages import FROM_MONITOR
-from psched.master.ping_relay import PingRelay
-from psched.master.reports.health import Facts, why_not_ready
-from psched.master.reports.master_state import MasterState
+from psched.master.reports.health import Facts, MasterState, why_not_ready
 from psched.master.respawn import Respawn
 from psched.master.totals import Totals, host_of
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.cgroup import Cgroup
-from psched.process.child import Child, Exit
-from psched.process.kill_ladder import KillLadder
-from psched.process.link import Link
+from psched.process.child import Child, Exit, KillLadder
+from psched.process.link import Link, packed
 from psched.process.spawner import Spawner
+
+_MOST_BYTES = 2 * 2**20
+"""The most bytes that wait for a monitor. If more come, the oldest messages are dropped, and
+counted: people want to know how the last runs have ended."""
+
+_MOST_OPEN = 10_000
+"""The most runs that are remembered, because the worker may die."""
+
+_KEPT = ("ping", "key", "run", "what", "exit", "text")
+"""The fields that are passed on, besides the output."""
+
+
+class PingRelay:
+    """Passes what workers tell about runs on to the monitor, which pings.
+
+    It keeps a few messages, because the monitor may be slow, hang, or be replaced. It does not
+    judge a message. It only remembers which runs of a worker have begun and not ended, because a
+    worker that dies cannot tell how they end.
+
+    Attributes:
+        wanted: whether there is, or will soon be, a monitor. If not, messages are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._lost = 0
+        # The runs that have begun and not ended, by the nonce of their worker.
+        self._open: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._open_count = 0
+
+    def note(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
+        """Keep what a worker's message says about a run, if it says something."""
+        if not self.wanted:
+            return
+        self._lost += message.get("lost_pings", 0)
+        if "ping" not in message:
+            return
+        kept = {name: message[name] for name in _KEPT}
+        runs = self._open.setdefault(worker.identity.nonce, {})
+        if kept["what"] != "start":
+            self._open_count -= runs.pop(kept["run"], None) is not None
+        elif self._open_count < _MOST_OPEN and kept["run"] not in runs:
+            runs[kept["run"]] = {**kept, "text": ""}  # which can be long, and is not needed
+            self._open_count += 1
+        if "tail" in message:
+            self._keep(packed({**kept, "tail": True}, message["data"]))
+        else:
+            self._keep(packed(kept))
+
+    def ended(self, worker: WorkerChild) -> None:
+        """Note that a worker has ended; if it has died, its runs have failed."""
+        runs = self._open.pop(worker.identity.nonce, {})
+        self._open_count -= len(runs)
+        if worker.may_hold_leases and self.wanted:
+            for run in runs.values():
+                text = f"{run['key']}: lost, because its worker has died"
+                self._keep(packed({**run, "what": "fail", "text": text}))
+
+    def pass_on(self, link: Link, *, everything: bool = False) -> None:
+        """Send the monitor what it accepts now."""
+        while self._waiting and (everything or not link.unsent):
+            message = self._waiting.popleft()
+            self._size -= len(message)
+            link.send(message)
+        if self._lost and (everything or not link.unsent):
+            link.send({"lost_pings": self._lost})
+            self._lost = 0
+
+    def _keep(self, message: bytes) -> None:
+        self._waiting.append(message)
+        self._size += len(message)
+        while self._size > _MOST_BYTES:
+            self._size -= len(self._waiting.popleft())
+            self._lost += 1
+
 
 _log = logging.getLogger("psched.master")
 

@@ -18,8 +18,7 @@ from psched.master.generation_spec import DRAINED, FATAL, GenerationSpec, Worker
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE
 from psched.master.reports.health import WorkerFacts
 from psched.master.reports.load import Load
-from psched.process.child import Child
-from psched.process.kill_ladder import KillLadder
+from psched.process.child import Child, KillLadder
 from psched.process.link import Link
 from psched.process.spawner import Spawner
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psched.base.clock import Clock
-from psched.monitor.address import Place
 from psched.monitor.observed import Observed
-from psched.monitor.server import Answer, MetricsServer
+from psched.monitor.server import Answer, MetricsServer, Place
 
 _EVERY = 15.0
 """Seconds between two writings of the file."""

@@ -5,6 +5,7 @@ parent of the program's orphans, because it runs several programs at the same ti
 guard, `psched.notify.guard`, a small process that does both.
 """
 
+import json
 import os
 import selectors
 import subprocess
@@ -17,10 +18,12 @@ from shutil import which
 from psched.base.clock import Clock, SystemClock
 from psched.base.file_rights import refusal_of_file
 from psched.base.texts import brief
+from psched.config.monitoring.hooks import CommandHook
 from psched.core.history.redaction import Redaction
 from psched.notify import guard
 from psched.notify.delivery import DeliveryError
-from psched.output.tail import Tail
+from psched.notify.notification import Notification
+from psched.output.collector import Tail
 
 TAIL = 500
 """The number of bytes of a failed program's output that the problem contains, the last ones."""
@@ -111,3 +114,51 @@ def _exchange(
                     with suppress(BrokenPipeError):
                         stdin.close()
     return tail.take()
+
+
+class CommandDeliverer:
+    """Runs a program for each notification.
+
+    The program gets the notification as JSON on its standard input, and as environment variables.
+    No shell reads any of it. Exit status 0 means that the notification is delivered.
+
+    Args:
+        hook: the definition.
+    """
+
+    def __init__(self, hook: CommandHook) -> None:
+        self._hook = hook
+        self.tries = hook.tries
+
+    def deliver(self, notification: Notification) -> None:
+        """Run the program; see `psched.notify.delivery.Deliverer`."""
+        content = json.dumps(notification.body).encode() + b"\n"
+        run(
+            self._hook.command,
+            content,
+            _environment(notification),
+            seconds=self._hook.timeout,
+            redaction=notification.redaction,
+        )
+
+
+def _environment(notification: Notification) -> Mapping[str, str]:
+    body = notification.body
+    alert = body["alert"]
+    values = {
+        "PSCHED_ID": body["id"],
+        "PSCHED_EVENT": body["event"],
+        "PSCHED_TEST": "1" if body["test"] else "",
+        "PSCHED_TITLE": body["title"],
+        "PSCHED_TEXT": body["text"],
+        "PSCHED_INSTALLATION": body["installation"],
+        "PSCHED_EXPLAIN": body["explain"],
+        "PSCHED_RULE": alert["rule"],
+        "PSCHED_KEY": alert["key"],
+        "PSCHED_HOST": alert["host"],
+        "PSCHED_TYPE": alert["type"],
+        "PSCHED_LABEL": alert["label"],
+        "PSCHED_SCHEDULED_TIME": alert["scheduled_time"],
+        "PSCHED_SINCE": alert["since"],
+    }
+    return {name: value or "" for name, value in values.items()}

@@ -20,13 +20,12 @@ from psched.output.captured import (
     UNKNOWN,
     CapturedOutput,
     LiveOutput,
+    Pipe,
     Whose,
 )
 from psched.output.collector import Collector, Inherited, is_empty, unread
-from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
-from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
-from psched.output.pipe import Pipe
+from psched.output.messages import FROM_COLLECTOR, LONGEST_LIVE, MOST_FORGOTTEN, TO_COLLECTOR
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
 from psched.process.channel import Channel

@@ -26,13 +26,55 @@ from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.log_lines import COPIED
-from psched.output.live import PAUSE, LiveReader
 from psched.output.masking import Masking, Secrets
-from psched.output.messages import LONGEST_TAIL
+from psched.output.messages import LONGEST_TAIL, PAUSE, LiveReader
 from psched.output.service_output import ServiceOutput
-from psched.output.tail import Tail
 from psched.process.channel import Channel
 from psched.process.kernel import set_title
+
+
+class Tail:
+    """The last bytes of a stream.
+
+    Args:
+        limit: how many bytes are kept at most.
+
+    Attributes:
+        dropped: how many bytes before the kept ones were dropped.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self.dropped = 0
+
+    @property
+    def limit(self) -> int:
+        """How many bytes are kept at most."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = limit
+        self._cut(limit)
+
+    def add(self, chunk: bytes) -> None:
+        """Append bytes."""
+        self._kept += chunk
+        # Twice as many bytes are held as are kept, so that each byte is moved only once.
+        if len(self._kept) > 2 * self._limit:
+            self._cut(self._limit)
+
+    def take(self) -> bytes:
+        """Return the kept bytes."""
+        self._cut(self._limit)
+        return bytes(self._kept)
+
+    def _cut(self, most: int) -> None:
+        if (excess := len(self._kept) - most) > 0:
+            del self._kept[:excess]
+            self.dropped += excess
+
 
 _CHUNK = 1 << 16
 """The most bytes that are read from one pipe before the others have their turn."""

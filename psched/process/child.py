@@ -5,7 +5,7 @@
     spawn ─▶ starting ── "ready" ─▶ ready ── stops too slowly ─▶ on the kill ladder ─▶ reaped
                  └────────── not ready in time ────────────────────▶  TERM … KILL
 
-    See `kill_ladder` for the signals that stop a child.
+    See `KillLadder` for the signals that stop a child.
 A worker is a child of its master. A runner is treated as a child of its worker, with other time
 limits, although for the kernel it is a child of the worker's fork server (see
 `psched.runner.fork_server`).
@@ -21,8 +21,52 @@ from psched.process import tree
 from psched.process.link import Link
 
 if TYPE_CHECKING:
-    from psched.process.kill_ladder import KillLadder
     from psched.process.spawner import ProcessTable
+from dataclasses import field
+
+_AGAIN = 1.0
+"""Seconds between two KILLs. KILL is repeated while the process has not died yet."""
+
+
+@dataclass(slots=True)
+class KillLadder:
+    """Says when to send TERM, which is repeated, and when to send KILL, which is repeated, too.
+
+    Args:
+        started: when the first signal is due, in seconds of the monotonic clock.
+        interval: seconds between two TERMs.
+        limit: seconds from ``started`` to the first KILL.
+
+    Attributes:
+        killing: whether `due` has returned KILL.
+    """
+
+    started: float
+    interval: float
+    limit: float
+    _next: float = field(init=False)
+    killing: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._next = self.started
+
+    @property
+    def wakes(self) -> float:
+        """When the next signal is due, in seconds of the monotonic clock."""
+        return self._next if self.killing else min(self._next, self.started + self.limit)
+
+    def due(self, now: float) -> signal.Signals | None:
+        """The signal to send now; None if none is due. The next one is due an interval later."""
+        if now < self.wakes:
+            return None
+        self.killing = now >= self.started + self.limit
+        self._next = now + (_AGAIN if self.killing else self.interval)
+        return signal.SIGKILL if self.killing else signal.SIGTERM
+
+    def hasten(self, now: float, limit: float) -> None:
+        """Send the first KILL ``limit`` seconds after ``now``, unless it is due earlier anyway."""
+        self.limit = min(self.limit, now + limit - self.started)
+
 
 _STOPPED = 0.25
 """The part of its limit for which a child must be silent until it is found out whether it is

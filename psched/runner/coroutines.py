@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from psched.base.errors import ProcessStopError
-from psched.runner.error_text import without_own
+from psched.runner.failures import without_own
 from psched.runner.stop import Stop
 
 if TYPE_CHECKING:

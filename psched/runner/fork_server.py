@@ -29,8 +29,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
+from psched.output.captured import Pipe
 from psched.output.collection import OutputCollection
-from psched.output.pipe import Pipe
 from psched.process import tree
 from psched.process.channel import MOST_DESCRIPTORS, Channel
 from psched.process.child import Exit

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
+from psched.output.captured import Pipe
 from psched.output.collection import OutputCollection
-from psched.output.pipe import Pipe
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import reap
@@ -20,8 +20,7 @@ from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer
-from psched.runner.runner_child import RunnerChild
-from psched.runner.runner_pool import RunnerPool
+from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.stop_flags import StopFlags, StopFlagTable
 
 _log = logging.getLogger("psched.worker")

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 from typing_extensions import override
@@ -44,13 +45,50 @@ from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
 from psched.runner.end_report import ProgramEnd
 from psched.runner.failures import failed, lacks_room
-from psched.runner.messages import TO_RUNNER
+from psched.runner.messages import PIPE, RAW, TO_RUNNER, StandardStreams
 from psched.runner.progress import pack
 from psched.runner.python_exit import PythonExit
-from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
-from psched.runner.usage import Usage
+
+_MICROSECONDS = 1_000_000
+
+
+class Usage:
+    """Measures one task after another in this process, by getrusage(2).
+
+    The figures contain this process, and those children and further descendants that have ended and
+    for which their parents have waited.
+    """
+
+    def __init__(self) -> None:
+        self._cpu = 0.0
+        self._peak = 0
+
+    def begin(self, *, first: bool) -> None:
+        """Note that a task begins."""
+        self._cpu, peak = _totals()
+        self._peak = 0 if first else peak
+
+    def end(self, peak_of_program: int | None) -> tuple[int, int | None]:
+        """The CPU time in microseconds and the peak of memory in KiB of the task that has ended.
+
+        The kernel tells only the peak of a process's whole life. So the peak of a task is None if
+        an earlier task of this process has used as much.
+        """
+        cpu, peak = _totals()
+        used = max(0, round((cpu - self._cpu) * _MICROSECONDS))
+        if peak_of_program is not None:
+            return used, peak_of_program
+        return used, peak if peak > self._peak else None
+
+
+def _totals() -> tuple[float, int]:
+    """The CPU time in seconds and the peak in KiB, since this process was forked."""
+    own, children = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
+    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return cpu, max(own.ru_maxrss, children.ru_maxrss)
+
 
 _log = logging.getLogger("psched.task")
 

@@ -18,8 +18,7 @@ from psched.process.link import Link
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
 from psched.runner.messages import TO_RUNNER
-from psched.runner.runner_child import RunnerChild
-from psched.runner.runner_pool import RunnerPool
+from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.stop_flags import Reason, StopFlagTable
 
 _FIRST_PID = 2**22 + 1

@@ -25,7 +25,6 @@ from psched.worker.claims.extra_runs import ExtraRuns
 from psched.worker.claims.prefetch import Prefetch
 from psched.worker.claims.unknown_claims import UnknownClaims
 from psched.worker.lease_loop import LeaseLoop
-from psched.worker.recycling import Recycling
 from psched.worker.startup_steps import StartupSteps
 from psched.worker.store_backoff import Slowness, StoreBackoff
 from psched.worker.store_gateway import StoreGateway
@@ -33,7 +32,7 @@ from psched.worker.task_guard import KillTimer, TaskGuard
 from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import TriggerHelpers
 from psched.worker.unstarted_leases import UnstartedLeases
-from psched.worker.worker import Inbox, Worker
+from psched.worker.worker import Inbox, Recycling, Worker
 
 _LONGEST_PAUSE = 5.0
 """The longest pause, in seconds, between two attempts to reach an unavailable store. If a twentieth

@@ -17,8 +17,7 @@ from psched.base.errors import StoreBusyError, StoreUnavailableError, TransientS
 from psched.base.texts import cut
 from psched.config import Config
 from psched.core.store_protocol import HoldsSchedules, Store
-from psched.worker.lease import Hold, Lease
-from psched.worker.running_task import RunningTask
+from psched.worker.running_task import Hold, Lease, RunningTask
 from psched.worker.store_backoff import StoreBackoff
 from psched.worker.task_table import TaskTable
 from psched.worker.unstarted_leases import UnstartedLeases

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.config import Config
-from psched.process.kill_ladder import KillLadder
+from psched.process.child import KillLadder
 from psched.runner.runner_pool import RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask

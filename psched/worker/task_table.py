@@ -12,18 +12,15 @@ from psched.base.texts import brief
 from psched.core.history.recording import Recorder
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.policy import Run
-from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Whose
+from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Whose
 from psched.output.collection import OutputCollection
-from psched.output.pipe import Pipe
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
-from psched.runner.runner_child import RunnerChild
-from psched.runner.runner_pool import RunnerPool
-from psched.runner.standard_streams import NONE, PIPE, RAW
+from psched.runner.messages import NONE, PIPE, RAW
+from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.chores.run_reporter import RunReporter
-from psched.worker.lease import Lease
-from psched.worker.running_task import RunningTask
+from psched.worker.running_task import Lease, RunningTask
 from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")

@@ -30,8 +30,7 @@ from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
-from psched.runner.runner_child import RunnerChild
-from psched.runner.runner_pool import RunnerPool
+from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.triggers.custom import (
     DEADLINE,
     AskElsewhereError,

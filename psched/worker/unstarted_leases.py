@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from psched.base.lease_times import Deadlines
 from psched.core.model import Row, Settlement
 from psched.core.policy import Run
-from psched.worker.lease import Lease
+from psched.worker.running_task import Lease
 from psched.worker.trigger_helpers import Question
 
 if TYPE_CHECKING:

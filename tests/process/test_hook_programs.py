@@ -16,10 +16,10 @@ from psched.base.clock import SystemClock
 from psched.config.monitoring.hooks import CommandHook, MailHook
 from psched.core.alerts.alert import Alert
 from psched.core.history.redaction import Redaction
-from psched.notify.command import CommandDeliverer
 from psched.notify.delivery import DeliveryError
 from psched.notify.mail import MailDeliverer
 from psched.notify.notification import Notification
+from psched.notify.program import CommandDeliverer
 from psched.process import kernel, tree
 from support.isolated import isolated
 from support.waiting import wait_for_end, wait_until
@@ -155,7 +155,7 @@ LIKE_THE_MONITOR = """
 import sys
 from psched.config.monitoring.hooks import CommandHook
 from psched.core.alerts.alert import Alert
-from psched.notify.command import CommandDeliverer
+from psched.notify.program import CommandDeliverer
 from psched.notify.notification import Notification
 
 alert = Alert(key="k", rule="failed", since=1, text="t")

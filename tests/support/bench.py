@@ -23,8 +23,7 @@ from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.service.worker_boot import make_runner_pool
 from psched.worker.composition import make_task_table
-from psched.worker.lease import Lease
-from psched.worker.running_task import RunningTask
+from psched.worker.running_task import Lease, RunningTask
 from psched.worker.worker import prepare_process
 from support.history import recorder
 from support.processes import children, title

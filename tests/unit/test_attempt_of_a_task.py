@@ -13,7 +13,7 @@ from psched.core.model import Occurrence, Row
 from psched.process.child import Exit
 from psched.process.link import Link
 from psched.runner.end_report import EndReport
-from psched.runner.runner_child import RunnerChild
+from psched.runner.runner_pool import RunnerChild
 from psched.runner.stop_flags import StopFlagTable
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask

@@ -9,13 +9,12 @@ import pytest
 
 from psched import config
 from psched.base.errors import ConfigError
-from psched.contrib.crontab.command import host_zone
+from psched.contrib.crontab.command import host_zone, session_variables
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.contrib.crontab.former_lines import Line, line_of, match
 from psched.contrib.crontab.origin import Known, Origin
 from psched.contrib.crontab.parser import Remark, parse
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.contrib.crontab.session import session_variables
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})

@@ -13,8 +13,8 @@ import pytest
 import psched
 import psched.testing
 from psched.application import Dispatch
+from psched.application.calling import running, running_task
 from psched.application.function import TaskFunction
-from psched.application.running import running, running_task
 from psched.application.task import Task, assignment
 from psched.base.errors import AlreadyExistsError, ConfigError, InvalidError
 from psched.config import from_mapping

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.process.kill_ladder import KillLadder
+from psched.process.child import KillLadder
 
 seconds = st.floats(min_value=0, max_value=10_000)
 intervals = st.floats(min_value=0.01, max_value=1000)

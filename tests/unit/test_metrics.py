@@ -23,10 +23,9 @@ from psched.base.errors import StoreUnavailableError
 from psched.base.fault_log import FaultLog
 from psched.core.history import counts as counting
 from psched.master.totals import Host
-from psched.monitor.address import Place, place_of
 from psched.monitor.metrics import HostCollector, text_of
 from psched.monitor.observed import Observed
-from psched.monitor.server import Answer, MetricsServer
+from psched.monitor.server import Answer, MetricsServer, Place, place_of
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import Backlog, Seen, StoreView
 from psched.testing import ManualClock

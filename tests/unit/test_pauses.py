@@ -12,9 +12,9 @@ from psched.core.definition import parse_row
 from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate
 from psched.core.model import Row
-from psched.core.operations.pause_reader import PauseReader
 from psched.core.operations.pauses import (
     PastPause,
+    PauseReader,
     PauseRule,
     as_paused,
     may_be_skipped,

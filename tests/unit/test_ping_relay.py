@@ -7,7 +7,7 @@ import pytest
 
 from psched.master.generation_spec import WorkerIdentity
 from psched.master.messages import LONGEST_PIECE, TO_MONITOR
-from psched.master.ping_relay import PingRelay
+from psched.master.monitor_child import PingRelay
 from psched.process.link import Link
 from psched.testing import MasterDriver
 

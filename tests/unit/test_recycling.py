@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from psched.config import from_mapping
-from psched.worker.recycling import Recycling
+from psched.worker.worker import Recycling
 
 
 def enough(seed=0, **settings):

@@ -7,9 +7,9 @@ from psched.config import from_mapping
 from psched.core.definition import parse_row
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Occurrence, Release, Retry, Row
-from psched.process.kill_ladder import KillLadder
+from psched.process.child import KillLadder
 from psched.process.link import Link
-from psched.runner.runner_child import RunnerChild
+from psched.runner.runner_pool import RunnerChild
 from psched.runner.stop_flags import Reason, StopFlagTable
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask

@@ -14,7 +14,7 @@ from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
 from psched.worker.composition import make_task_table
-from psched.worker.lease import Lease
+from psched.worker.running_task import Lease
 from psched.worker.store_backoff import Slowness, StoreBackoff
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.unstarted_leases import UnstartedLeases

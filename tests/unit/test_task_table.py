@@ -8,7 +8,7 @@ from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock
-from psched.worker.lease import Lease
+from psched.worker.running_task import Lease
 from psched.worker.task_table import TaskTable
 from support.history import recorder
 

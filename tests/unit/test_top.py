@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from psched.cli.text_table import width_of
-from psched.cli.top.actions import ACTIONS, PAUSE, RESUME, TRIGGER, target_of
-from psched.cli.top.loop import State
+from psched.cli.top.loop import ACTIONS, PAUSE, RESUME, TRIGGER, State, target_of
 from psched.cli.top.rendering import View, render, tasks
 from psched.cli.top.screen import Screen, keys_in
 from psched.cli.top.sections import FAILURE, SELECTED, WARNING

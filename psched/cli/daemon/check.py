@@ -4,8 +4,9 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from ipaddress import ip_address
 from math import floor
 from typing import Any
 
@@ -25,7 +26,6 @@ from psched.base.file_rights import user_name
 from psched.base.log import STANDARD
 from psched.base.retry import retry_while_unavailable
 from psched.cli.daemon import worker_options
-from psched.cli.daemon.pings import check_pings
 from psched.cli.exit_status import report_errors
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
@@ -33,6 +33,7 @@ from psched.cli.other_database import warn_of_other_database
 from psched.cli.schedules.next import warn_of_steps
 from psched.config import Config, withhold
 from psched.config.monitoring.hooks import problems_here
+from psched.config.monitoring.http_url import parse
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.alerts.protocol import KeepsAlerts
@@ -49,6 +50,7 @@ from psched.handlers.permissions import (
     describe_triggers,
     find_missing,
 )
+from psched.notify.addresses import refusal
 from psched.process.inheritance import UserDescriptors, is_users, open_descriptors
 from psched.process.signals import unblock
 from psched.process.spawn import launch, prepare
@@ -56,6 +58,31 @@ from psched.service.functions.app import App
 from psched.service.monitor_boot import check_metrics
 from psched.triggers import zone
 from psched.worker.startup_steps import was_moved_away
+
+
+def check_pings(settings: Config) -> None:
+    """Print where pings are sent, and check that this is allowed, as far as the URLs show it.
+
+    No name is looked up, and no ping is sent.
+    """
+    refused = []
+    for name, url in settings.pings.items():
+        target = parse(url)
+        why = _refusal(target.host, settings)
+        click.echo(f"ping {name}: to {target.shown}: {'ok' if why is None else 'refused'}")
+        if why is not None:
+            refused.append(f"pings.{name}: leads to {why}; name it in allow_private_addresses")
+    if refused:
+        raise ConfigError("\n".join(refused))
+
+
+def _refusal(host: str, settings: Config) -> str | None:
+    """Why nothing is sent to a host, if its URL shows that."""
+    address = "127.0.0.1" if host == "localhost" else host
+    with suppress(ValueError):
+        return refusal(str(ip_address(address)), settings.allow_private_addresses)
+    return None
+
 
 _TRIES = 5
 """The maximum number of attempts to connect to the store, and the number of requests whose time is

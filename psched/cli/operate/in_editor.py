@@ -22,8 +22,7 @@ from psched.client.writer import ChangedMeanwhileError
 from psched.config import Config
 from psched.core.history.changes import who
 from psched.core.model import Row
-from psched.core.operations.changes.fields import changes_of
-from psched.core.operations.changes.rescheduled import Rescheduled
+from psched.core.operations.changes.rescheduled import Rescheduled, changes_of
 from psched.files.document import Reader
 from psched.files.export import document_of
 from psched.files.plan import differences

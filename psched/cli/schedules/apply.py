@@ -27,9 +27,8 @@ from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, WAITING
 from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
-from psched.files.document import Document, Reader
+from psched.files.document import Document, Reader, Track, untracked
 from psched.files.plan import Item, Plan, non_defaults
-from psched.files.track import Track, untracked
 
 PENDING = 3
 """Exit status of --dry-run: the plan is not empty."""

@@ -11,26 +11,30 @@ import click
 
 from psched.app import open_schedules
 from psched.base.errors import NotSupportedError, SchemaError
-from psched.base.texts import counted
+from psched.base.texts import counted, cut
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.history.run_text import run_object
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.cli.output import one_line
 from psched.cli.schedules.columns import (
     CELLS,
     COLOURS,
     COLUMNS,
     LAST,
+    LONGEST_CELL,
+    LONGEST_DATA,
     FindLast,
     columns_with,
+    payload_beginning,
     table_rows,
     with_last_runs,
 )
-from psched.cli.schedules.legacy_table import print_legacy_table
 from psched.cli.schedules.row_object import row_object
 from psched.cli.schedules.status import DUE, FAILING, STOPPED_AS, shown_status
 from psched.cli.text_table import TableRow, print_table, with_zone
+from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find, is_pattern
 from psched.core.history.redaction import Redaction
@@ -49,7 +53,46 @@ from psched.core.model import (
     Row,
 )
 from psched.core.operations.extra_runs import ID_LENGTH, prefix_of_extra_runs
+from psched.core.operations.pauses import UTC
 from psched.core.schedule import ListOrder
+
+_HEADINGS = (
+    "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data",
+)  # fmt: skip
+_WIDTHS = (30, 15, 18, 7, 11, 28, 28)
+"""The widths of all columns but the last, in characters; they are the same as in PerfectSched."""
+
+
+def print_legacy_table(rows: Iterable[Row], redaction: Redaction) -> None:
+    """Print rows while they are read, and then their number."""
+    number = 0
+    for number, row in enumerate(rows, start=1):
+        if number == 1:  # no headings before, because reading the first row can fail
+            click.echo(_line(_HEADINGS))
+        click.echo(_line(_cells(row, redaction)))
+    if not number:
+        click.echo(_line(_HEADINGS))
+    click.echo(f"{number} entries.")
+
+
+def _cells(row: Row, redaction: Redaction) -> Iterable[str]:
+    resting = row.next_run_time is None or row.status != WAITING
+    yield row.key
+    yield row.type
+    yield redaction.text(row.cron or "")
+    yield str(row.delay)
+    yield row.timezone or ""
+    yield format_time(row.next_time, UTC)
+    yield row.status if resting else format_time(row.next_run_time, UTC)
+    data = payload_beginning(row.data, LONGEST_DATA, redaction) or "{}"
+    yield f"{data}  # {redaction.text(row.reason)}" if row.reason else data
+
+
+def _line(cells: Iterable[str]) -> str:
+    *columns, last = (one_line(cut(cell, LONGEST_CELL)) for cell in cells)
+    padded = (cell.rjust(width) for cell, width in zip(columns, _WIDTHS, strict=True))
+    return "".join(f"{cell} " for cell in padded) + f" {last}"
+
 
 SHOWN_STATES = (
     *(WAITING, DUE, FAILING, RUNNING, STOPPING),

@@ -1,10 +1,12 @@
 """The loop of the command top: waits for keys, signals and answers, and draws the screen."""
 
 import os
+import queue
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,13 +14,124 @@ from typing import NamedTuple
 from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.cli.output import one_line
-from psched.cli.top.actions import ACTIONS, Action, target_of
-from psched.cli.top.background import Background
 from psched.cli.top.rendering import View, render, tasks
 from psched.cli.top.screen import Screen, keys_in
 from psched.cli.top.sections import Place
-from psched.cli.top.snapshot import LateTask, RunningTask, Snapshot, Task
+from psched.cli.top.snapshot import ComingTask, LateTask, PausedTask, RunningTask, Snapshot, Task
+from psched.client.collection import ScheduleCollection
+from psched.core.model import PAUSED
+from psched.core.operations.extra_runs import schedule_key
 from psched.process.signals import SignalInbox, suspend
+
+
+class Answer(NamedTuple):
+    """The end of a request.
+
+    Attributes:
+        value: its result; None if it has raised an exception.
+        error: the exception; None if there is none.
+        take: what the caller does with the result; see `Background.send`.
+    """
+
+    value: object
+    error: BaseException | None
+    take: Callable[[object], None]
+
+
+class Background:
+    """A thread that runs requests one after the other.
+
+    The thread alone uses the store: a store is used by one thread. It does not keep the program
+    from ending, so that a request which nobody answers does not either.
+
+    Args:
+        notify: called in the thread when a request has ended.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._requests: queue.SimpleQueue[
+            tuple[Callable[[], object], Callable[[object], None]] | None
+        ] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="psched top", daemon=True)
+        self._thread.start()
+
+    def send(self, request: Callable[[], object], take: Callable[[object], None]) -> None:
+        """Run a request in the thread."""
+        self._requests.put((request, take))
+
+    def deliver(self) -> None:
+        """Pass on the results of the requests that have ended, in the caller's thread."""
+        while not self._answers.empty():
+            answer = self._answers.get()
+            if answer.error is not None:
+                raise answer.error
+            answer.take(answer.value)
+
+    def close(self, patience: float) -> bool:
+        """Let the thread end; return whether it has ended within so many seconds."""
+        self._requests.put(None)
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            work, take = request
+            try:
+                answer = Answer(work(), None, take)
+            except BaseException as error:  # noqa: BLE001  # it is raised where it is delivered
+                answer = Answer(None, error, take)
+            self._answers.put(answer)
+            self._notify()
+
+
+NOTE = "psched top"
+"""The note in the audit trail of what is done here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change of a schedule.
+
+    Attributes:
+        verb: what is done, for the question that is asked before.
+        done: what was done, for the message after it.
+        apply: does it, given the schedules and the key.
+    """
+
+    verb: str
+    done: str
+    apply: Callable[[ScheduleCollection, str], object]
+
+    def perform(self, schedules: ScheduleCollection, key: str) -> str:
+        """Do it, and return a message for the user."""
+        with schedules.audited(NOTE):
+            self.apply(schedules, key)
+        return f"{self.done} {key}"
+
+
+PAUSE = Action("pause", "paused", lambda schedules, key: schedules[key].pause())
+RESUME = Action("resume", "resumed", lambda schedules, key: schedules[key].resume())
+TRIGGER = Action("trigger", "triggered", lambda schedules, key: schedules[key].trigger())
+
+ACTIONS: Mapping[str, Callable[[Task], Action]] = {
+    "p": lambda task: RESUME if _is_paused(task) else PAUSE,
+    "t": lambda _task: TRIGGER,
+}
+"""For each key of the keyboard: which action it means for a row."""
+
+
+def _is_paused(task: Task) -> bool:
+    if isinstance(task, PausedTask):
+        return True
+    return isinstance(task, RunningTask | ComingTask) and task.status == PAUSED
+
+
+def target_of(task: Task) -> str:
+    """The key of the schedule that an action changes: of an extra run, that of its schedule."""
+    return schedule_key(task.key)
+
 
 _ESCAPE_PAUSE = 0.05
 """The seconds after which an escape character that nothing follows is the key Escape."""

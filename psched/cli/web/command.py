@@ -19,8 +19,7 @@ from psched.cli.other_database import settings_to_read
 from psched.config import Config
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
-from psched.monitor.address import Place, place_of
-from psched.monitor.server import listen
+from psched.monitor.server import Place, listen, place_of
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 """The host names of requests from this host."""

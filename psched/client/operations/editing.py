@@ -11,8 +11,7 @@ from psched.client.writer import Condition, Writer, require
 from psched.config import Config
 from psched.core.declare import redeclare
 from psched.core.model import BEING_DELETED, Row
-from psched.core.operations.changes.fields import changes_of
-from psched.core.operations.changes.rescheduled import Rescheduled, next_runs
+from psched.core.operations.changes.rescheduled import Rescheduled, changes_of, next_runs
 from psched.core.store_protocol import Store
 
 Decide = Callable[[Row], Mapping[str, Any]]

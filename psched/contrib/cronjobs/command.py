@@ -8,8 +8,7 @@ import click
 from psched.base.errors import ConfigError
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
-from psched.contrib.cronjobs.cronjobs_to_schedules import convert
-from psched.contrib.cronjobs.manifest import cronjobs_in
+from psched.contrib.cronjobs.cronjobs_to_schedules import convert, cronjobs_in
 from psched.contrib.crontab.command import Delivery, content_of, delivery_options, source_of
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.files.document import Document

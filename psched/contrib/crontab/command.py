@@ -4,7 +4,7 @@ import pwd
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -35,16 +35,31 @@ from psched.contrib.crontab.crontab_to_schedules import (
 from psched.contrib.crontab.former_lines import line_of
 from psched.contrib.crontab.origin import Known, Origin, Source, some
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.contrib.crontab.session import session_variables
 from psched.contrib.crontab.shell_command import slug
 from psched.core.columns import annotation
 from psched.core.model import BEING_DELETED, Row
-from psched.core.operations.changes.fields import fields_of
+from psched.core.operations.changes.rescheduled import fields_of
 from psched.files.apply import read_all
-from psched.files.document import Document, Reader
+from psched.files.document import Document, Reader, Track
 from psched.files.export import to_yaml
-from psched.files.track import Track
 from psched.triggers.zone import find_zone, zone_names
+
+_FILES = {"debian": ("/etc/environment", "/etc/default/locale"), "cronie": ("/etc/environment",)}
+"""The files that pam_env reads, as the package of a cron sets it up."""
+
+_LINE = re.compile(r"\s*(?:export\s+)?(\w+)=(.*)", re.ASCII)
+
+
+def session_variables(dialect: str, files: Sequence[Path] | None = None) -> Mapping[str, str]:
+    """Read the variables as pam_env does, from the files of a dialect or from others."""
+    found = dict[str, str]()
+    for file in map(Path, _FILES.get(dialect, ())) if files is None else files:
+        if file.is_file():
+            for line in file.read_text(errors="replace").splitlines():
+                if setting := _LINE.fullmatch(line.partition("#")[0].rstrip()):
+                    found[setting[1]] = re.sub(r"^[\"']|[\"']$", "", setting[2])
+    return found
+
 
 _LOCALTIME = Path("/etc/localtime")
 

@@ -22,7 +22,7 @@ resumes the row. A one-shot is never skipped.
 failures in a row (`after_failure`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace as changed
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -34,8 +34,7 @@ from psched.core import attempts
 from psched.core.catchup import describe_dropped, last_occurrence, oldest_kept
 from psched.core.columns import annotation, plain_reason
 from psched.core.definition import Definition, parse_row
-from psched.core.history.records import Fate, Outcome, RunRecord, Skipped
-from psched.core.history.spans import dropped_spans, span_of
+from psched.core.history.records import MOST_COUNTED, Fate, Outcome, RunRecord, Skipped
 from psched.core.local_times import local_time
 from psched.core.model import (
     FINISHED,
@@ -52,6 +51,60 @@ from psched.core.model import (
 )
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
+
+
+def dropped_spans(
+    trigger: Trigger,
+    cursor: int,
+    end: int,
+    *,
+    catchup: str,
+    busy_until: int | None,
+    last_before: Callable[[int], int],
+    reason: str,
+    counts: bool,
+) -> tuple[Skipped, ...]:
+    """Describe the occurrences that were dropped: from the cursor to before an instant."""
+    span = partial(span_of, trigger, last_before=last_before, reason=reason, counts=counts)
+    if catchup != "skip":
+        fate = Fate.COALESCED if catchup == "latest" else Fate.SKIPPED_CATCHUP
+        return (span(cursor, end, fate),)
+    if busy_until is None or busy_until < cursor:
+        return (span(cursor, end, Fate.SKIPPED_CATCHUP),)
+    missed = trigger.next_after(busy_until)
+    if missed is None or missed >= end:
+        return (span(cursor, end, Fate.SKIPPED_OVERLAP),)
+    return (
+        span(cursor, missed, Fate.SKIPPED_OVERLAP),
+        span(missed, end, Fate.SKIPPED_CATCHUP),
+    )
+
+
+def span_of(
+    trigger: Trigger,
+    first: int,
+    end: int,
+    fate: Fate,
+    *,
+    last_before: Callable[[int], int],
+    reason: str | None,
+    counts: bool,
+) -> Skipped:
+    """Describe the occurrences from ``first`` to before ``end``, which are at least one.
+
+    The other arguments are those of `dropped_spans`.
+    """
+    most = MOST_COUNTED if counts else 0
+    count, last = 1, first
+    while count <= most:
+        following = trigger.next_after(last)
+        if following is None or following >= end:
+            return Skipped(fate=fate, first=first, until=last, count=count, reason=reason)
+        last = following
+        count += 1
+    until = last_before(end) if most else max(first, end - 1)
+    return Skipped(fate=fate, first=first, until=until, count=None, reason=reason)
+
 
 SHORTEST_SEARCH = 1
 """The shortest time in seconds between two attempts to load a trigger's code."""

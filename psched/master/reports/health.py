@@ -7,11 +7,24 @@ without due rows is ready, and one all of whose rows are paused by rules.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Self
 
 from psched.base.quantities import format_duration
 from psched.master.reports.load import Load, load_in
-from psched.master.reports.master_state import MasterState
+
+
+class MasterState(Enum):
+    """What a master is doing."""
+
+    STARTING = "starting"
+    """No worker has read due rows yet, because handlers are being loaded or the database is
+    unavailable."""
+    SERVING = "serving"
+    RELOADING = "reloading"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+
 
 _NOT_CLAIMING: Mapping[str, str] = {
     MasterState.STARTING.value: "the master is starting: no worker has searched for due tasks yet",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from psched.application.running import running_task
+from psched.application.calling import running_task
 from psched.client.collection import ScheduleCollection
 from psched.core.schedule import Schedule, Schedules
 

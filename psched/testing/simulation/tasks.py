@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from psched.core.history.verify.witnesses import Witness
 from psched.process.child import Exit
-from psched.runner.runner_child import RunnerChild
+from psched.runner.runner_pool import RunnerChild
 from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
 from psched.testing.simulation.world import Host, HostClock
 

@@ -7,13 +7,17 @@ from typing import Protocol
 
 from psched.base.errors import InvalidError, TransientStoreError
 from psched.core.model import Row, Settlement
-from psched.core.operations.extra.overlap import beside_another_run, unsupported, without_hold
-from psched.core.operations.extra.turns import Turns
+from psched.core.operations.extra.overlap import (
+    Turns,
+    beside_another_run,
+    unsupported,
+    without_hold,
+)
 from psched.core.operations.extra_runs import QUEUE, needed_schedule
 from psched.core.policy import Run, postpone, quarantine
 from psched.core.store_protocol import HoldsSchedules, Store
 from psched.worker.claims.unknown_claims import UnknownClaims
-from psched.worker.lease import Hold, Lease
+from psched.worker.running_task import Hold, Lease
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable
 from psched.worker.unstarted_leases import UnstartedLeases
