@@ -1,12 +1,24 @@
 """The duty that shows metrics: on an address, on a Unix socket, or as a file for node_exporter."""
 
-import os
-from collections.abc import Callable
-from pathlib import Path
+from __future__ import annotations
 
-from psched.base.clock import Clock
-from psched.monitor.observed import Observed
-from psched.monitor.server import Answer, MetricsServer, Place
+import os
+import threading
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from psched.monitor.address import listen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from psched.base.clock import Clock
+    from psched.monitor.address import Place
+    from psched.monitor.observed import Observed
+    from psched.monitor.server import HttpServer
+
+    Headers = list[tuple[str, str]]
 
 _EVERY = 15.0
 """Seconds between two writings of the file."""
@@ -17,6 +29,14 @@ _LONG = 3600.0
 _SILENT = 30.0
 """Seconds without a message of the master after which the host is not ready. The master sends one
 at least every 15 seconds, see `psched.master.monitor_child`."""
+
+_PATIENCE = 5.0
+"""Seconds for the end of the server's thread."""
+
+_MOST_SCRAPES = 4
+"""The most requests for the metrics that are answered at the same time."""
+
+_PLAIN = "text/plain; charset=utf-8"
 
 _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of Prometheus' text format."""
@@ -41,27 +61,67 @@ class ServesMetrics:
         self._read = read
         self._observed = observed
         self._clock = clock
-        self._server: MetricsServer | None = None
+        self._scrapes = threading.BoundedSemaphore(_MOST_SCRAPES)
+        self._server: HttpServer | None = None
+        self._thread: threading.Thread | None = None
 
     def step(self, now: float) -> float:
         """Begin to listen, if that is not done yet."""
+        # Loaded only here: it takes memory, and its package is optional.
+        from psched.monitor.server import HttpServer  # noqa: PLC0415
+
         del now
         if self._server is None:
-            paths = {
-                "/metrics": lambda: Answer(200, self._read(), _TEXT_FORMAT),
-                # The kernel kills the monitor with its master, so an answer shows that both live.
-                "/livez": lambda: Answer(200, b"alive\n"),
-                "/readyz": self._ready,
-            }
-            self._server = MetricsServer(self._place, paths, self._clock)
+            self._server = HttpServer(
+                self._answer,
+                listen(self._place),
+                self._clock,
+                threads=_MOST_SCRAPES + 1,
+            )
+            # A daemon thread does not keep the process from exiting.
+            self._thread = threading.Thread(target=self._server.run, name="metrics", daemon=True)
+            self._thread.start()
         return _LONG
 
     def close(self) -> None:
         """Listen no more."""
-        if self._server is not None:
+        if self._server is not None and self._thread is not None:
             self._server.close()
+            self._thread.join(_PATIENCE)
+            if self._place.socket is not None:
+                self._place.socket.unlink(missing_ok=True)
 
-    def _ready(self) -> Answer:
+    def _answer(
+        self, environ: Mapping[str, Any], start_response: Callable[[str, Headers], object]
+    ) -> Sequence[bytes]:
+        """Answer a request, as PEP 3333 defines it."""
+        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO")
+        kind, status, text = _PLAIN, HTTPStatus.OK, b"alive\n"
+        # The kernel kills the monitor with its master: an answer to /livez shows that both live.
+        if path not in {"/metrics", "/livez", "/readyz"}:
+            status, text = HTTPStatus.NOT_FOUND, b"/metrics, /livez and /readyz are here\n"
+        elif method not in {"GET", "HEAD"}:
+            status, text = HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n"
+        elif path == "/readyz":
+            status, text = self._ready()
+        elif path == "/metrics" and not self._scrapes.acquire(blocking=False):
+            # One thread is left for those who only ask whether this host lives.
+            status, text = HTTPStatus.SERVICE_UNAVAILABLE, b"too many ask for the metrics\n"
+        elif path == "/metrics":
+            try:
+                kind, text = _TEXT_FORMAT, self._read()
+            finally:
+                self._scrapes.release()
+        headers = [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(text))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [b"" if method == "HEAD" else text]
+
+    def _ready(self) -> tuple[HTTPStatus, bytes]:
         seen = self._observed.now
         if seen.host is None:
             why: str | None = "the master has not said anything yet"
@@ -69,7 +129,9 @@ class ServesMetrics:
             why = f"the master has said nothing for {seen.silent:.0f} s"
         else:
             why = seen.host.problem
-        return Answer(200, b"ready\n") if why is None else Answer(503, f"{why}\n".encode())
+        if why is None:
+            return HTTPStatus.OK, b"ready\n"
+        return HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n".encode()
 
 
 class WritesMetrics:

@@ -16,11 +16,11 @@ from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.master.generation_spec import BAD_CONFIG
 from psched.memory import MEMORY
+from psched.monitor.address import place_of
 from psched.monitor.listening import Listening
 from psched.monitor.monitor import Duty, Monitor
 from psched.monitor.observed import Observed
 from psched.monitor.pinging import Delivery, Pinging
-from psched.monitor.server import place_of
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView
 from psched.process import kernel
@@ -40,14 +40,16 @@ def check_metrics(settings: Config) -> None:
     """Check that the monitor can show the metrics that are asked for."""
     if settings.metrics is None:
         return
-    if find_spec("prometheus_client") is None:
-        raise ConfigError(
-            "metrics: needs the package prometheus-client: pip install psched[metrics]"
-        )
     try:
-        place_of(settings.metrics)
+        place = place_of(settings.metrics)
     except ValueError as error:
         raise ConfigError(f"metrics: {error}") from None
+    needed = {"prometheus_client": "prometheus-client"}
+    if place.textfile is None:
+        needed["waitress"] = "waitress"
+    for module, package in needed.items():
+        if find_spec(module) is None:
+            raise ConfigError(f"metrics: needs the package {package}: pip install psched[metrics]")
 
 
 def run_monitor(settings: Config, log: Log, master: int, link: Link, cgroup: Cgroup | None) -> int:

@@ -5,9 +5,7 @@ import socket
 import threading
 import warnings
 
-import waitress
-
-from psched.cli.web.server import serve
+from psched.monitor.server import HttpServer
 from psched.testing import ManualClock
 from support.isolated import isolated
 from support.waiting import HANG_TIMEOUT, wait_until
@@ -26,14 +24,9 @@ class Served:
         self._clients = []
         listener = socket.create_server(("127.0.0.1", 0))
         self._address = listener.getsockname()
-        create, created = waitress.create_server, []
-        waitress.create_server = lambda *args, **more: (
-            created.append(create(*args, **more)) or (created[0])
-        )
-        arguments = [self._site, listener, self.clock]
-        threading.Thread(target=serve, args=arguments, daemon=True).start()
-        wait_until(lambda: created, what="the server")
-        self.channels = created[0].active_channels
+        server = HttpServer(self._site, listener, self.clock, threads=1, notices_hangups=True)
+        threading.Thread(target=server.run, daemon=True).start()
+        self.channels = server.clients
 
     def _site(self, environ, start_response):
         path = environ["PATH_INFO"]

@@ -19,7 +19,7 @@ from psched.cli.other_database import settings_to_read
 from psched.config import Config
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
-from psched.monitor.server import Place, listen, place_of
+from psched.monitor.address import Place, listen, place_of
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 """The host names of requests from this host."""
@@ -97,8 +97,8 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> Non
     # Few commands need these packages.
     from psched.cli.top.reading import Reader  # noqa: PLC0415
     from psched.cli.web.pages import PATIENCE  # noqa: PLC0415
-    from psched.cli.web.server import serve  # noqa: PLC0415
     from psched.cli.web.site import Site  # noqa: PLC0415
+    from psched.monitor.server import HttpServer  # noqa: PLC0415
 
     schedules = open_schedules(settings)
     ask = partial(ask_all, socket_folders(os.environ), PATIENCE)
@@ -113,7 +113,8 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> Non
     try:
         click.echo(f"psched web: {where}")
         sys.stdout.flush()
-        serve(site, listener, CLOCK)
+        # One thread answers, because the site has one connection to the store.
+        HttpServer(site, listener, CLOCK, threads=1, notices_hangups=True).run()
     finally:
         listener.close()
         if place.socket is not None:
