@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import override
 
 from psched.base.quantities import QUANTITIES
 from psched.config import references
-from psched.config.problems import InvalidValueError
+from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
 from psched.config.references import Context
 from psched.triggers.zone import zone_names
 
@@ -87,6 +87,39 @@ def without_lines(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: without_lines(each) for name, each in value.items()}
     return value
+
+
+def read_parts(
+    value: Mapping[Any, object], read: Callable[[object, object], tuple[str, V]]
+) -> dict[str, V]:
+    """Read each part of a mapping; one error names all that cannot be used.
+
+    Args:
+        value: the mapping, whose values can be `RawValue` objects.
+        read: called with the name and the value of a part; returns the name and the value that
+            belong into the result.
+
+    Raises:
+        InvalidPartsError: what ``read`` has raised, with the names of the parts.
+    """
+    invalid: list[InvalidPart] = []
+    found: dict[str, V] = {}
+    for name, given in value.items():
+        raw = given if isinstance(given, RawValue) else RawValue(given)
+        try:
+            key, part = read(name, raw.value)
+        except InvalidPartsError as error:
+            invalid += [
+                InvalidPart((name, *part.path), part.text, part.line or raw.line)
+                for part in error.parts
+            ]
+        except InvalidValueError as error:
+            invalid.append(InvalidPart((name,), str(error), raw.line))
+        else:
+            found[key] = part
+    if invalid:
+        raise InvalidPartsError(invalid)
+    return found
 
 
 class Kind(ABC):

@@ -11,8 +11,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.config.kinds import FrozenMapping, Kind, RawValue
-from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
+from psched.config.kinds import FrozenMapping, Kind, read_parts
+from psched.config.problems import InvalidValueError
 from psched.config.references import Context
 
 OVERRIDES = (
@@ -87,38 +87,20 @@ class PerType(Kind):
             return value or NO_TYPES
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        invalid: list[InvalidPart] = []
-        found: dict[str, dict[str, Any]] = {}
-        for name, given in value.items():
-            own, line = _with_line(given)
+
+        def read_type(name: object, own: object) -> tuple[str, dict[str, Any]]:
             if not (isinstance(name, str) and name.isprintable() and name.strip() == name != ""):
-                invalid.append(InvalidPart((name,), "must be the name of a type", line))
-            elif not isinstance(own, Mapping):
-                invalid.append(InvalidPart((name,), "must be a mapping of settings", line))
-            else:
-                found[name] = self._read_all(name, own, context, invalid)
-        if invalid:
-            raise InvalidPartsError(invalid)
-        return Types(found)
+                raise InvalidValueError("must be the name of a type")
+            if not isinstance(own, Mapping):
+                raise InvalidValueError("must be a mapping of settings")
+            return name, read_parts(own, read_setting)
 
-    def _read_all(
-        self, name: str, own: Mapping[Any, object], context: Context, invalid: list[InvalidPart]
-    ) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for setting, given in own.items():
-            value, line = _with_line(given)
+        def read_setting(setting: object, given: object) -> tuple[str, Any]:
             if setting not in OF_A_TYPE:
-                invalid.append(InvalidPart((name, setting), _unknown(setting), line))
-                continue
-            try:
-                values[setting] = self._kind_of(setting).read(value, context)
-            except InvalidValueError as error:
-                invalid.append(InvalidPart((name, setting), str(error), line))
-        return values
+                raise InvalidValueError(_unknown(setting))
+            return str(setting), self._kind_of(str(setting)).read(given, context)
 
-
-def _with_line(value: object) -> RawValue:
-    return value if isinstance(value, RawValue) else RawValue(value)
+        return Types(read_parts(value, read_type))
 
 
 def _unknown(name: object) -> str:

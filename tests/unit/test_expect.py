@@ -74,10 +74,13 @@ class TestReading:
 
     def test_the_line_of_a_wrong_part_is_told(self, tmp_path):
         file = tmp_path / "psched.yml"
-        file.write_text("table: x\nexpect:\n  late: 5m\n  longest: never\n")
+        expect = "expect:\n  late: 5m\n  longest: never\n"
+        of_type = "types: {a: {expect:\n  {late: 5m,\n   longest: -3}}}\n"
+        file.write_text(f"table: x\n{expect}{of_type}")
         with pytest.raises(ConfigError) as caught:
             config.load(file)
         assert f"{file}:4: expect.longest: must be" in str(caught.value)
+        assert f"{file}:7: types.a.expect.longest: must be" in str(caught.value)
 
     def test_a_reference_can_stand_in_a_part(self):
         found = config.from_mapping({**URL, "expect": {"late": "${L}"}}, environ={"L": "5"})

@@ -7,9 +7,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.config.kinds import FrozenMapping, Kind, Number, RawValue
+from psched.config.kinds import FrozenMapping, Kind, Number, read_parts
 from psched.config.problems import (
-    InvalidPart,
     InvalidPartsError,
     InvalidValueError,
     Problem,
@@ -103,24 +102,18 @@ class Expect(Kind):
             return Expectations(dict.fromkeys(PARTS))
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        invalid: list[InvalidPart] = []
-        found: dict[str, float | None] = {}
-        for name, given in value.items():
-            each = given if isinstance(given, RawValue) else RawValue(given)
+
+        def read_part(name: object, part: object) -> tuple[str, float | None]:
             if name not in PARTS:
-                text = f"is not a part of expect; these are {', '.join(PARTS)}"
-                invalid.append(InvalidPart((name,), text, each.line))
-            elif each.value is None or each.value is False or each.value == _OFF:
-                found[name] = None
-            else:
-                try:
-                    found[name] = PARTS[name].read(each.value, context)
-                except InvalidValueError as error:
-                    text = f"{error}; or off"
-                    invalid.append(InvalidPart((name,), text, each.line))
-        if invalid:
-            raise InvalidPartsError(invalid)
-        return Expectations(found)
+                raise InvalidValueError(f"is not a part of expect; these are {', '.join(PARTS)}")
+            if part is None or part is False or part == _OFF:
+                return str(name), None
+            try:
+                return str(name), PARTS[str(name)].read(part, context)
+            except InvalidValueError as error:
+                raise InvalidValueError(f"{error}; or off") from None
+
+        return Expectations(read_parts(value, read_part))
 
 
 _KIND = Expect()

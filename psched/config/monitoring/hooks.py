@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from shutil import which
 from types import MappingProxyType
@@ -24,8 +25,8 @@ from psched.config.kinds import (
     MatchingText,
     Names,
     Number,
-    RawValue,
     SecretText,
+    read_parts,
     without_lines,
 )
 from psched.config.monitoring.http_url import header_problem, parse, secret_words
@@ -334,25 +335,7 @@ class HooksKind(Kind):
             return value or NO_HOOKS
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        invalid: list[InvalidPart] = []
-        found: dict[str, Hook] = {}
-        for name, given in value.items():
-            own, line = _with_line(given)
-            if not (isinstance(name, str) and _NAME.fullmatch(name)):
-                text = "must be a name of letters, digits, _, . and -, at most 64 of them"
-                invalid.append(InvalidPart((name,), text, line))
-            elif not isinstance(own, Mapping) or len({*_KINDS} & {*own}) != 1:
-                text = f"must be a mapping with one of {', '.join(_KINDS)}"
-                invalid.append(InvalidPart((name,), text, line))
-            elif (hook := _read_hook(name, own, context, invalid)) is not None:
-                try:
-                    _check(hook)
-                except InvalidValueError as error:
-                    invalid.append(InvalidPart((name,), str(error), line))
-                found[name] = hook
-        if invalid:
-            raise InvalidPartsError(invalid)
-        return Hooks(found)
+        return Hooks(read_parts(value, partial(_read_hook, context)))
 
 
 def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
@@ -392,9 +375,8 @@ def undefined_hooks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def secret_parts(value: object) -> Iterator[object]:
     """Yield the parts of an unexpanded value of ``hooks`` that can contain secrets."""
-    definitions, _ = _with_line(value)
-    for given in definitions.values() if isinstance(definitions, Mapping) else ():
-        own, _ = _with_line(given)
+    definitions = without_lines(value)
+    for own in definitions.values() if isinstance(definitions, Mapping) else ():
         if isinstance(own, Mapping):
             yield from (own[name] for name in ("webhook", "secret", "headers") if name in own)
 
@@ -404,27 +386,26 @@ def _undefined(name: str, hooks: Collection[str]) -> str:
     return f"names the hook {name}, which is not in hooks{there_are}"
 
 
-def _read_hook(
-    name: str, own: Mapping[Any, object], context: Context, invalid: list[InvalidPart]
-) -> Hook | None:
+def _read_hook(context: Context, name: object, own: object) -> tuple[str, Hook]:
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise InvalidValueError("must be a name of letters, digits, _, . and -, at most 64 of them")
+    if not isinstance(own, Mapping) or len({*_KINDS} & {*own}) != 1:
+        raise InvalidValueError(f"must be a mapping with one of {', '.join(_KINDS)}")
     kind = next(each for each in _KINDS if each in own)
     made, fields = _KINDS[kind]
-    values: dict[str, Any] = {}
-    before = len(invalid)
-    if made is MailHook:
-        invalid += (InvalidPart((name,), text, None) for text in _contradictions(own))
-    for field_name, given in own.items():
-        value, line = _with_line(given)
+
+    def read_field(field_name: object, value: object) -> tuple[str, Any]:
         if field_name not in fields:
-            text = f"is no field of a {kind}; these are {', '.join(fields)}"
-            invalid.append(InvalidPart((name, field_name), text, line))
-            continue
-        attribute, read = fields[field_name]
-        try:
-            values[attribute] = read.read(without_lines(value), context)
-        except InvalidValueError as error:
-            invalid.append(InvalidPart((name, field_name), str(error), line))
-    return made(**values) if len(invalid) == before else None
+            raise InvalidValueError(f"is no field of a {kind}; these are {', '.join(fields)}")
+        attribute, read = fields[str(field_name)]
+        return attribute, read.read(without_lines(value), context)
+
+    values = read_parts(own, read_field)
+    if made is MailHook and (wrong := [*_contradictions(own)]):
+        raise InvalidPartsError([InvalidPart((), text) for text in wrong])
+    hook = made(**values)
+    _check(hook)
+    return name, hook
 
 
 def _contradictions(own: Mapping[Any, object]) -> Iterator[str]:
@@ -439,7 +420,7 @@ def _contradictions(own: Mapping[Any, object]) -> Iterator[str]:
         yield "needs from, the address of the sender, because a server does not know it"
     if ("user" in own) != ("password_file" in own):
         yield "needs both user and password_file, or none of them"
-    if "user" in own and without_lines(_with_line(own.get("tls"))[0]) in {"off", False}:
+    if "user" in own and without_lines(own.get("tls")) in {"off", False}:
         yield "would send the password in clear text; set tls to starttls or tls"
 
 
@@ -453,7 +434,3 @@ def _check(hook: Hook) -> None:
         raise InvalidValueError("needs PagerDuty's routing key; set secret or secret_file to it")
     if hook.template == "ntfy" and not parse(hook.url).path.partition("?")[0].strip("/"):
         raise InvalidValueError("needs the topic at the end of the URL: https://ntfy.sh/TOPIC")
-
-
-def _with_line(value: object) -> RawValue:
-    return value if isinstance(value, RawValue) else RawValue(value)

@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from psched.base.stable_hash import stable_hash
 from psched.config import urls
-from psched.config.kinds import FrozenMapping, Kind, MatchingText, RawValue
+from psched.config.kinds import FrozenMapping, Kind, MatchingText, read_parts
 from psched.config.monitoring.http_url import parse, secret_words
-from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError, safe_name
+from psched.config.problems import InvalidValueError, safe_name
 from psched.config.references import Context
 
 NO_PING = "none"
@@ -74,17 +74,11 @@ class PingUrls(Kind):
             return value or NO_PINGS
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        invalid: list[InvalidPart] = []
-        found: dict[str, str] = {}
-        for name, given in value.items():
-            url, line = given if isinstance(given, RawValue) else RawValue(given)
-            try:
-                found[_read_name(name)] = _read_url(self.text(url, context))
-            except InvalidValueError as error:
-                invalid.append(InvalidPart((name,), str(error), line))
-        if invalid:
-            raise InvalidPartsError(invalid)
-        return Pings(found)
+
+        def read_ping(name: object, url: object) -> tuple[str, str]:
+            return _read_name(name), _read_url(self.text(url, context))
+
+        return Pings(read_parts(value, read_ping))
 
 
 def slug_of(key: str) -> str:
