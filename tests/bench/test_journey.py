@@ -11,11 +11,11 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 86, "calls": 900, "depth": 19},
-    "runner": {"files": 14, "calls": 110, "depth": 7},
-    "add": {"files": 101, "modules": 188},
-    "list": {"files": 87, "modules": 180},
-    "help": {"files": 15, "modules": 47},
+    "worker": {"files": 78, "calls": 900, "depth": 19},
+    "runner": {"files": 13, "calls": 110, "depth": 7},
+    "add": {"files": 100, "modules": 182},
+    "list": {"files": 86, "modules": 175},
+    "help": {"files": 15, "modules": 46},
 }
 
 

@@ -13,15 +13,9 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.config.urls import wake_code
 from psched.master.waking import wake_socket
+from psched.master.waking.hints import HINT, hint_folders, send_hint, socket_name, sockets
 from psched.master.waking.looks import Looks
-from psched.master.waking.wake_socket import (
-    HINT,
-    WakeSocket,
-    hint_folders,
-    send_hint,
-    socket_name,
-    sockets,
-)
+from psched.master.waking.wake_socket import WakeSocket
 from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
 
