@@ -258,6 +258,7 @@ class LeaseLoop:
             self._remove(busy.answered)
             raise
         debug_requests("settled", results, self._clock.monotonic() - asked)
+        self._history.settled()
         self._remove(results)
         self._claimer.poll_now()
         self._release_schedules()

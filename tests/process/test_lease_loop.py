@@ -25,6 +25,7 @@ from support.bench import CLOCK, Bench
 from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
+from support.stores import Sql
 from support.waiting import PATIENCE
 
 
@@ -38,14 +39,17 @@ class Unreliable:
         faults: how each next request of a name fails: "before", "after"; "late": it is applied
             only after its owner was asked for; none: not at all.
         requests: how often each was sent.
+        sent: their names, in order.
     """
 
     def __init__(self, store):
         self._store = store
         self.faults = {}
         self.requests = Counter()
+        self.sent = []
         self.late = None
         self.lost_records = 0
+        self.unwritten = store.unwritten
 
     def __getattr__(self, name):
         request = getattr(self._store, name)
@@ -54,6 +58,7 @@ class Unreliable:
 
         def ask(*args, **kwargs):
             self.requests[name] += 1
+            self.sent.append(name)
             fault = self.faults.get(name, []).pop(0) if self.faults.get(name) else None
             if fault == "away":
                 raise StoreUnavailableError("the database is unavailable: test")
@@ -161,6 +166,19 @@ def test_a_lost_answer_loses_no_task_and_doubles_none(request_, fault):
     fences, faults = isolated(lost_answers, request_, [fault])
     assert faults == []
     assert fences == [1, 1]
+
+
+def refused_records():
+    scene = Scene("one")
+    scene.add("one", "returns")
+    with Sql("sqlite:///psched.db").session() as session:
+        session("ALTER TABLE psched_runs RENAME TO away")
+    scene.finished("one")
+    return scene.store.sent[scene.store.sent.index("settle") :][:2], len(scene.store.unwritten)
+
+
+def test_that_a_record_waits_is_noted_before_anything_else_is_asked():
+    assert isolated(refused_records) == [["settle", "audit"], 0]
 
 
 def refused_claims():

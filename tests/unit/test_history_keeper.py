@@ -36,6 +36,8 @@ class History:
         self.lost_records = 0
         self.unwritten = deque()
         self.refused = ()
+        self.refuses_notes = False
+        self.tried_notes = 0
         self.written = []
         self.notes = []
         self.beats = []
@@ -79,6 +81,9 @@ class History:
         return self._answer([each for each in self.alive if each.seen >= since])
 
     def audit(self, changes):
+        self.tried_notes += 1
+        if self.refuses_notes:
+            raise StoreError("no right")
         self.notes += [json.loads(change.after) for change in changes]
 
     def audits(self, selection):
@@ -276,6 +281,33 @@ def test_what_a_settlement_has_not_written_is_written_once(store, clock):
     store.failure = None
     keeper.work(0)
     assert [record.fence for record in store.written] == [7, 2, 3]
+
+
+def test_that_a_settlement_has_left_its_record_out_is_noted_at_once(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    store.failure = StoreSlowError("four answers took too long")
+    keeper.work(0)  # nothing is tried again for a while
+    assert len(store.notes) == 1
+    store.unwritten += [changed(keeper.unwritten("k")[0], scheduled_time=START - 60)]
+    for _ in range(2):
+        keeper.settled()
+    assert [note["first"] for note in store.notes] == [START, START - 60]
+
+
+def test_a_note_that_is_refused_is_not_tried_at_each_settlement(store, clock):
+    keeper = make(store, clock)
+    keeper.work(0)
+    keeper.taken_over(taken("k"), EXPIRED)
+    [record] = keeper.unwritten("k")
+    store.failure = StoreError("no right")
+    store.refuses_notes = True
+    for seconds, tried in (0, 1), (1, 1), (10, 2):
+        clock.advance(seconds)
+        store.unwritten += [record]
+        keeper.settled()
+        assert store.tried_notes == tried
 
 
 def test_a_record_that_is_refused_each_time_keeps_nobody_from_trimming(store, clock):

@@ -6,7 +6,6 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
 from itertools import islice
@@ -119,6 +118,7 @@ class HistoryKeeper:
         self._most = _BATCH
         self._keys: dict[str, None] = {}
         self._not_before = 0.0
+        self._no_note_before = 0.0
         self._next_beat = 0.0
         self._next_trim = clock.monotonic() + _TRIM_INTERVAL * rng.uniform(0, 1)
 
@@ -190,6 +190,17 @@ class HistoryKeeper:
             return
         if self._rng.random() < _TRIMMED_RUNS / keep:
             self._keys[key] = None
+
+    def settled(self) -> None:
+        """Note that settlements were applied without their records; call this after each.
+
+        The note does not wait for `work`, because the records are lost if this worker is killed.
+        """
+        if self._store is None or not self._kept or not self._unwritten:
+            return
+        self._take_unwritten()
+        if self._clock.monotonic() >= self._no_note_before:
+            self._note_those_that_wait(self._store)
 
     def work(self, busy: int) -> None:
         """Send the requests that are due; call this after a claim was answered."""
@@ -331,8 +342,11 @@ class HistoryKeeper:
             return
         gap = Gap(nonce=self._nonce, first=first)
         # The note is one statement, which a slow database takes rather than a transaction.
-        with suppress(PschedError):
+        try:
             self._note(store, gap)
+        except PschedError:
+            self._no_note_before = self._clock.monotonic() + _PAUSE
+        else:
             self._noted = gap
 
     def _note(self, store: KeepsHistory, gap: Gap) -> None:
