@@ -17,6 +17,7 @@ from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
 from psched.core import attempts
+from psched.core.definition import history_setting
 from psched.core.history.recording import Recorder
 from psched.core.model import AFTER_RUN, DELETING, QUARANTINED, Release, Retry
 from psched.core.settling import Ending, Settler
@@ -241,7 +242,11 @@ class LeaseLoop:
         # such a lease, and only its answer was lost, the store recognises the repetition.
         ended = [task for task in self._tasks if self._can_end(task)]
         endings = [self._ending(task) for task in ended]
-        endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
+        # What is given back has no record, unless somebody has stopped or cancelled it meanwhile.
+        endings += [
+            Ending(row, Release(), history=history_setting(row, self._settings))
+            for row in self._unstarted.releases.values()
+        ]
         if not endings:
             self._release_schedules()
             return
@@ -355,6 +360,7 @@ class LeaseLoop:
             if result is Settled.DONE and settlement.records:
                 self._history.wrote(key)
             self._unstarted.settled(key)
+        self._history.settled()
         self._claimer.poll_now()
 
     def _stop_marked(self) -> None:

@@ -40,6 +40,7 @@ class Unreliable:
             only after its owner was asked for; none: not at all.
         requests: how often each was sent.
         sent: their names, in order.
+        before: what happens before the next request of a name.
     """
 
     def __init__(self, store):
@@ -47,6 +48,7 @@ class Unreliable:
         self.faults = {}
         self.requests = Counter()
         self.sent = []
+        self.before = {}
         self.late = None
         self.lost_records = 0
         self.unwritten = store.unwritten
@@ -59,6 +61,7 @@ class Unreliable:
         def ask(*args, **kwargs):
             self.requests[name] += 1
             self.sent.append(name)
+            self.before.pop(name, lambda: None)()
             fault = self.faults.get(name, []).pop(0) if self.faults.get(name) else None
             if fault == "away":
                 raise StoreUnavailableError("the database is unavailable: test")
@@ -179,6 +182,20 @@ def refused_records():
 
 def test_that_a_record_waits_is_noted_before_anything_else_is_asked():
     assert isolated(refused_records) == [["settle", "audit"], 0]
+
+
+def stopped_before_it_ran():
+    scene = Scene("one")
+    scene.add("one", "returns", cron="0 0 1 1 *", catchup="skip")
+    first = scene.row("one").next_time
+    scene.store.before["settle"] = partial(scene.schedules.stop, "one")
+    scene.until(lambda: scene.row("one").next_time != first)
+    runs = [run.fate for run in scene.schedules.runs("one") if run.scheduled_time == first]
+    return scene.row("one").status, runs
+
+
+def test_a_stop_that_comes_before_the_run_is_recorded():
+    assert isolated(stopped_before_it_ran) == ["waiting", ["stopped"]]
 
 
 def refused_claims():
