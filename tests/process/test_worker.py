@@ -336,7 +336,10 @@ def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):
     wait_until_slept(worker, 12)
     assert master.workers() == [worker]
     assert "Traceback" not in master.text
-    assert master.text.count("ERROR") <= 6
+    errors = [line for line in master.text.splitlines() if " ERROR " in line]
+    assert sum("fork" in line for line in errors) <= 4
+    # The others tell that the database cannot be opened, or once more, if it could be meanwhile.
+    assert len(errors) < 12
     assert service.row("one").row.attempt == 0
     assert master.stop() == 0
 
