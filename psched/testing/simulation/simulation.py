@@ -273,7 +273,7 @@ class Simulation:
 
     def _run(self) -> Result:
         begun, world = time.process_time(), self.world
-        self._do(lambda schedules: add_all(schedules, self._number, self._pace))
+        self._do(self._add_all)
         for machine in self.machines:
             machine.start()
         for step in self.steps:
@@ -339,6 +339,10 @@ class Simulation:
             cpu_seconds=time.process_time() - begun,
             log=self._log,
         )
+
+    def _add_all(self, schedules: ScheduleCollection) -> None:
+        add_all(schedules, self._number, self._pace)
+        self.observer.series.clear()  # nothing has run before these
 
     def _call_faults(self) -> list[Fault]:
         longest = self.network.freeze + 2 * self.network.timeout

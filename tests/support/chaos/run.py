@@ -118,7 +118,10 @@ class Chaos:
         stopped = now()
         rows = [*self._store.rows()]
         violations += [*check_leases_ended(rows)]
-        violations += Verifier(self._store, self._settings).verify(10**6).violations
+        # The times of records are as wrong as answers are slow. So it is the witnesses who tell by
+        # one clock whether runs have overlapped, see `check_witnesses` below.
+        verified = Verifier(self._store, self._settings).verify(10**6).violations
+        violations += [each for each in verified if each.kind is not Kind.OVERLAP]
         self._read_witnesses()
         seen = Seen(
             witnesses=self._witnesses,
