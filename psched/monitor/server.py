@@ -125,4 +125,9 @@ class HttpServer:
 
     def close(self) -> None:
         """Let `run` return in its thread; clients are disconnected, and no more are accepted."""
-        self._server.trigger.pull_trigger(partial(wasyncore.close_all, self._channels))
+        self._server.trigger.pull_trigger(self._close)
+
+    def _close(self) -> None:
+        for client in [*self.clients.values()]:
+            client.handle_close()  # this closes files with long answers, too
+        wasyncore.close_all(self._channels)

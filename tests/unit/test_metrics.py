@@ -235,6 +235,26 @@ def test_probes_are_answered_while_all_others_ask_for_the_metrics(tmp_path):
             assert answer.read().endswith(b"some 1\n" * 1_000_000)
 
 
+def long_answers():
+    """How many files without a name this process has open."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += str(descriptor.readlink()).endswith("(deleted)")
+    return found
+
+
+def test_an_end_while_clients_read_their_answers_leaves_no_file_open(tmp_path):
+    path, before = tmp_path / "sock", long_answers()
+    with contextlib.ExitStack() as stack:
+        with served(Place(socket=path), lambda: b"some 1\n" * 1_000_000):
+            for _ in range(3):
+                client = stack.enter_context(connected(path))
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            wait_until(lambda: long_answers() == before + 3, what="three answers")
+        assert long_answers() == before
+
+
 def test_a_fault_in_an_answer_is_told_to_nobody_but_the_log(tmp_path, caplog):
     def fail():
         raise ValueError("secret")
