@@ -18,8 +18,6 @@ from psched.config.checking import Setting, check_values
 from psched.config.input_files import InputFile
 from psched.config.kinds import (
     NO_OPTIONS,
-    STORE_KINDS,
-    USERS_OWN,
     Choice,
     Command,
     FieldNames,
@@ -35,7 +33,6 @@ from psched.config.kinds import (
     Programs,
     RawValue,
     SecretText,
-    StoreKind,
     StoreOptions,
     StoreType,
     ZoneName,
@@ -46,6 +43,7 @@ from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Context
 from psched.config.rules import automatic_processors
+from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
 from psched.config.tls import VERIFY, Tls, tls_of
 
 _SECRET_NAME = re.compile("pass|pwd|secret|token|credential|key$", re.IGNORECASE)

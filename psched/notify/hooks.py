@@ -22,7 +22,7 @@ FIELD = "notification"
 """The field of the task's data that contains the notification."""
 
 FIELD_OF_EXEC = "data"
-"""The same for tasks of type ``exec``, whose data can have no field of another name."""
+"""The same if the type is ``exec``: its program gets what stands under ``data``."""
 
 
 class TaskDeliverer:

@@ -24,8 +24,9 @@ from psched.output.captured import (
     Whose,
 )
 from psched.output.collector import Collector, Inherited, is_empty, unread
+from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
-from psched.output.messages import FROM_COLLECTOR, LONGEST_LIVE, MOST_FORGOTTEN, TO_COLLECTOR
+from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
 from psched.process.channel import Channel

@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.log_lines import COPIED
+from psched.output.live import PAUSE, LiveReader
 from psched.output.masking import Masking, Secrets
-from psched.output.messages import LONGEST_TAIL, PAUSE, LiveReader
+from psched.output.messages import LONGEST_TAIL
 from psched.output.service_output import ServiceOutput
 from psched.process.channel import Channel
 from psched.process.kernel import set_title

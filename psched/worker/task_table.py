@@ -16,8 +16,8 @@ from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Wh
 from psched.output.collection import OutputCollection
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
-from psched.runner.messages import NONE, PIPE, RAW
 from psched.runner.runner_pool import RunnerChild, RunnerPool
+from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason
 from psched.worker.chores.run_reporter import RunReporter
 from psched.worker.running_task import Lease, RunningTask

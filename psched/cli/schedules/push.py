@@ -16,7 +16,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
-from psched.cli.schedules.add import ProgramCommand, exec_data, with_program
+from psched.cli.schedules.program import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode

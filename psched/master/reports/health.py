@@ -1,4 +1,4 @@
-"""Judges whether a master is ready: whether its workers could claim due rows lately.
+"""The states of a master, and whether it is ready: whether its workers could claim lately.
 
 A process that exists can still be of no use: its database is away, or it hangs. So the judgement
 needs a proof: the store has answered a claim lately. An empty answer is a proof, too; so a master

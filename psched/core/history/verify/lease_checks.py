@@ -1,4 +1,4 @@
-"""Checks the leases of one schedule in the run history."""
+"""Checks the leases of one schedule, and of its extra runs, in the run history."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

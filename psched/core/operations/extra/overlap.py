@@ -1,4 +1,4 @@
-"""What becomes of an extra run that does not get its schedule."""
+"""What becomes of an extra run that does not get its schedule, and when it is tried again."""
 
 from dataclasses import dataclass
 from math import ceil
