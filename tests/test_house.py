@@ -90,7 +90,7 @@ def test_a_row_has_the_columns_of_the_table_in_their_order():
     from psched.stores.sql.tables import schedules_table  # noqa: PLC0415
 
     columns = schedules_table("t").columns
-    names = [column.name for column in columns if column.computed is None]
+    names = [column.name for column in columns]
     reserved = ["lane", "run_as", "tenant", "priority", "concurrency_key", "checkpoint"]
     assert names == [*COLUMNS, *reserved]
     called = {"key": "id", "owner": "leased_by"}

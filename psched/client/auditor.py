@@ -25,8 +25,8 @@ from psched.core.store_protocol import Store
 _log = logging.getLogger("psched.audit")
 
 _PLAIN = (
-    "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "status",
-    "reason", "paused_at", "paused_until", "pause_note",
+    "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "label",
+    "status", "reason", "paused_at", "paused_until", "pause_note",
 )  # fmt: skip
 _PAYLOADS = ("data", "options")
 

@@ -15,7 +15,7 @@ from psched.core.model import Row
 T = TypeVar("T")
 W = TypeVar("W")
 
-_DEFINITION = "type", "cron", "timezone", "delay", "alive_time"
+_DEFINITION = "type", "cron", "timezone", "delay", "alive_time", "label"
 _PAYLOADS = "data", "options"
 
 

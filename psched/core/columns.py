@@ -159,10 +159,10 @@ def payload_form(options: Mapping[str, Any]) -> str | None:
         raise InvalidError("options", f"{payload.OPTION} {error.problem}") from None
 
 
-def annotation(row: Row, name: str) -> str | None:
-    """A row's ``label`` or ``note``; None if the row has none, or its options cannot be read."""
+def note_of(row: Row) -> str | None:
+    """A row's ``note``; None if the row has none, or its options cannot be read."""
     try:
-        found = parse_options(row.options).get(name)
+        found = parse_options(row.options).get("note")
     except InvalidError:
         return None
     return found if isinstance(found, str) else None

@@ -37,15 +37,19 @@ from psched.triggers import trigger as triggers
 When = shorthands.When
 """An instant: Unix seconds, or an aware datetime."""
 
-OTHER_OPTIONS = {"label": check_name, "note": check_text, payload.OPTION: check_payload_form}
+OTHER_OPTIONS = {"note": check_text, payload.OPTION: check_payload_form}
 """Options that are not settings, and the functions that check them.
 
-``label`` is the owner of a schedule, ``note`` is free text, and ``payload`` says how the column
-``data`` wraps a payload that is not a JSON object.
+``note`` is free text, and ``payload`` says how the column ``data`` wraps a payload that is not a
+JSON object.
 """
 
-FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *OTHER_OPTIONS)
-"""The fields of a schedule's definition, besides its key."""
+FIELDS = (
+    *("type", "data", "cron", "timezone", "delay", "alive_time", "label"),
+    *OVERRIDES,
+    *OTHER_OPTIONS,
+)
+"""The fields of a schedule's definition, besides its key. ``label`` is the schedule's owner."""
 
 TIMES = ("next_time", "next_run_time")
 
@@ -102,6 +106,7 @@ def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> 
         timezone=seen.timezone,
         alive_time=seen.alive_time,
         options=seen.options,
+        label=seen.label,
     )
     row, _ = _redefined(copy, fields, settings)
     return row
@@ -210,6 +215,7 @@ class _SimilarSchedules:
             alive_time=alike.alive_time,
             options=alike.options,
             local_time=alike.local_time,
+            label=alike.label,
         )
 
     def _times(
@@ -317,6 +323,8 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
         columns[name] = check_seconds(name, columns[name])
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
+    if columns.get("label") is not None:
+        check_name("label", columns["label"])
     if own:
         columns["options"] = _changed_options(row.options, own, settings)
     new = changed(row, **columns)

@@ -205,6 +205,7 @@ class Row:
     paused_at: Final[int | None] = None
     paused_until: Final[int | None] = None
     pause_note: Final[str | None] = None
+    label: Final[str | None] = None
 
     @property
     def state(self) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from psched.base.compression import LARGEST
-from psched.core.columns import annotation, parse_payload, raw_data
+from psched.core.columns import note_of, parse_payload, raw_data
 from psched.core.model import Row
 from psched.triggers.zone import find_zone
 
@@ -131,12 +131,12 @@ class ScheduleMetadata:
     @property
     def label(self) -> str | None:
         """The name of the schedule's owner, see `psched.files`; None if there is none."""
-        return annotation(self.row, "label")
+        return self.row.label
 
     @property
     def note(self) -> str | None:
         """Free text about the schedule; None if there is none."""
-        return annotation(self.row, "note")
+        return note_of(self.row)
 
     @property
     def reason(self) -> str | None:

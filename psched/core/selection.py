@@ -7,7 +7,7 @@ from typing import Self
 from typing_extensions import override
 
 from psched.base.errors import InvalidError
-from psched.core.columns import annotation, check_number
+from psched.core.columns import check_number
 from psched.core.model import RUNNING, STATUSES, WAITING, Row
 
 STATES = STATUSES | {RUNNING}
@@ -60,7 +60,7 @@ class Selection:
             (not self.statuses or row.state in self.statuses)
             and (not self.types or row.type in self.types)
             and row.key.startswith(self.prefix)
-            and (not self.labels or annotation(row, "label") in self.labels)
+            and (not self.labels or row.label in self.labels)
             and (not self.due or _is_due(row, now))
         )
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.columns import annotation
 from psched.core.declare import restart
 from psched.core.model import Row
 from psched.files.document import Track, untracked
@@ -146,9 +145,9 @@ def _trigger_of(item: Item) -> tuple[str, str]:
 
 def _remaining_changes(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
     """The declared values of the fields in which the row ``seen`` still differs from them."""
-    before = annotation(item.found, "label") if item.found is not None else None
+    before = item.found.label if item.found is not None else None
     # Adopt the schedule only if it still has the label that the plan has shown to the user.
-    adopt = made.adopt and annotation(seen, "label") == before
+    adopt = made.adopt and seen.label == before
     if why := conflict(seen, made.label, adopt=adopt):
         raise AlreadyExistsError(f"{item.key} {why}")
     if item.wanted is None:

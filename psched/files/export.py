@@ -11,7 +11,7 @@ import yaml
 from psched.base.errors import InvalidError
 from psched.base.texts import visible
 from psched.config import Config
-from psched.core.columns import annotation, decode, payload_limit
+from psched.core.columns import decode, payload_limit
 from psched.core.definition import parse_row
 from psched.core.model import BEING_DELETED, WAITING, Row
 from psched.files.plan import non_defaults
@@ -44,7 +44,7 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
         except InvalidError as error:
             omitted.append(f"{row.key}: left out, because it cannot be understood: {error}")
             continue
-        documents.setdefault(annotation(row, "label"), {})[row.key] = _fields(row, settings)
+        documents.setdefault(row.label, {})[row.key] = _fields(row, settings)
         if row.status != WAITING:
             remarks.append(f"{row.key}: is {row.status}, which a file cannot declare")
     return documents, remarks, omitted
@@ -52,7 +52,7 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
 
 def document_of(row: Row, settings: Config) -> str:
     """The content of a file that declares one schedule, even if its row is invalid."""
-    return to_yaml({annotation(row, "label"): {row.key: _fields(row, settings)}})
+    return to_yaml({row.label: {row.key: _fields(row, settings)}})
 
 
 def _fields(row: Row, settings: Config) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.columns import annotation
 from psched.core.declare import FIELDS, TIMES, describe
 from psched.core.model import BEING_DELETED, DEFAULT_TYPE, MIGRATING, Row
 from psched.core.operations.changes.rescheduled import fields_of, is_same
@@ -128,7 +127,7 @@ def plan(
 
 def has_label(row: Row, label: str | None) -> bool:
     """Whether a row has this label; always False if the label is None."""
-    return label is not None and annotation(row, "label") == label
+    return label is not None and row.label == label
 
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
@@ -137,7 +136,7 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
         return "is being deleted; apply again when it has been deleted"
     if row.status == MIGRATING:
         return "is being moved here from another table"
-    owner = annotation(row, "label")
+    owner = row.label
     if owner == label or adopt:
         return None
     fix = "to take it over, adopt it (psched apply --adopt); else give one of the two another key"

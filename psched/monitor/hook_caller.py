@@ -9,7 +9,7 @@ from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, W
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.hooks import hooks_of
 from psched.core.alerts.watching import light_rows
-from psched.core.columns import annotation
+from psched.core.columns import note_of
 from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
@@ -110,7 +110,7 @@ def context_of(store: Store, event: str, alert: Alert) -> Context:
     if row is None:
         return Context()
     waits = row.status == WAITING and row.owner is None
-    context = Context(note=annotation(row, "note"), next_run=row.next_run_time if waits else None)
+    context = Context(note=note_of(row), next_run=row.next_run_time if waits else None)
     if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
         return context
     if event == CLOSED:

@@ -102,8 +102,9 @@ class TestEveryCall:
                     "next_time": row.next_time,
                     "next_run_time": row.next_run_time,
                     "alive_time": 90,
+                    "label": "web",
                     "data": {"ä": [1]},
-                    "options": {"retry_wait": 7, "label": "web"},
+                    "options": {"retry_wait": 7},
                 },
             )
         ]

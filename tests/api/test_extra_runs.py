@@ -73,14 +73,13 @@ class TestTriggering:
 
         assert schedule_of(extra.key) == "report"
         row, own = extra.metadata().row, extra.metadata()
-        assert (row.type, own.data, row.alive_time, row.timezone) == (
-            "mail", {"to": "ann"}, 77, before.timezone,
+        assert (row.type, own.data, row.alive_time, row.timezone, row.label) == (
+            "mail", {"to": "ann"}, 77, before.timezone, "team",
         )  # fmt: skip
         assert (row.cron, row.status, row.delay) == (None, "waiting", 0)
         assert int(begun) <= row.next_time == row.next_run_time <= now()
         assert options(extra) == {
-            "label": "team", "max_attempts": 3, "expire": 0,
-            "schedule": "report", "overlap": "parallel",
+            "max_attempts": 3, "expire": 0, "schedule": "report", "overlap": "parallel",
         }  # fmt: skip
         assert report.metadata().row == before
         task = schedules.poll()

@@ -110,7 +110,7 @@ class TestOptions:
         assert (done.returncode, done.stdout.splitlines()[0]) == (0, "nightly: edited")
         row = service.row("nightly")
         assert (row.cron, row.delay, row.label) == ("0 3 * * *", 300, "team")
-        assert json.loads(row.row.options) == {"label": "team"}
+        assert (row.row.label, row.row.options) == ("team", None)
         audited = json.loads(service.psched("audit", "nightly", "--json").stdout.splitlines()[0])
         assert (audited["action"], audited["note"]) == ("edit", "less load")
         assert "does not exist in Europe/Paris" not in done.stderr

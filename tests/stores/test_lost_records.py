@@ -67,7 +67,7 @@ def test_a_row_that_is_taken_over_tells_when_it_was_claimed_and_when_it_fell_due
 
 def test_the_recovery_of_a_dead_worker_records_its_attempts(open_store):
     store = open_store()
-    add(store, "k", options='{"label": "Night"}')
+    add(store, "k", label="Night")
     add(store, "quiet", options='{"history": "none"}')
     store._history_of = lambda row: "none" if row.key == "quiet" else "all"
     claim(store, "dead.1")

@@ -235,7 +235,7 @@ def gather(connection, kind, now, *, flooded):
             " ELSE 'waiting' END"
         ),
         type="CASE WHEN i % 2000 = 7 THEN 'rare' ELSE 'default' END",
-        options="""CASE WHEN i % 2000 = 8 THEN '{"label":"reports"}' ELSE '{"note":"x"}' END""",
+        label="CASE WHEN i % 2000 = 8 THEN 'reports' END",
         retain_until=(
             f"CASE WHEN i % 1000 = 5 THEN {now} - 100 + i % 7"
             f" WHEN i % 10 = 5 THEN {now} + 3600 + i * 7907 % 86413 END"

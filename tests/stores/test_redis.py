@@ -656,7 +656,7 @@ class TestListing:
                 key=f"{'ab'[number % 2]}{number:02}",
                 type=("mail", "report")[number % 3 == 0],
                 next_run_time=(None, 5, 4_000_000_000)[number % 3 if number % 4 else 0],
-                options='{"label":"me"}' if number % 5 else None,
+                label="me" if number % 5 else None,
             )
             for number in range(60)
         ]

@@ -270,10 +270,7 @@ class TestLostAttempts:
         store.beat(_worker("dead"))
         keys = [f"k{number}" for number in range(450)]
         store.add(
-            [
-                Row(key=key, type="t é", next_time=7, next_run_time=7, options='{"label":"x\\"y"}')
-                for key in keys
-            ],
+            [Row(key=key, type="t é", next_time=7, next_run_time=7, label='x"y') for key in keys],
             nonce="n",
         )
         before = int(store.now())

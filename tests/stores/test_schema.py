@@ -37,8 +37,7 @@ def age(sql, database):
         where = " ON {table}" if database.kind == "mariadb" else ""
         for index in ("due", "type", "label", "status"):
             sql(f"DROP INDEX psched_{index}{where}")
-        sql("ALTER TABLE {table} DROP COLUMN label")
-        for column in ("options", "alive_time", "settled_by"):
+        for column in ("label", "options", "alive_time", "settled_by"):
             sql(f"ALTER TABLE {{table}} DROP COLUMN {column}")
         sql("UPDATE psched_info SET value = '0' WHERE name = 'schema_version'")
 
@@ -135,26 +134,23 @@ def test_an_older_table_is_upgraded_in_place_and_its_rows_stay(open_store, sql, 
 
 def test_a_table_without_the_parts_for_listings_is_used_and_completed(open_store, database, sql):
     """They have no version: psched before and after works on the table with and without them."""
-    options = '{"label":"reports"}'
-    open_store().add([Row(key="before", next_run_time=9, options=options)], nonce="n")
+    open_store().add([Row(key="before", next_run_time=9, label="reports")], nonce="n")
     where = " ON {table}" if database.kind == "mariadb" else ""
     for index in ("type", "label", "status"):
         sql(f"DROP INDEX psched_{index}{where}")
-    sql("ALTER TABLE {table} DROP COLUMN label")
     store = open_store()
     assert [row.key for row in store.rows(Selection(types=frozenset({"default"})))] == ["before"]
     assert [row.key for row in store.rows(Selection(labels=frozenset({"reports"})))] == ["before"]
     assert [*store.rows(Selection(labels=frozenset({"others"})))] == []
 
     assert sorted(open_store().init()) == [
-        "added column psched.label",
         "added index psched_label",
         "added index psched_status",
         "added index psched_type",
     ]
 
-    sql("INSERT INTO {table} (id, options) VALUES ('by SQL', :options)", options=options)
-    store.add([Row(key="then", next_run_time=9, options=options)], nonce="n")
+    sql("INSERT INTO {table} (id, label) VALUES ('by SQL', 'reports')")
+    store.add([Row(key="then", next_run_time=9, label="reports")], nonce="n")
     listed = store.rows(Selection(labels=frozenset({"reports"})))
     assert [row.key for row in listed] == ["by SQL", "before", "then"]
 

@@ -32,7 +32,7 @@ def filled(store, sql):
             key=f"{'ab'[number % 2]}-{number * 7 % 60:02}",
             type=("mail", "Mail", "report")[number % 3],
             next_run_time=None if number % 10 == 9 else (5, LATER, LATER + number)[number // 3 % 3],
-            options=(None, '{"label":"me"}', '{"note":"me","label":"you"}')[number // 4 % 3],
+            label=(None, "me", "you")[number // 4 % 3],
         )
         for number in range(60)
     ]

@@ -1,5 +1,7 @@
 """Tests of the upgrade from schema version 2, or from layout 1 on Redis, to the present one."""
 
+import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -59,11 +61,20 @@ CHANGES = {
         "reason": "paused after 3 failures in a row: exit status 1",
     },
     "by sql": {"status": "paused", "next_run_time": None, "reason": "paused: ask ann"},
+    "labelled": {"options": '{"label": "R\\u00e9ports \\"2\\"", "jitter": 9}'},
+    "labelled alike": {"options": '{"label": "R\\u00e9ports \\"2\\"", "jitter": 9}'},
+    "labelled only": {"options": '{"label":"x"}'},
+    "labelled by nonsense": {"options": '{"label":5,"jitter":9}'},
+    "no label": {"options": '{"note":"a \\"label\\": x"}'},
+    "no options": {"options": '"label" but no JSON'},
 }
 
 NAMES = ("free", *CHANGES)
 
 NOON = 1_800_014_400
+
+DUE = {"free", "undecided", "undecided, claimed", "moved", "died", "labelled", "labelled alike"}
+DUE |= {"labelled only", "labelled by nonsense", "no label", "no options"}
 
 TOLD = {
     "undecided": {"attempt": 0, "decided_until": 1000},
@@ -84,15 +95,27 @@ TOLD = {
         "pause_note": "ann@web1",
     },
     "by failures": {"reason_code": "paused_after_failures"},
+    "labelled": {"label": 'Réports "2"', "options": '{"jitter":9}'},
+    "labelled alike": {"label": 'Réports "2"', "options": '{"jitter":9}'},
+    "labelled only": {"label": "x", "options": None},
 }
 """What the upgrade writes besides what it gives back to lent rows."""
 
 
 def fields(row):
     names = ("next_time", "next_run_time", "owner", "fence", "attempt", "status", "reason")
+    names += ("options", "label")
     new = ("decided_until", "reason_code", "paused_at", "paused_until", "pause_note")
     moved = None if row.moved_at is None else row.moved_at > NOON - 86_400 * 366
-    return {name: getattr(row, name) for name in (*names, *new)} | {"moved_at": moved}
+    found = {name: getattr(row, name) for name in (*names, *new)} | {"moved_at": moved}
+    # Databases write JSON with blanks or without.
+    return found | {"options": plain(row.options)}
+
+
+def plain(options):
+    with suppress(TypeError, ValueError):
+        return json.loads(options)
+    return options.decode() if isinstance(options, bytes) else options
 
 
 def expected(before):
@@ -100,6 +123,8 @@ def expected(before):
     rows = {
         key: fields(row) | CHANGES.get(key, {}) | TOLD.get(key, {}) for key, row in before.items()
     }
+    for row in rows.values():
+        row["options"] = plain(row["options"])
     back = {"next_run_time": LATER, "owner": None, "attempt": 3}
     for key in "lent", "recovered", "claimed again":
         rows[key] |= back
@@ -121,6 +146,13 @@ NEW = (
 )
 
 
+COMPUTED = {
+    "sqlite": "TEXT GENERATED ALWAYS AS (substr(CAST(options AS TEXT), 11, 2))",
+    "postgresql": "TEXT GENERATED ALWAYS AS (substr(options, 11, 2)) STORED",
+    "mariadb": "VARBINARY(1020) GENERATED ALWAYS AS (SUBSTRING(options, 11, 2)) STORED",
+}
+
+
 @pytest.fixture
 def age(sql, database):
     """A function that makes the table one of version 2."""
@@ -132,11 +164,17 @@ def age(sql, database):
         sql(f"DROP INDEX psched_held{' ON {table}' if database.kind == 'mariadb' else ''}")
         for change in (rename, *(f"DROP COLUMN {name}" for name in NEW)):
             sql(f"ALTER TABLE {{table}} {change}")
-        if database.kind == "mariadb":
-            # A column that was dropped at once still takes space in each row until then.
-            sql("ALTER TABLE {table} FORCE")
+        # Version 2 had the database compute the label.
+        sql(f"DROP INDEX psched_label{' ON {table}' if database.kind == 'mariadb' else ''}")
+        sql("ALTER TABLE {table} DROP COLUMN label")
+        sql(f"ALTER TABLE {{table}} ADD COLUMN label {COMPUTED[database.kind]}")
+        sql("CREATE INDEX psched_label ON {table} (label, id)")
         sql("ALTER TABLE psched_runs DROP COLUMN reason_code")
         sql("ALTER TABLE psched_workers DROP COLUMN zone_data")
+        if database.kind == "mariadb":
+            # A column that was dropped at once still takes space in each row until then.
+            for table in "{table}", "psched_runs", "psched_workers":
+                sql(f"ALTER TABLE {table} FORCE")
         sql("UPDATE psched_info SET value = '2' WHERE name = 'schema_version'")
 
     return age
@@ -163,15 +201,16 @@ def test_version_2_is_refused_and_upgraded_in_place(store, age, fill):
         store.now()
     assert store.init() == [
         "renamed column psched.owner to leased_by",
-        *(f"added column psched.{name}" for name in NEW),
+        *(f"added column psched.{name}" for name in (*NEW[:9], "label", *NEW[9:])),
         "added index psched_held",
+        "added index psched_label",
         "added column psched_runs.reason_code",
         "added column psched_workers.zone_data",
     ]
     assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
     assert store.init() == []
     claimed = {row.key for row in store.claim("w.1", **CLAIM).rows}
-    assert claimed == {"free", "undecided", "undecided, claimed", "moved", "died"}
+    assert claimed == DUE
 
 
 def test_an_upgrade_that_stopped_anywhere_is_continued(store, sql, age, fill):
@@ -194,8 +233,8 @@ def test_an_upgrade_that_stopped_anywhere_is_continued(store, sql, age, fill):
             values = {"time": row.next_run_time, "version": seen.version}
             sql(
                 "UPDATE {table} SET leased_by = NULL, fence = 0, attempt = 0, next_time = 60,"
-                " status = 'waiting', reason = NULL, next_run_time = :time, version = :version"
-                " WHERE id = :key",
+                " status = 'waiting', reason = NULL, options = NULL, next_run_time = :time,"
+                " version = :version WHERE id = :key",
                 key=key,
                 **values,
             )
@@ -293,7 +332,7 @@ def test_layout_1_is_refused_and_upgraded_in_place(store, age_layout):
     assert [row.key for row in store.held("v2.1", ())] == ["runs"]
     assert not store.held("v2.2", ())
     claimed = {row.key for row in store.claim("w.1", **CLAIM).rows}
-    assert claimed == {"free", "undecided", "undecided, claimed", "moved", "died"}
+    assert claimed == DUE
 
 
 @on_redis

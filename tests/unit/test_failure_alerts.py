@@ -105,7 +105,7 @@ def bench(tmp_path):
 
 
 def test_a_failure_raises_an_alert_and_the_next_success_closes_it(bench):
-    bench.add("k", options='{"max_attempts": 3, "label": "nightly"}')
+    bench.add("k", options='{"max_attempts": 3}', label="nightly")
     monitor = bench.monitor()
     assert not monitor.step().raised
     failed = bench.run("k", Outcome.FAILED, reason="no \x1b space")

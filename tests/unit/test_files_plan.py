@@ -96,7 +96,7 @@ def test_a_default_that_is_written_out_and_the_order_of_data_are_no_change(store
 
 
 def test_a_row_of_plain_sql_is_compared_by_what_it_means():
-    plain = Row(key="k", cron="0 9 * * *", options='{"label": "mine", "resource": "db"}')
+    plain = Row(key="k", cron="0 9 * * *", label="mine", options='{"resource": "db"}')
     assert keys(planned([wanted()], [plain]).unchanged) == ["k"]
 
 

@@ -136,8 +136,8 @@ def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
 class Taken:
     """A store in which another program adopts a job just before psched removes the job."""
 
-    mine = Row(key="left", options='{"label": "program"}')
-    taken = Row(key="left", options='{"label": "other"}')
+    mine = Row(key="left", label="program")
+    taken = Row(key="left", label="other")
 
     def init(self):
         return ()

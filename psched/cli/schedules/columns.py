@@ -14,7 +14,7 @@ from psched.cli.output import one_line
 from psched.cli.schedules.status import DUE, FAILING, shown_reason, shown_status
 from psched.cli.text_table import Colours
 from psched.cli.time_format import format_span, format_time, local_times, short_time
-from psched.core.columns import annotation, decode
+from psched.core.columns import decode, note_of
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import PAUSED, RUNNING, STOPPING, Row
@@ -83,10 +83,6 @@ def _text(name: str) -> Cell:
 
 def _time(name: str) -> Cell:
     return lambda shown: format_time(getattr(shown.row, name), named=False)
-
-
-def _note(name: str) -> Cell:
-    return lambda shown: one_line(shown.redaction.text(annotation(shown.row, name) or ""))
 
 
 def _payload(name: str) -> Cell:
@@ -162,8 +158,8 @@ CELLS: Mapping[str, Cell] = {
         local_times(shown.redaction.text(shown_reason(shown.row, shown.now)))
     ),
     "TYPE": _attribute("type"),
-    "LABEL": _note("label"),
-    "NOTE": _note("note"),
+    "LABEL": _text("label"),
+    "NOTE": lambda shown: one_line(shown.redaction.text(note_of(shown.row) or "")),
     "DATA": _payload("data"),
     "CRON": _text("cron"),
     "TIMEZONE": _attribute("timezone"),

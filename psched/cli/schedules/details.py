@@ -136,13 +136,13 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
     row, now = details.row, details.now
     shown = row_object(row, now, redaction, details.last)
     known = {name: getattr(row, name) for name in Row.__slots__ if name not in _SHOWN_OTHERWISE}
-    known |= {"status": shown["status"], "cron": shown["cron"]}
+    known |= {name: shown[name] for name in ("status", "cron", "label")}
     known |= {
         "reason": local_times(redaction.text(shown_reason(row))) or None,
         "ping": details.ping,
     }
     if isinstance(shown["options"], dict):
-        known |= {name: shown["options"].get(name) for name in ("label", "note")}
+        known["note"] = shown["options"].get("note")
     made = {
         name: _shown(name, value, redaction) for name, value in known.items() if value is not None
     }

@@ -26,7 +26,7 @@ def row_object(
             columns[name] = redaction.value(decode(name, columns[name]) if columns[name] else {})
         except InvalidError:
             columns[name] = payload_beginning(columns[name], LONGEST_SHOWN, redaction)
-    for name in ("cron", "reason", "pause_note"):
+    for name in ("cron", "reason", "pause_note", "label"):
         if columns[name]:
             columns[name] = redaction.text(columns[name])
     # A row that is not paused can have the columns of an earlier pause.

@@ -8,7 +8,6 @@ from dataclasses import replace as changed
 from psched.base.errors import InvalidError
 from psched.client.arguments import stored_key
 from psched.client.finding import find, is_pattern, matches
-from psched.core.columns import annotation
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.schedule import Schedules
@@ -52,7 +51,7 @@ class Wanted:
         return (
             (not self.statuses or row.state in self.statuses)
             and (not self.types or row.type in self.types)
-            and (not self.labels or annotation(row, "label") in self.labels)
+            and (not self.labels or row.label in self.labels)
             and (self.reason is None or _contains(row.reason or "", self.reason))
             and (self.extra_runs or schedule_of(row.key) is None)
             and (self.one_shots or row.cron is not None)

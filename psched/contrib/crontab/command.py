@@ -36,7 +36,6 @@ from psched.contrib.crontab.former_lines import line_of
 from psched.contrib.crontab.origin import Known, Origin, Source, some
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import slug
-from psched.core.columns import annotation
 from psched.core.model import BEING_DELETED, Row
 from psched.core.operations.changes.rescheduled import fields_of
 from psched.files.apply import read_all
@@ -268,7 +267,7 @@ class Delivery:
             click.echo(one_line(f"{text}: {error}"), err=True)
             return None
         return [
-            Known(key, annotation(row, "label"), line_of(fields_of(row, settings)))
+            Known(key, row.label, line_of(fields_of(row, settings)))
             for key, row in sorted(rows.items())
         ]
 

@@ -17,7 +17,6 @@ from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.alerts.raising import MOST_RAISED, HooksOf, Judged, Raising
 from psched.core.alerts.watching import light_rows
-from psched.core.columns import annotation
 from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
@@ -166,7 +165,7 @@ class Failures:
             rule=rule,
             since=began,
             type=record.type,
-            label=record.label if row is None else annotation(row, "label"),
+            label=record.label if row is None else row.label,
             scheduled_time=record.scheduled_time,
             text=_text(record, self._redaction),
         )

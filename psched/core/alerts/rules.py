@@ -18,7 +18,7 @@ from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.catchup import iso
-from psched.core.columns import LATEST_TIME, annotation
+from psched.core.columns import LATEST_TIME
 from psched.core.model import BEING_DELETED, ENDED, PAUSED, QUARANTINED, WAITING, Row
 from psched.core.operations.pauses import PauseRule, active_rules, past_pauses
 
@@ -56,7 +56,7 @@ class Watched:
             rule=rule,
             since=since,
             type=self.row.type,
-            label=annotation(self.row, "label"),
+            label=self.row.label,
             scheduled_time=self.row.next_time,
             text=cut(visible(text), _LONGEST_TEXT),
         )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
 
-from psched.core.columns import annotation
 from psched.core.history.counts import Counts
 from psched.core.history.records import (
     FAILURES,
@@ -88,7 +87,7 @@ class Recorder:
         about: dict[str, Any] = {
             "key": leased.key,
             "type": leased.type,
-            "label": annotation(leased, "label") if leased.options else None,
+            "label": leased.label,
             "scheduled_time": scheduled_time,
             "owner": leased.owner or "",
             "fence": leased.fence,
@@ -154,7 +153,7 @@ def lost_record(
     return RunRecord(
         key=row.key,
         type=row.type,
-        label=annotation(row, "label"),
+        label=row.label,
         scheduled_time=row.next_time or 0,
         attempt=max(attempt, 1),
         owner=row.owner or "",

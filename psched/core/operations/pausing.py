@@ -32,7 +32,7 @@ from psched.base.errors import InvalidError, NotLoadedError
 from psched.config import Config
 from psched.core import attempts
 from psched.core.catchup import describe_dropped, last_occurrence, oldest_kept
-from psched.core.columns import annotation, plain_reason
+from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import MOST_COUNTED, Fate, Outcome, RunRecord, Skipped
 from psched.core.local_times import local_time
@@ -192,7 +192,7 @@ def record_of(row: Row, skipped: Skipped, *, owner: str, host: str, now: float) 
     return RunRecord(
         key=row.key,
         type=row.type,
-        label=annotation(row, "label"),
+        label=row.label,
         scheduled_time=skipped.first,
         until=None if skipped.count == 1 else skipped.until,
         count=skipped.count,

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from psched.core.model import DEFAULT_TYPE, QUARANTINED, WAITING, Row, Settlement
 from psched.core.selection import Selection
+from psched.stores.upgrading import label_and_rest
 
 Argument = bytes | str | int
 
@@ -22,8 +23,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 29
-"""The number of elements of a row in an answer: the key, next_run_time and 27 columns.
+_COMPLETE = 30
+"""The number of elements of a row in an answer: the key, next_run_time and 28 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -43,6 +44,7 @@ def add_arguments(row: Row) -> Sequence[Argument]:
         optional_number(row.alive_time),
         optional_text(row.options),
         optional_text(row.local_time),
+        optional_text(row.label),
     )
 
 
@@ -69,6 +71,7 @@ def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
         optional_text(new.options),
         optional_number(new.created_at),
         optional_number(new.retain_until),
+        optional_text(new.label),
         *_told(new),
     )
 
@@ -109,6 +112,16 @@ def _told(source: Row | Settlement) -> Sequence[Argument]:
     )
 
 
+def labels(stored: Sequence[bytes]) -> Sequence[Argument]:
+    """The arguments of `scripts.UPGRADE` for rows with a label, given their keys and options."""
+    found: list[Argument] = []
+    for key, options in zip(stored[::2], stored[1::2], strict=True):
+        if (told := label_and_rest(options)) is not None:
+            label, rest = told
+            found += key, options, text(label), optional_text(rest)
+    return found
+
+
 def text(value: str) -> bytes:
     """Encode a text as UTF-8.
 
@@ -147,7 +160,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
         reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
         held_until, decided_until, moved_at, local_time, reason_code, paused_at, paused_until,
-        pause_note,
+        pause_note, label,
     ) = columns  # fmt: skip
     return Row(
         key=_text(key),
@@ -179,6 +192,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         paused_at=whole(paused_at),
         paused_until=whole(paused_until),
         pause_note=_optional_text(pause_note),
+        label=_optional_text(label),
     )
 
 

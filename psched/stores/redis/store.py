@@ -31,7 +31,6 @@ from psched.core.store_protocol import (
     ExpiredLease,
     Settled,
 )
-from psched.stores.older_workers import refuse_older
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
@@ -39,6 +38,7 @@ from psched.stores.redis.encoding import Argument
 from psched.stores.redis.history_store import batches, record_arguments, size_of_record
 from psched.stores.redis.scripts import Script
 from psched.stores.redis.watching.store import WatchStore
+from psched.stores.upgrading import refuse_older
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,10 +107,14 @@ class RedisStore(WatchStore):
             if found != b"upgrading":
                 connector.check(found)
                 return []
-            for part in "rest", "due":
-                cursor, upgrade = b"0", partial(connector.run, scripts.UPGRADE)
-                while (cursor := upgrade(cursor, BATCH, VERSION, part)) != b"0":
-                    continue
+            labels: Sequence[encoding.Argument] = ()
+            for part in "rest", "due", "end":
+                cursor, is_first = b"0", True
+                while is_first or cursor != b"0":
+                    cursor, labelled = connector.run(
+                        scripts.UPGRADE, cursor, BATCH, VERSION, part, *labels
+                    )
+                    labels, is_first = encoding.labels(labelled), False
             return [f"upgraded {self._table} on {connector.shown} to layout {VERSION}"]
         finally:
             connector.disconnect()

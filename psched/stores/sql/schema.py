@@ -14,10 +14,10 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from psched.base.errors import MissingTableError, SchemaError, StoreError
-from psched.stores.older_workers import refuse_older
 from psched.stores.sql import raw_execute
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
+from psched.stores.upgrading import refuse_older
 
 if TYPE_CHECKING:
     from psched.stores.sql.tables import Change
@@ -187,9 +187,10 @@ class Schema:
         )
 
         schedules = schedules_table(self._name)
-        renamed = upgrade.renamed(connection, schedules, self._dialect)
-        yield from renamed
-        yield from missing(connection, schedules, there={change.part for change in renamed})
+        before = upgrade.renamed(connection, schedules, self._dialect)
+        before += upgrade.without_computed_label(connection, schedules)
+        yield from before
+        yield from missing(connection, schedules, before)
         if found is not None and found < VERSION:
             yield from upgrade.decoded(connection, schedules, self._dialect)
         info = info_table(self._name)

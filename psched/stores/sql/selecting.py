@@ -6,17 +6,14 @@ read page by page in the order of the listing, and the database omits the rows t
 then most of what it reads does match, and no list of keys fills the memory.
 """
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Self
 
 from sqlalchemy import text
 from typing_extensions import override
 
-from psched.base.errors import SchemaError
 from psched.base.texts import storable
 from psched.core.model import RUNNING, WAITING, Row
 from psched.core.selection import SelectedRows, Selection
@@ -25,10 +22,6 @@ from psched.stores.sql.listing import FIRST_PAGE, Listing, Read, next_limit
 
 MOST_KEYS = 50_000
 """The most rows of a narrow selection. Their keys are kept in memory, about 10 MB."""
-
-LABEL_LENGTH = 255
-"""The most characters of a label that the column ``label`` has; on MySQL, the most four-byte
-characters."""
 
 AT_REST = "(status <> 'waiting' OR next_run_time IS NULL)"
 """The condition of the index of statuses, which some databases use only if a query repeats it."""
@@ -73,8 +66,7 @@ class SelectingStatements:
         selection, hidden = self._selection, self._dialect.exact.format
         if selection.statuses:
             yield self._status()
-        labels = {each for label in selection.labels for each in _encoded(storable(label))}
-        for column, chosen in ("type", selection.types), ("label", labels):
+        for column, chosen in ("type", selection.types), ("label", selection.labels):
             if chosen:
                 values = _numbered(column, chosen)
                 listed = _listed(values)
@@ -227,15 +219,7 @@ class SelectedListing(Iterator[Row]):
         return next(self._rows)
 
     def _open(self) -> Iterator[Row]:
-        try:
-            return self._open_by(self._build(self._selection))
-        except SchemaError:
-            if not self._selection.labels:
-                raise
-            # `psched init` has not added the column yet, so `SelectedRows` alone compares labels.
-            return self._open_by(self._build(replace(self._selection, labels=frozenset())))
-
-    def _open_by(self, statements: SelectingStatements) -> Iterator[Row]:
+        statements = self._build(self._selection)
         read = self._read
         counted = [(statements.count(each, read), each) for each in statements.conditions]
         if counted:
@@ -297,21 +281,6 @@ def _numbered(name: str, chosen: Iterable[str]) -> dict[str, Any]:
 
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f":{name}" for name in values)
-
-
-def _encoded(label: str) -> Iterator[str]:
-    """The values that the column ``label`` of rows with this label can have.
-
-    Writers of JSON differ: some escape the characters beyond ASCII, with small or with capital
-    letters as digits, and some escape each slash.
-    """
-    for only_ascii in (False, True):
-        small = json.dumps(label, ensure_ascii=only_ascii)[1:-1].partition('"')[0]
-        capital = re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda digits: digits[0].upper(), small)
-        for encoded in (small, capital):
-            for written in (encoded, encoded.replace("/", r"\/")):
-                yield written[:LABEL_LENGTH]
-                yield written.encode()[: 4 * LABEL_LENGTH].decode(errors="ignore")
 
 
 def _after(prefix: str) -> str | None:

@@ -4,14 +4,13 @@ Only `psched init`, migrations and checks of their result need this module. Work
 because it imports SQLAlchemy's modules for every kind of database, which take memory.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
-    Computed,
     Connection,
     Executable,
     Index,
@@ -26,11 +25,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from psched.stores.sql.selecting import AT_REST, LABEL_LENGTH
+from psched.stores.sql.selecting import AT_REST
 
 KEY_LENGTH = 255
 TYPE_LENGTH = 255
@@ -40,7 +38,7 @@ OWNER_LENGTH = 64
 TOKEN_LENGTH = 96
 STATUS_LENGTH = 16
 LANE_LENGTH = 64
-LABEL_BYTES = 4 * LABEL_LENGTH
+LABEL_LENGTH = 255
 
 
 _LEASED = text("leased_by IS NOT NULL")
@@ -52,58 +50,6 @@ _ENDED = text("retain_until IS NOT NULL")
 _AT_REST = text(AT_REST)
 
 _LABELLED = text("label IS NOT NULL")
-
-
-class _Label(Computed):
-    """A computed column: the text in ``options`` from ``"label":"`` to the next quotation mark.
-
-    The database searches the text instead of parsing it as JSON, because its JSON functions fail
-    for a text that is not JSON, and then such a row could be neither inserted nor quarantined. So
-    the value is encoded as in JSON; `psched.stores.sql.selecting` compares it with such a text.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("")  # the functions below write the expression
-
-
-def _with_plain_mark(options: str) -> str:
-    """SQL for a text in which the label stands after `_MARK`, however its writer sets blanks.
-
-    Most writers set no blank or the second one. PostgreSQL's ``json_build_object`` sets both.
-    """
-    for mark in ("""'"label": "'""", """'"label" : "'"""):
-        options = f"replace({options}, {mark}, {_MARK})"
-    return options
-
-
-_MARK = """'"label":"'"""
-
-
-@compiles(_Label, "sqlite")
-def _on_sqlite(_element: _Label, _compiler: object, **_kw: object) -> str:
-    options = _with_plain_mark("CAST(options AS TEXT)")
-    rest = f"substr({options}, instr({options}, {_MARK}) + 9)"
-    label = f"""substr({rest}, 1, min(instr({rest}, '"') - 1, {LABEL_LENGTH}))"""
-    return f"GENERATED ALWAYS AS (CASE WHEN instr({options}, {_MARK}) > 0 THEN {label} END)"
-
-
-@compiles(_Label, "postgresql")
-def _on_postgresql(_element: _Label, _compiler: object, **_kw: object) -> str:
-    options = _with_plain_mark("options")
-    label = f"""split_part(split_part({options}, {_MARK}, 2), '"', 1)"""
-    return f"GENERATED ALWAYS AS (NULLIF(left({label}, {LABEL_LENGTH}), '')) STORED"
-
-
-@compiles(_Label, "mysql")
-@compiles(_Label, "mariadb")
-def _on_mysql(_element: _Label, _compiler: object, **_kw: object) -> str:
-    options = _with_plain_mark("options")
-    rest = f"SUBSTRING({options}, LOCATE({_MARK}, {options}) + 9)"
-    label = f"""LEFT(SUBSTRING_INDEX({rest}, '"', 1), {LABEL_BYTES})"""
-    # The column is stored, because MariaDB hung in the crash recovery of a Galera node
-    # (--wsrep-recover) while it was virtual and had an index.
-    case = f"CASE WHEN LOCATE({_MARK}, {options}) > 0 THEN {label} END"
-    return f"GENERATED ALWAYS AS ({case}) STORED"
 
 
 class _Any(UserDefinedType[bytes | str]):
@@ -135,16 +81,6 @@ def _payload() -> TypeEngine[bytes]:
         .with_variant(_Any(), "sqlite")
         # The type is not BYTEA, which would interpret a backslash in a user's JSON as an escape.
         .with_variant(Text(), "postgresql")
-    )
-
-
-def _label() -> TypeEngine[str]:
-    # On MySQL the column has bytes, because ``options`` need not be UTF-8.
-    return (
-        String(LABEL_LENGTH)
-        .with_variant(Text(), "sqlite")
-        .with_variant(mysql.VARBINARY(LABEL_BYTES), "mysql", "mariadb")
-        .with_variant(String(LABEL_LENGTH, collation="C"), "postgresql")
     )
 
 
@@ -208,6 +144,8 @@ def schedules_table(name: str) -> Table:
         Column("paused_at", seconds()),
         Column("paused_until", seconds()),
         Column("pause_note", _long_text()),
+        # The owner of the schedule.
+        Column("label", key_text(LABEL_LENGTH)),
         # Reserved for features to come, so that they need no upgrade; nothing reads them yet.
         Column("lane", key_text(LANE_LENGTH)),
         Column("run_as", plain_text(LANE_LENGTH)),
@@ -215,9 +153,6 @@ def schedules_table(name: str) -> Table:
         Column("priority", seconds()),
         Column("concurrency_key", key_text(LANE_LENGTH)),
         Column("checkpoint", _long_text()),
-        # The database computes this column from ``options``, so that it is right in rows that were
-        # written by plain SQL or by an older psched. Only its index is used.
-        Column("label", _label(), _Label()),
         # The index contains the key, because a million rows can have the same time, and the next
         # page of a listing must be able to begin after any of these rows.
         Index(f"{name}_due", "next_run_time", "id"),
@@ -282,13 +217,13 @@ class Change:
         try:
             connection.execute(self.statement)
         except DBAPIError:
-            if self.kind == "row":
+            if self.kind in {"row", "rows"}:
                 raise
             if self.part is None:
                 exists = inspect(connection).has_table(self.table.name)
             else:
                 exists = self.part in parts_of(connection, self.table)
-            if not exists:
+            if exists == (self.kind == "drop"):
                 raise
 
 
@@ -296,11 +231,11 @@ _LITERAL = {"literal_binds": True}
 
 
 def missing(
-    connection: Connection, table: Table, there: Collection[str | None] = ()
+    connection: Connection, table: Table, before: Sequence[Change] = ()
 ) -> Iterator[Change]:
     """Yield what creates the table, or adds its missing columns and indexes.
 
-    Earlier changes will have made the parts ``there``, if they have not done so yet.
+    The changes ``before`` come first, but need not have been made yet.
     """
     indexes = sorted(table.indexes, key=lambda index: str(index.name))
     if not inspect(connection).has_table(table.name):
@@ -310,14 +245,14 @@ def missing(
             yield Change("new index", table, str(index.name), CreateIndex(index), "")
         return
     name = connection.dialect.identifier_preparer.format_table(table)
-    there = {*there, *parts_of(connection, table)}
+    there = parts_of(connection, table) - {each.part for each in before if each.kind == "drop"}
+    there |= {each.part for each in before if each.kind != "drop"}
     for column in table.columns:
         if column.name not in there:
             spec = CreateColumn(column).compile(dialect=connection.dialect)
             statement = text(f"ALTER TABLE {name} ADD COLUMN {spec}")
             line = f"added column {table.name}.{column.name}"
-            kind = "column" if column.computed is None else "computed column"
-            yield Change(kind, table, column.name, statement, line)
+            yield Change("column", table, column.name, statement, line)
     for index in indexes:
         if index.name not in there:
             line = f"added index {index.name}"

@@ -13,7 +13,7 @@ from datetime import datetime
 from math import floor
 
 from sqlalchemy import Connection, Table, inspect, text
-from sqlalchemy.schema import CreateColumn
+from sqlalchemy.schema import CreateColumn, DropIndex
 
 from psched.core.attempts import WORKER_DIED
 from psched.core.columns import LATEST_TIME
@@ -25,7 +25,7 @@ from psched.stores.sql.tables import Change, parts_of
 _RENAMED = "owner"
 
 
-def renamed(connection: Connection, table: Table, dialect: Dialect) -> Sequence[Change]:
+def renamed(connection: Connection, table: Table, dialect: Dialect) -> list[Change]:
     """What renames ``owner``, the first step of the upgrade, unless it was done already."""
     if not inspect(connection).has_table(table.name):
         return []
@@ -72,6 +72,9 @@ def decoded(connection: Connection, table: Table, dialect: Dialect) -> Iterator[
     )
     for statement in (returned, counted, explained):
         yield Change("rows", table, None, text(statement), "")
+    # A label was a field of the options, which psched has always written as a JSON object. Options
+    # that are something else stay as they are.
+    yield Change("rows", table, None, text(dialect.move_labels.format(name)), "")
     # What a pause says was only in its reason. Pauses of many rows have few different reasons.
     paused = f"status IN ('{PAUSED}', '{STOPPING}')"
     reasons = text(f"SELECT DISTINCT reason FROM {name} WHERE {paused}")
@@ -93,6 +96,21 @@ def decoded(connection: Connection, table: Table, dialect: Dialect) -> Iterator[
             reason=reason,
         )
         yield Change("rows", table, None, described, "")
+
+
+def without_computed_label(connection: Connection, table: Table) -> list[Change]:
+    """What drops the column ``label`` that the database has computed from ``options``."""
+    if not inspect(connection).has_table(table.name):
+        return []
+    columns = inspect(connection).get_columns(table.name)
+    if not any(each["name"] == "label" and "computed" in each for each in columns):
+        return []
+    name = connection.dialect.identifier_preparer.format_table(table)
+    index = next(each for each in table.indexes if each.name == f"{table.name}_label")
+    changes = [Change("drop", table, "label", text(f"ALTER TABLE {name} DROP COLUMN label"), "")]
+    if index.name in parts_of(connection, table):
+        changes.insert(0, Change("drop", table, str(index.name), DropIndex(index), ""))
+    return changes
 
 
 _TIME = r"\d{4}-\d\d-\d\dT\S+"

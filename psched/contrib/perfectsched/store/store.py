@@ -370,6 +370,8 @@ def _checked(row: Row) -> StoredRow:
         raise NotSupportedError("cron: PerfectSched's table has no schedules that run once")
     if row.alive_time is not None:
         raise NotSupportedError("alive_time: PerfectSched's table has none for a schedule")
+    if row.label is not None:
+        raise NotSupportedError("label: PerfectSched's table has none")
     options = decode("options", row.options) if row.options else {}
     for name in options.keys() - {payload.OPTION}:
         raise NotSupportedError(f"{name}: PerfectSched's table has no settings for a schedule")

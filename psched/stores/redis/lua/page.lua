@@ -19,14 +19,14 @@ end
 local function matches(key)
   if not filter then return true end
   if key:sub(1, #filter.prefix) ~= filter.prefix then return false end
-  local row = redis.pcall('HMGET', row_key(key), 'type', 'status', 'leased_by', 'options')
+  local row = redis.pcall('HMGET', row_key(key), 'type', 'status', 'leased_by', 'label')
   if row.err then return true end
   if not row[1] and redis.call('EXISTS', row_key(key)) == 0 then return true end
   local status = row[2] or 'waiting'
   if filter.due and status ~= 'waiting' then return false end
   if status == 'waiting' and row[3] then status = 'running' end
   return includes(filter.statuses, status) and includes(filter.types, row[1] or 'default')
-    and (#filter.labels == 0 or includes(filter.labels, label_of(row[4])))
+    and (#filter.labels == 0 or includes(filter.labels, row[4]))
 end
 
 if part == 'due' then

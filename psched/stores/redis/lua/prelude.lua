@@ -71,7 +71,7 @@ local COLUMNS = {
   'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'leased_by', 'fence', 'settled_by',
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
   'claimed_at', 'held_by', 'held_until', 'decided_until', 'moved_at', 'local_time', 'reason_code',
-  'paused_at', 'paused_until', 'pause_note',
+  'paused_at', 'paused_until', 'pause_note', 'label',
 }
 
 -- When the rows of an answer have more bytes of data and options than this, no row is added to it.
@@ -431,13 +431,6 @@ local function rank_after(score, last)
     end
   end
   return low
-end
-
--- Returns the label in the options of a row; nil if there is none.
-local function label_of(options)
-  if not options or not options:find('label', 1, true) then return nil end
-  local is_json, decoded = pcall(cjson.decode, options)
-  return is_json and type(decoded) == 'table' and decoded.label or nil
 end
 
 -- Deletes a record of output, given its member of the set OUTPUT.

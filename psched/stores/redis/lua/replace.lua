@@ -5,7 +5,7 @@
 -- records that could not be written, and the reason for the last of them.
 --
 -- Without its flag, this script is `replace_and_record`: the server refuses it if its memory is full.
-local VALUES = 27
+local VALUES = 28
 
 -- Returns 1, 0 or an error.
 local function replace()
@@ -20,7 +20,7 @@ local function replace()
   -- since the row was read. So next_run_time is compared only in free rows.
   if not row[3] and (current and math.floor(current)) ~= tonumber(due) then return 0 end
   local _, _, _, _, _, _, kind, data, cron, timezone, delay, next_time, next_run_time, status, reason,
-    attempt, alive_time, options, created_at, retain_until = unpack(ARGV)
+    attempt, alive_time, options, created_at, retain_until, label = unpack(ARGV)
   if type(redis.pcall('HINCRBY', row_key(key), 'version', row[1] and 1 or 2)) == 'table' then
     return redis.error_reply('UNFIT the version of the row '..key..' is no number that can grow')
   end
@@ -30,7 +30,8 @@ local function replace()
     'status', status, 'reason', optional_text(reason), 'attempt', attempt,
     'alive_time', optional_number(alive_time), 'options', optional_text(options),
     'created_at', optional_number(created_at) or row[4],
-    'retain_until', optional_number(retain_until), told(unpack(ARGV, 21, VALUES))
+    'retain_until', optional_number(retain_until), 'label', optional_text(label),
+    told(unpack(ARGV, 22, VALUES))
   })
   if not row[3] then set_due(key, optional_number(next_run_time)) end
   set_retention(key, optional_number(retain_until))

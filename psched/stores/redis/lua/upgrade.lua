@@ -1,7 +1,9 @@
 #!lua
 -- Upgrades a page of rows from layout 1. ARGV: the cursor of the scan of a set, about how many rows, the
--- version, and which set: 'rest', and then 'due'. Returns the cursor of the next page, '0' after the last
--- one, with which the upgrade ends if the set is DUE.
+-- version, and which set: 'rest', then 'due', and then 'end', which ends the upgrade. Then the label of each
+-- row of the previous page that has one: the key, the options as they were read, the label, and the options
+-- without it. Returns the cursor of the next page, '0' after the last one of a set; and the keys and the
+-- options of rows that may have a label, which only psched can take out of the JSON of the options.
 --
 -- The field owner becomes leased_by, and each meaning that layout 1 had encoded has a field of its own:
 -- * A row that an extra run had leased has its times back: its attempt was -(1000 (1000 t + n + 1) + 999),
@@ -54,13 +56,30 @@ local function decode_reason(key, status, reason)
   })
 end
 
+for i = 5, #ARGV, 4 do
+  local key, options, label, rest = unpack(ARGV, i, i + 3)
+  local row = read_fields(key, 'options')
+  if row and row[1] == options then write_fields(key, {'label', label, 'options', optional_text(rest)}) end
+end
+if ARGV[4] == 'end' then
+  if redis.call('EXISTS', UPGRADING) == 1 then
+    redis.call('HSET', UPGRADING, 'version', ARGV[3])
+    move_info(UPGRADING, INFO)
+  end
+  return {'0', {}}
+end
 local part = ARGV[4] == 'rest' and REST or DUE
+local labelled = {}
 local found = redis.call('ZSCAN', part, ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #found[2], 2 do
   local key = found[2][i]
-  local row = read_fields(key, 'owner', 'attempt', 'next_time', 'status', 'reason')
+  local row = read_fields(key, 'owner', 'attempt', 'next_time', 'status', 'reason', 'options')
   local attempt = row and row[2] or ''
   local time, number = times_in(row and row[3] and attempt)
+  if row and row[6] and row[6]:find('"label"', 1, true) then
+    labelled[#labelled + 1] = key
+    labelled[#labelled + 1] = row[6]
+  end
   if row then decode_reason(key, row[4], row[5] or '') end
   if time then
     write_fields(key, {'attempt', integer(number), 'owner', false, 'leased_by', false, 'claimed_at', false})
@@ -76,8 +95,4 @@ for i = 1, #found[2], 2 do
     })
   end
 end
-if part == DUE and found[1] == '0' and redis.call('EXISTS', UPGRADING) == 1 then
-  redis.call('HSET', UPGRADING, 'version', ARGV[3])
-  move_info(UPGRADING, INFO)
-end
-return found[1]
+return {found[1], labelled}

@@ -109,6 +109,8 @@ class Dialect:
         rename_column: the part of ALTER TABLE that renames the column ``old`` to ``new``, whose
             definition is ``spec``.
         whole_division: the operator that divides whole numbers, and leaves out the rest.
+        move_labels: the statement that moves the labels of the table ``{0}`` from ``options``,
+            where version 2 of the schema had them, to their column.
         announce: the statement that tells all sessions that listen to the channel ``{}``; in a
             transaction, they are told when it commits. None if the database has no channels.
         listen: listens to a channel on a connection, until it is over; see
@@ -162,6 +164,7 @@ class Dialect:
     locks: Mapping[str, str]
     rename_column: str = "RENAME COLUMN {old} TO {new}"
     whole_division: str = "/"
+    move_labels: str
     announce: str | None = None
     listen: Listen | None = None
     init_session: tuple[str, ...]

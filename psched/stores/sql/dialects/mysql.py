@@ -341,9 +341,7 @@ MYSQL = Dialect(
         "column": (
             "the metadata lock of the table, for a moment; the rows are not rewritten (instant)"
         ),
-        "computed column": (
-            "the table is copied: it can be read meanwhile, but not written, so workers wait"
-        ),
+        "drop": "the metadata lock of the table, for a moment; MySQL copies the table",
         "index": (
             "the metadata lock at the beginning and the end; the table can be read and written"
             " while the index is built (in place)"
@@ -354,6 +352,15 @@ MYSQL = Dialect(
     },
     rename_column="CHANGE {old} {spec}",  # MariaDB has RENAME COLUMN only since 10.5
     whole_division="DIV",
+    # Assigned from left to right, so that ``options`` comes last.
+    move_labels=(
+        "UPDATE {0} SET label = JSON_UNQUOTE(JSON_EXTRACT(CONVERT(options USING utf8mb4),"
+        " '$.label')), options = NULLIF(JSON_REMOVE(CONVERT(options USING utf8mb4), '$.label'),"
+        " '{{}}') WHERE CASE WHEN JSON_VALID(CONVERT(options USING utf8mb4)) THEN"
+        " JSON_TYPE(JSON_EXTRACT(CONVERT(options USING utf8mb4), '$.label')) = 'STRING' AND"
+        " CHAR_LENGTH(JSON_UNQUOTE(JSON_EXTRACT(CONVERT(options USING utf8mb4), '$.label')))"
+        " <= 255 END"
+    ),
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running
     # workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),

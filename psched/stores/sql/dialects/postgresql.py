@@ -374,14 +374,23 @@ POSTGRESQL = Dialect(
         "table": "none: the table is new",
         "new index": "none: the table is new and empty",
         "column": "ACCESS EXCLUSIVE on the table, for a moment; the rows are not rewritten",
-        "computed column": (
-            "ACCESS EXCLUSIVE on the table while all rows are rewritten: workers wait"
-        ),
+        "drop": "ACCESS EXCLUSIVE on the table, for a moment",
         "index": "SHARE on the table while the index is built: writes wait, so workers wait",
         "row": "a row of the table of versions",
         "rename": "ACCESS EXCLUSIVE on the table, for a moment",
         "rows": "the rows that are changed; all rows are read",
     },
+    # No condition tells in all versions whether a text is JSON.
+    move_labels=(
+        "DO $$ DECLARE given record; parsed jsonb; BEGIN FOR given IN SELECT id, options FROM {0}"
+        """ WHERE options LIKE '%"label"%' LOOP BEGIN parsed = given.options::jsonb;"""
+        " IF jsonb_typeof(parsed -> 'label') = 'string'"
+        " AND length(parsed ->> 'label') <= 255 THEN"
+        " UPDATE {0} SET label = parsed ->> 'label',"
+        " options = nullif((parsed - 'label')::text, '{{}}')"
+        " WHERE id = given.id AND options = given.options; END IF;"
+        " EXCEPTION WHEN data_exception THEN NULL; END; END LOOP; END $$"
+    ),
     announce='NOTIFY "{}"',
     listen=_listen,
     # This wait for locks is long, because an ALTER TABLE waits for the statements of running

@@ -303,10 +303,16 @@ SQLITE = Dialect(
     ),
     prepare=_make_file,
     locks=dict.fromkeys(
-        ("table", "new index", "column", "computed column", "row", "rename", "rows"),
+        ("table", "new index", "column", "drop", "row", "rename", "rows"),
         "the write lock of the file, for a moment",
     )
     | {"index": "the write lock of the file while the index is built: workers wait"},
+    move_labels=(
+        "UPDATE {0} SET label = json_extract(CAST(options AS TEXT), '$.label'), options ="
+        " nullif(json_remove(CAST(options AS TEXT), '$.label'), '{{}}') WHERE CASE WHEN"
+        " json_valid(CAST(options AS TEXT)) THEN json_type(CAST(options AS TEXT), '$.label') ="
+        " 'text' AND length(json_extract(CAST(options AS TEXT), '$.label')) <= 255 END"
+    ),
     # This wait for the lock is long, because busy workers can get the lock first for seconds.
     init_session=("PRAGMA busy_timeout = 60000", "PRAGMA journal_mode = WAL"),
     classify=_classify,

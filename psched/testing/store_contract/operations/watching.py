@@ -102,7 +102,7 @@ class WatchingContract:
         store = backend_factory()
         store.add([due(f"k{i}") for i in range(20)], nonce="n")
         store.add([due(f"e{i}", options=_OPTIONS) for i in range(3)], nonce="n")
-        store.add([due("other", options='{"label":"x"}')], nonce="n")
+        store.add([due("other", label="x")], nonce="n")
         row = found(store, "e1")
         assert store.replace(row, changed(row, reason="changed"))
         assert {*_swept(store, 5, "expect")} == {"e0", "e1", "e2"}
