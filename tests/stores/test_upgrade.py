@@ -196,6 +196,7 @@ def test_version_2_is_refused_and_upgraded_in_place(store, age, fill):
     before = added(store)
     age()
     fill()
+    assert "reason LIKE 'paused after %'" in str([*store.plan_init()])
     store.disconnect()
     with pytest.raises(SchemaError, match=r"has schema version 2, .* 3; run `psched init`"):
         store.now()

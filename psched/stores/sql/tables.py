@@ -208,7 +208,8 @@ class Change:
         """The statement as text."""
         compiled: Any = self.statement
         literal = compiled.compile(dialect=connection.dialect, compile_kwargs=_LITERAL)
-        return " ".join(str(literal).split())
+        # Some drivers want each % twice, but people who execute the statement do not.
+        return " ".join(str(literal).replace("%%", "%").split())
 
     def apply(self, connection: Connection) -> None:
         """Execute the statement; do nothing if another process has done so in the meantime."""
