@@ -503,8 +503,9 @@ def preload() -> None:
     A worker does this, so that tasks, which are forked from it, need not.
     """
     for name in (
-        *("explain", "poller", "selected", "operations.editing", "operations.extra_runs"),
+        *("poller", "selected", "operations.editing", "operations.extra_runs"),
         *("operations.pausing", "operations.skipping", "operations.wanted"),
     ):
         import_module(f"psched.client.{name}")
     import_module("psched.core.preview")
+    import_module("psched.core.history.why.explain")

@@ -82,10 +82,10 @@ class CollectionHistory:
     ) -> Answer:
         """Explain what became of an occurrence, or what will; see `Schedule.why`."""
         # Imported here, as in `CollectionChanges`.
-        from psched.client.explain import explain_from_store  # noqa: PLC0415
+        from psched.core.history.why.explain import explain_from_store  # noqa: PLC0415
 
         return explain_from_store(
-            self._store, self._settings, self._send, key, time=time, zone=zone
+            self._store, self._settings, self._send, stored_key(key), time=time, zone=zone
         )
 
     def _last_attempt(self, row: Row) -> Run | None:

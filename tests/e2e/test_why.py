@@ -8,8 +8,8 @@ import pytest
 
 from psched.app import make_store, read_config
 from psched.base.errors import InvalidError, NotFoundError
-from psched.client.explain import explain_from_store
 from psched.core.history.records import AuditRecord, WorkerRecord
+from psched.core.history.why.explain import explain_from_store
 from support.run_records import run_record
 
 MINUTE = 60

@@ -1,6 +1,8 @@
 """Tests of the answers to "why did it not run?", against simulations that know what happened."""
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as changed
 
 import pytest
@@ -54,10 +56,26 @@ STATES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class GivenFacts(Facts):
+    """Facts that are given, and not read from a store."""
+
+    store: object = None
+    send: object = None
+    workers_since: Callable = lambda _since: ()
+    covering: Callable = lambda _instant: ()
+    extra_runs: Callable = lambda: ()
+    backfilled: Callable = lambda _instant: ()
+    oldest: Callable = lambda: (None, 0)
+    ran_between: Callable = lambda _a, _b: ()
+    leased: Sequence = ()
+    similar_keys: Callable = lambda: ()
+
+
 def facts_of(simulation):
     records = simulation.records
     everything = [*records, *simulation.other_records]
-    return Facts(
+    return GivenFacts(
         key=KEY,
         row=simulation.row,
         settings=SETTINGS,
@@ -73,7 +91,7 @@ def facts_of(simulation):
             for r in everything
             if r.started is not None and r.started < end * 1000 and r.ended > start * 1000
         ],
-        leased=lambda: simulation.other_rows,
+        leased=simulation.other_rows,
     )
 
 
@@ -251,7 +269,7 @@ def alive(start, end=None, *, nonce="n1", **fields):
 def ask(text, row, *records, audits=(), workers=(), now=NOW, settings=None, zone=None, **facts):
     own = SETTINGS if settings is None else settings
     newest = sorted(records, key=lambda record: record.ended, reverse=True)
-    known = Facts(
+    known = GivenFacts(
         **{
             "key": KEY,
             "row": row,
@@ -630,7 +648,7 @@ class TestSituations:
         row = schedule(next_time=TODAY, next_run_time=TODAY)
         leased = [Row(key="other", owner="n1.7", claimed_at=TODAY - 60)]
         workers = [alive(TODAY - DAY)]
-        answer = ask("02:30", row, workers=workers, leased=lambda: leased)
+        answer = ask("02:30", row, workers=workers, leased=leased)
         assert (answer.code, answer.state) == (Code.ALL_SLOTS_BUSY, State.DID_NOT_RUN)
         assert ask("02:30", row, workers=workers).code == Code.WAITING
         unknown = ask("02:30", row, workers=workers, ran_between=lambda _a, _b: None)
@@ -642,9 +660,9 @@ class TestSituations:
             cron=None, next_time=NOW - 60, next_run_time=since, owner="n1.7", claimed_at=NOW - 20
         )
         workers = [alive(TODAY, nonce="n1"), alive(TODAY, nonce="n2", types='["mail"]')]
-        answer = ask(None, row, workers=workers, leased=lambda: [row])
+        answer = ask(None, row, workers=workers, leased=[row])
         assert answer.code == Code.NO_WORKER_TAKES_TYPE, answer.sentence
-        alone = ask(None, row, workers=workers[:1], leased=lambda: [row])
+        alone = ask(None, row, workers=workers[:1], leased=[row])
         assert alone.code == Code.NO_WORKER, alone.sentence
 
     def test_an_occurrence_whose_lease_has_ended_is_not_still_running(self):
@@ -655,7 +673,7 @@ class TestSituations:
             owner="n1.7",
             claimed_at=NOW - 170,
         )
-        answer = ask(None, row, workers=[alive(TODAY)], leased=lambda: [row])
+        answer = ask(None, row, workers=[alive(TODAY)], leased=[row])
         assert answer.code == Code.NO_WORKER
         assert "still running" not in answer.sentence
         assert "waits for an earlier one: the occurrence of " in answer.sentence

@@ -1,12 +1,10 @@
 """The answer to the question what became of an occurrence: a code, and a sentence for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from enum import StrEnum
 from typing import Any
-
-from psched.triggers.zone import LATEST, Zone
 
 
 class Code(StrEnum):
@@ -113,38 +111,3 @@ class Answer:
     def adding(self, clause: str, **details: object) -> "Answer":
         """This answer with one more clause in its sentence, and with more details."""
         return self.saying(f"{self.sentence.rstrip('.')}; {clause}.", **details)
-
-
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """Words for times.
-
-    Attributes:
-        zone: the zone of all times.
-        anchor: the time about which the whole sentence is; the date of a time on the same day is
-            omitted. None if there is none.
-    """
-
-    zone: Zone
-    anchor: float | None = None
-
-    def time(self, instant: float, beside: float | None = None) -> str:
-        """A time such as ``2026-11-22 02:30 CET``."""
-        whole = int(instant)
-        beside = self.anchor if beside is None else beside
-        if not 0 <= whole < LATEST:
-            return str(whole)
-        date, clock = self.zone.shown(whole)
-        same = beside is not None and 0 <= beside < LATEST
-        if same and date == self.zone.shown(int(beside or 0))[0]:
-            return clock
-        return f"{date} {clock}"
-
-    def span(self, start: float, end: float) -> str:
-        """Two times, such as ``2026-11-22 02:00 CET and 02:16 CET``."""
-        return f"{self.time(start)} and {self.time(end, start)}"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words with commas and a final ``and``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 
 from psched.core.history.records import BEAT_INTERVAL, GONE_AFTER, RunRecord, WorkerRecord, nonce_of
-from psched.core.history.why.answer import Code, Wording
-from psched.core.history.why.facts import Facts
+from psched.core.history.why.answer import Code
+from psched.core.history.why.facts import Case, Facts
 from psched.core.model import Row
 
 Interval = tuple[float, float]
@@ -75,30 +75,19 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why no worker has started an occurrence for some time.
-
-    Attributes:
-        code: the cause.
-        text: the cause as a clause that can follow ``because``.
-        start: since when it applied, in Unix seconds.
-        end: until when; infinite if it still applies.
-    """
+    """Why no worker has started an occurrence for some time; its text can follow ``because``."""
 
     code: Code
     text: str
-    start: float
-    end: float
 
 
-def find_cause(
-    facts: Facts, type_: str, since: float, until: float, words: Wording
-) -> Cause | None:
-    """Find out why no worker has started an occurrence between two times.
+def find_cause(case: Case, type_: str, since: float, until: float) -> Cause | None:
+    """Find out why no worker has started an occurrence between two times in Unix seconds.
 
-    Returns:
-        If the wait is over, the cause that explains at least half of it, else the cause that
-        applies now. None if the records of the workers show no such cause.
+    If the wait is over, it is the cause that explains at least half of it, else the cause that
+    applies now. None if the records of the workers show no such cause.
     """
+    facts = case.facts
     if facts.no_history is not None or until <= since:
         return None
     workers = facts.workers_since(int(since) - _BEFORE)
@@ -110,28 +99,28 @@ def find_cause(
     wrong = without(without(window, union(alive[each.nonce] for each in takers)), gap)
     waits = until >= facts.now
     if _explains(gap, window, waits=waits):
-        return _no_worker(anybody, _main(gap, waits=waits), words)
+        return _no_worker(case, anybody, _main(gap, waits=waits))
     if _explains(wrong, window, gap, waits=waits):
         start, end = _main(wrong, waits=waits)
         others = [each for each in workers if within([alive[each.nonce]], start, end)]
-        if waits:
-            return _no_taker(others, type_, (start, inf), "")
-        return _no_taker(others, type_, (start, end), f"between {words.span(start, end)}")
+        return _no_taker(others, type_, "" if waits else f"between {case.span(start, end)}")
     busy = _busy(facts, takers, alive, since, until)
     # Between two tasks a slot is free for a moment, so the present moment alone does not tell.
     last = [(max(since, until - BEAT_INTERVAL), until)] if waits else window
     if not _explains(within(busy, *last[0]), last, waits=False):
         return None
-    part = _main(busy, waits=waits)
-    slots = sum(each.slots for each in takers if within([alive[each.nonce]], *part))
-    return _all_busy(slots, part, words, waits=waits)
+    start, end = _main(busy, waits=waits)
+    slots = sum(each.slots for each in takers if within([alive[each.nonce]], start, end))
+    which = f"all slots ({slots}) of the workers that take its type"
+    if waits:
+        return Cause(Code.ALL_SLOTS_BUSY, f"{which} are busy")
+    return Cause(Code.ALL_SLOTS_BUSY, f"{which} were busy between {case.span(start, end)}")
 
 
 def newest_record(facts: Facts, type_: str) -> int | None:
-    """When a worker wrote its record that takes a type, had a free slot, and seems to be alive.
+    """When a worker that takes a type, has a free slot and seems to be alive wrote its record.
 
-    Returns:
-        The newest of these times, in Unix seconds; None if there is no such worker.
+    The newest of these times, in Unix seconds; None if there is no such worker.
     """
     workers = facts.workers_since(int(facts.now) - GONE_AFTER)
     alive = _lives(workers, facts)
@@ -170,7 +159,7 @@ def _lives(workers: Sequence[WorkerRecord], facts: Facts) -> dict[str, Interval]
     gives them back.
     """
     lives = {each.nonce: _alive(each, facts.now) for each in workers}
-    for row in facts.leased():
+    for row in facts.leased:
         end, nonce = row.next_run_time, nonce_of(row.owner or "")
         if end is not None and end <= facts.now and nonce in lives:
             start, until = lives[nonce]
@@ -199,23 +188,22 @@ def types_of(worker: WorkerRecord) -> list[str] | None:
     return [str(each) for each in found] if isinstance(found, list) and found else None
 
 
-def _no_worker(anybody: Sequence[Interval], gap: Interval, words: Wording) -> Cause:
-    start, end = gap
+def _no_worker(case: Case, anybody: Sequence[Interval], gap: Interval) -> Cause:
     # The gap in the wait is a part of a longer time without workers.
-    start = max((b for _, b in anybody if b <= start), default=-inf)
-    after = min((a for a, _ in anybody if a >= end), default=inf)
+    start = max((b for _, b in anybody if b <= gap[0]), default=-inf)
+    after = min((a for a, _ in anybody if a >= gap[1]), default=inf)
     if start == -inf:
         text = "no worker is recorded as alive"
         if after != inf:
-            text = f"no worker was alive before {words.time(after)}"
+            text = f"no worker was alive before {case.time(after)}"
     elif after == inf:
-        text = f"no worker has been alive since {words.time(start)}"
+        text = f"no worker has been alive since {case.time(start)}"
     else:
-        text = f"no worker was alive between {words.span(start, after)}"
-    return Cause(Code.NO_WORKER, text, start, after)
+        text = f"no worker was alive between {case.span(start, after)}"
+    return Cause(Code.NO_WORKER, text)
 
 
-def _no_taker(others: Sequence[WorkerRecord], type_: str, part: Interval, when: str) -> Cause:
+def _no_taker(others: Sequence[WorkerRecord], type_: str, when: str) -> Cause:
     """The cause that the workers which were alive do not take the type."""
     taken = sorted({name for each in others for name in types_of(each) or ()})
     more = len(taken) - _MOST_NAMED
@@ -223,16 +211,7 @@ def _no_taker(others: Sequence[WorkerRecord], type_: str, part: Interval, when: 
     text = f"no running worker takes the type {type_!r} (they take only {named})"
     if when:
         text = f"no worker that was alive {when} takes the type {type_!r} (they took only {named})"
-    return Cause(Code.NO_WORKER_TAKES_TYPE, text, *part)
-
-
-def _all_busy(slots: int, part: Interval, words: Wording, *, waits: bool) -> Cause:
-    start, end = part
-    which = f"all slots ({slots}) of the workers that take its type"
-    if waits:
-        return Cause(Code.ALL_SLOTS_BUSY, f"{which} are busy", start, inf)
-    text = f"{which} were busy between {words.span(start, end)}"
-    return Cause(Code.ALL_SLOTS_BUSY, text, start, end)
+    return Cause(Code.NO_WORKER_TAKES_TYPE, text)
 
 
 def _busy(
@@ -247,7 +226,7 @@ def _busy(
     if ran is None:
         return []
     occupied = defaultdict[str, list[Interval]](list)
-    for nonce, interval in _occupied(ran, facts.leased(), facts.now):
+    for nonce, interval in _occupied(ran, facts.leased, facts.now):
         occupied[nonce].append(interval)
     living = union(alive[each.nonce] for each in takers)
     free = union(

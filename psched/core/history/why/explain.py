@@ -2,20 +2,17 @@
 
 from dataclasses import replace as changed
 from datetime import UTC, datetime
+from functools import partial
 
 from psched.base.errors import InvalidError
+from psched.base.retry import Send
+from psched.config import Config
 from psched.core import attempts
 from psched.core.history.changes import changes_trigger, time_of, who
-from psched.core.history.records import AuditRecord, Fate, Outcome
-from psched.core.history.why.answer import Answer, Code, State, Wording
-from psched.core.history.why.asked_time import Asked
-from psched.core.history.why.case import Case
-from psched.core.history.why.facts import Facts, fires, last_before
-from psched.core.history.why.missing import (
-    answer_before_start,
-    answer_missing,
-    answer_no_instant,
-)
+from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
+from psched.core.history.why.answer import Answer, Code, State
+from psched.core.history.why.asked_time import Asked, parse_asked
+from psched.core.history.why.facts import Case, Facts, fires, last_before, read_facts, shown_time
 from psched.core.history.why.pending import (
     answer_after_cursor,
     answer_at_cursor,
@@ -24,16 +21,24 @@ from psched.core.history.why.pending import (
     runs_on,
 )
 from psched.core.history.why.recorded import (
+    answer_before_start,
     answer_by_attempts,
     answer_by_fate,
+    answer_missing,
+    answer_no_instant,
     ending,
     pause_clause,
 )
 from psched.core.model import PAUSED, RUNS_NO_MORE, Row
 from psched.core.operations.pausing import after_pause, skipped_by_pause
 from psched.core.preview import clock_change_effects
+from psched.core.shorthands import When
+from psched.core.store_protocol import Store
 from psched.triggers.cron import Cron
 from psched.triggers.zone import Zone
+
+_READS = 3
+"""How often everything is read at most, until the row has not changed meanwhile."""
 
 _WORST = (State.DID_NOT_RUN, State.UNKNOWN, State.WILL_RUN, State.RAN, State.NO_INSTANT)
 """The states; if a local time occurs twice, the answer has the first of the two in this order."""
@@ -43,14 +48,81 @@ _DELAYS = 64
 ``jitter`` can delay a later one less than an earlier one."""
 
 
+def explain_from_store(
+    store: Store,
+    settings: Config,
+    send: Send,
+    key: str,
+    *,
+    time: When | str | None,
+    zone: str | Zone | None,
+) -> Answer:
+    """Read what is known, and explain it; see `ScheduleCollection.why`."""
+    row = send(partial(store.get, key))
+    explained = partial(_explained, store, settings, send, key, time=time, zone=zone)
+    answer = explained(row)
+    for _ in range(_READS - 1):
+        # A record is written together with the change of the row. So they fit each other if the row
+        # has not changed meanwhile.
+        former, row = row, send(partial(store.get, key))
+        if _progress(former) == _progress(row):
+            break
+        answer = explained(row)
+    return answer
+
+
+def _progress(row: Row | None) -> tuple[object, ...]:
+    """What changes in a row when an attempt begins or ends, and when somebody changes it."""
+    if row is None:
+        return ()
+    return (row.fence, row.owner, row.settled_by, row.status, row.next_time, row.version)
+
+
+def _explained(
+    store: Store,
+    settings: Config,
+    send: Send,
+    key: str,
+    row: Row | None,
+    *,
+    time: When | str | None,
+    zone: str | Zone | None,
+) -> Answer:
+    facts = read_facts(store, settings, send, key, row)
+    shown = facts.zone(zone)
+    asked = None if time is None else parse_asked(time, shown, facts.now)
+    run = None if asked is None else _shown_with(facts, asked)
+    if run is not None and run.key != key:
+        time = run.scheduled_time
+        return explain_from_store(store, settings, send, run.key, time=time, zone=shown)
+    if run is not None:
+        asked = Asked(instants=(run.scheduled_time,))
+    return explain(facts, asked, shown)
+
+
+def _shown_with(facts: Facts, asked: Asked) -> RunRecord | None:
+    """The record that the command history shows with the time that is asked about.
+
+    It shows when a run started. None if the time is a scheduled time of the schedule, if it is in
+    the future, or if no record is shown with it.
+    """
+    found = None
+    for instant in asked.instants if facts.no_history is None else ():
+        if asked.before or facts.covering(instant) or fires(facts.at(instant).trigger, instant):
+            return None
+        if found is None and instant <= facts.now:
+            found = facts.shown_with(instant)
+    return found
+
+
 def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
     """Explain what became of an occurrence, or what will."""
     try:
         if facts.row is None:
-            return _of_no_row(facts, asked, Wording(zone))
+            return _of_no_row(facts, asked, zone)
         facts, row = _with_next_time(facts, facts.row)
         if asked is None:
-            return _of_last(facts, row, Wording(zone))
+            return _of_last(facts, row, zone)
         return _of_time(facts, row, asked, zone)
     except InvalidError as error:  # raised by a user's trigger
         return Answer(
@@ -72,32 +144,31 @@ def _with_next_time(facts: Facts, row: Row) -> tuple[Facts, Row]:
     return changed(facts, row=row), row
 
 
-def _of_last(facts: Facts, row: Row, words: Wording) -> Answer:
+def _of_last(facts: Facts, row: Row, zone: Zone) -> Answer:
     """The answer about the last occurrence that was due, and what comes next."""
     instant = _last_due(facts, row)
     if instant is None:
-        return _never_timed(facts, row, words)
-    answer = _with_extra_run(_about(facts, row, instant, words), facts, words)
-    return _with_next(answer, facts, words)
+        return _never_timed(facts, row, zone)
+    answer = _with_extra_run(_about(facts, row, instant, zone), facts, zone)
+    return _with_next(answer, facts, zone)
 
 
 def _of_time(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
     """The answer about the time that was asked about."""
-    words = Wording(zone)
     if row.cron is None:
-        return _of_one_shot(facts, row, asked, words)
+        return _of_one_shot(facts, row, asked, zone)
     if len(asked.instants) != 1:
         return _of_clock_change(facts, row, asked, zone)
     instant = asked.instants[0]
     if asked.before and (trigger := facts.at(instant).trigger) is not None:
         before = last_before(trigger, instant + 1)
         instant = instant if before is None else before
-    return _about(facts, row, instant, words)
+    return _about(facts, row, instant, zone)
 
 
-def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
+def _about(facts: Facts, row: Row, instant: int, zone: Zone) -> Answer:
     """The answer about one instant of an existing schedule."""
-    answer = _about_regular(facts, row, instant, words)
+    answer = _about_regular(facts, row, instant, zone)
     if answer.state is not State.DID_NOT_RUN or row.cron is None:
         return answer
     run = next((each for each in facts.backfilled(instant) if each.outcome is not None), None)
@@ -105,26 +176,26 @@ def _about(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
         return answer
     ran = run.outcome == Outcome.FINISHED
     what = "a backfill ran it" if ran else f"a backfill of it {ending(run)}"
-    text = f"{what} at {words.time(run.ended / 1000, instant)}"
+    text = f"{what} at {shown_time(zone, run.ended / 1000, instant)}"
     return answer.adding(text, backfill=run.key)
 
 
-def _about_regular(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
+def _about_regular(facts: Facts, row: Row, instant: int, zone: Zone) -> Answer:
     """The answer about one instant, as if no backfill had repeated it."""
     after, pause = _after_pause(facts, row), row.pause
     if after is None or pause is None or instant < (after.next_time or 0):
-        return _about_present(facts, row, instant, words)
-    answer = _about_present(changed(facts, row=after), after, instant, words)
+        return _about_present(facts, row, instant, zone)
+    answer = _about_present(changed(facts, row=after), after, instant, zone)
     if answer.state is not State.WILL_RUN:
         return answer
     by = f" by {pause.note}" if pause.note else ""
-    paused = f"it is paused until {words.time(pause.until or 0, instant)}{by}"
+    paused = f"it is paused until {shown_time(zone, pause.until or 0, instant)}{by}"
     return answer.adding(paused, until=pause.until)
 
 
-def _about_present(facts: Facts, row: Row, instant: int, words: Wording) -> Answer:
+def _about_present(facts: Facts, row: Row, instant: int, zone: Zone) -> Answer:
     """The answer about one instant, if the row stays as it is until a worker claims it."""
-    case = Case(facts=facts, words=words, instant=instant)
+    case = Case(facts=facts, zone=zone, instant=instant)
     at_cursor = row.next_time == instant or (case.once and not case.records)
     if at_cursor and (is_live(row) or runs_on(row, facts.now)):
         return answer_at_cursor(case, row)
@@ -174,7 +245,7 @@ def _last_due(facts: Facts, row: Row) -> int | None:
     return facts.latest[0].scheduled_time if facts.latest else last
 
 
-def _with_extra_run(answer: Answer, facts: Facts, words: Wording) -> Answer:
+def _with_extra_run(answer: Answer, facts: Facts, zone: Zone) -> Answer:
     """Add to an answer how the last extra run has ended, if it is newer than the occurrence."""
     run = next((each for each in facts.extra_runs() if each.outcome is not None), None)
     occurrence = answer.time or 0
@@ -183,17 +254,17 @@ def _with_extra_run(answer: Answer, facts: Facts, words: Wording) -> Answer:
     if answer.details.get("backfill") == run.key:
         return answer
     because = f" ({run.reason})" if run.reason else ""
-    text = f"its extra run {run.key} {ending(run)} at {words.time(run.ended / 1000)}{because}"
+    text = f"its extra run {run.key} {ending(run)} at {shown_time(zone, run.ended / 1000)}{because}"
     return answer.adding(text, extra_run=run.key)
 
 
-def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
+def _with_next(answer: Answer, facts: Facts, zone: Zone) -> Answer:
     """Add to an answer what comes next."""
     row, definition = facts.row, facts.definition
     if row is not None and row.status == PAUSED:
-        answer = _with_pause(answer, facts, row, words)
+        answer = _with_pause(answer, facts, row, zone)
         row = _after_pause(facts, row) or row
-    elif skipped := _left_out(facts, answer.time, words):
+    elif skipped := _left_out(facts, answer.time, zone):
         answer = answer.adding(skipped)
     if row is not None and row.runs_no_more:
         return answer.adding(f"the schedule {RUNS_NO_MORE}")
@@ -209,17 +280,17 @@ def _with_next(answer: Answer, facts: Facts, words: Wording) -> Answer:
     run_at = definition.first_run(following)
     if following == cursor and row.owner is None and row.next_run_time is not None:
         run_at = row.next_run_time
-    when = words.time(following)
-    later = f" (from {words.time(run_at, following)} on)" if run_at != following else ""
+    when = shown_time(zone, following)
+    later = f" (from {shown_time(zone, run_at, following)} on)" if run_at != following else ""
     return answer.adding(f"the next is {when}{later}", next=following, next_run_at=run_at)
 
 
-def _with_pause(answer: Answer, facts: Facts, row: Row, words: Wording) -> Answer:
+def _with_pause(answer: Answer, facts: Facts, row: Row, zone: Zone) -> Answer:
     """Add to an answer who has paused the schedule until when, and what the pause will skip."""
     definition = facts.definition
     # Some answers say already that the schedule is paused, or that the pause comes next.
     if answer.code not in {Code.PAUSED, Code.RUNNING} and "until" not in answer.details:
-        case = Case(facts=facts, words=words, instant=answer.time or 0)
+        case = Case(facts=facts, zone=zone, instant=answer.time or 0)
         by = pause_clause(case, row, "it") or row.reason or "by plain SQL"
         answer = answer.adding(f"the schedule is paused now: {by}")
     if row.owner is not None or definition is None or definition.trigger is None:
@@ -227,11 +298,11 @@ def _with_pause(answer: Answer, facts: Facts, row: Row, words: Wording) -> Answe
     skipped = skipped_by_pause(row, definition, facts.now)
     if skipped is None:
         return answer
-    what = _span(skipped.first, skipped.until, skipped.count, words)
+    what = _span(skipped.first, skipped.until, skipped.count, zone)
     return answer.adding(f"{what} will be skipped", will_skip=skipped.count)
 
 
-def _left_out(facts: Facts, told: int | None, words: Wording) -> str:
+def _left_out(facts: Facts, told: int | None, zone: Zone) -> str:
     """Which coming occurrences besides ``told`` somebody has skipped; empty if there are none."""
     skipped = (
         each
@@ -241,41 +312,43 @@ def _left_out(facts: Facts, told: int | None, words: Wording) -> str:
         and (each.until or each.scheduled_time) > facts.now
     )
     return " and ".join(
-        f"{_span(each.scheduled_time, each.until, each.count, words)} will not run"
+        f"{_span(each.scheduled_time, each.until, each.count, zone)} will not run"
         f" ({each.reason or 'skipped by hand'})"
         for each in reversed([*skipped])
     )
 
 
-def _span(first: int, until: int | None, count: int | None, words: Wording) -> str:
+def _span(first: int, until: int | None, count: int | None, zone: Zone) -> str:
     """Neighbouring occurrences, in words."""
     if until is None or until == first:
-        return f"the occurrence of {words.time(first)}"
+        return f"the occurrence of {shown_time(zone, first)}"
     number = "the" if count is None else str(count)
-    return f"{number} occurrences from {words.time(first)} to {words.time(until, first)}"
+    return (
+        f"{number} occurrences from {shown_time(zone, first)} to {shown_time(zone, until, first)}"
+    )
 
 
-def _of_one_shot(facts: Facts, row: Row, asked: Asked, words: Wording) -> Answer:
+def _of_one_shot(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
     """The answer about a schedule that runs only once, whatever time is asked about."""
     for instant in asked.instants:
         if instant == row.next_time or facts.covering(instant):
-            return _about(facts, row, instant, words)
+            return _about(facts, row, instant, zone)
     if row.next_time is None:
-        return _never_timed(facts, row, words)
-    answer = _about(facts, row, row.next_time, words)
+        return _never_timed(facts, row, zone)
+    answer = _about(facts, row, row.next_time, zone)
     return answer.adding("it has no other occurrence")
 
 
 def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer:
     """The answer about a local time that a clock change skips or repeats."""
-    words, wall, instants = Wording(zone), asked.wall or 0, asked.instants
+    wall, instants = asked.wall or 0, asked.instants
     change = zone.change(wall)
     date, clock = _wall_text(wall)
     if instants:
-        both = [_about(facts, row, each, words) for each in instants]
+        both = [_about(facts, row, each, zone) for each in instants]
         main = min(both, key=lambda each: _WORST.index(each.state))
         parts = [
-            f"the {which} is {words.time(each)}: {_clause(answer)}"
+            f"the {which} is {shown_time(zone, each)}: {_clause(answer)}"
             for which, each, answer in zip(("first", "second"), instants, both, strict=True)
         ]
         sentence = f"{clock} comes twice on {date} in {zone.name}; {'; '.join(parts)}."
@@ -287,7 +360,7 @@ def _of_clock_change(facts: Facts, row: Row, asked: Asked, zone: Zone) -> Answer
     matches = isinstance(trigger, Cron) and trigger.zone == zone
     if matches and trigger.match_after(wall - 1) == wall:  # type: ignore[union-attr]
         if fires(trigger, change.instant) and trigger.fixed:  # type: ignore[union-attr]
-            answer = _about(facts, row, change.instant, words)
+            answer = _about(facts, row, change.instant, zone)
             sentence = f"{absent}, and the schedule runs right after instead: {_clause(answer)}."
             return answer.saying(sentence, local_time="skipped")
         effects = clock_change_effects(trigger, change.instant - 1, change.instant)
@@ -317,32 +390,32 @@ def _wall_text(wall: int) -> tuple[str, str]:
     return local.strftime("%Y-%m-%d"), local.strftime("%H:%M:%S" if local.second else "%H:%M")
 
 
-def _never_timed(facts: Facts, row: Row, words: Wording) -> Answer:
+def _never_timed(facts: Facts, row: Row, zone: Zone) -> Answer:
     """The answer if the row has no time yet."""
-    case = Case(facts=facts, words=words, instant=int(facts.now))
+    case = Case(facts=facts, zone=zone, instant=int(facts.now))
     answer = answer_at_cursor(case, row) if is_live(row) else answer_at_rest(case, row)
     return answer.adding("it has no scheduled time yet")
 
 
-def _of_no_row(facts: Facts, asked: Asked | None, words: Wording) -> Answer:
+def _of_no_row(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
     """The answer if the schedule does not exist now."""
     instant = None
     if asked is not None and asked.instants:
         instant = asked.instants[0]
     elif asked is None and facts.latest:
         instant = facts.latest[0].scheduled_time
-    missing = _unknown_key(facts, instant, words)
+    missing = _unknown_key(facts, instant, zone)
     if instant is None:
         return missing
-    case = Case(facts=facts, words=words, instant=instant)
+    case = Case(facts=facts, zone=zone, instant=instant)
     found = answer_by_fate(case) or answer_by_attempts(case)
     if found is None:
         return missing
-    return found.adding(_gone(facts, words))
+    return found.adding(_gone(facts, zone))
 
 
-def _unknown_key(facts: Facts, instant: int | None, words: Wording) -> Answer:
-    gone = _gone(facts, words)
+def _unknown_key(facts: Facts, instant: int | None, zone: Zone) -> Answer:
+    gone = _gone(facts, zone)
     sentence, details = gone[0].upper() + gone[1:], dict[str, object]()
     if deleted := _deletion(facts):
         details["deleted"] = time_of(deleted)
@@ -359,14 +432,13 @@ def _unknown_key(facts: Facts, instant: int | None, words: Wording) -> Answer:
     )
 
 
-def _gone(facts: Facts, words: Wording) -> str:
+def _gone(facts: Facts, zone: Zone) -> str:
     """Says that no schedule has the key now, and when it was deleted, as a clause."""
     deleted = _deletion(facts)
     if deleted is None:
         return f"no schedule has the key {facts.key!r} now"
-    return (
-        f"the schedule {facts.key!r} was deleted at {words.time(time_of(deleted))} {who(deleted)}"
-    )
+    when = shown_time(zone, time_of(deleted))
+    return f"the schedule {facts.key!r} was deleted at {when} {who(deleted)}"
 
 
 def _deletion(facts: Facts) -> AuditRecord | None:

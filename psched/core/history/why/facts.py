@@ -1,20 +1,30 @@
-"""What is known about a schedule: its row, records, changes and workers."""
+"""What is known about a schedule and one occurrence: the row, records, changes and workers."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from functools import cached_property
+from difflib import get_close_matches
+from functools import cached_property, partial
 from typing import Any
 
 from psched.base.errors import InvalidError
+from psched.base.retry import Send
 from psched.config import Config
 from psched.core.definition import Definition, parse_row
 from psched.core.history.changes import changes_trigger, time_of, values
+from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
-from psched.core.model import Row
+from psched.core.history.why.answer import Answer, Code, State
+from psched.core.model import RUNNING, Row
+from psched.core.operations.extra_rows import id_of_instant
+from psched.core.operations.extra_runs import extra_key
+from psched.core.operations.pauses import PausesTypes, as_paused
+from psched.core.operations.pausing import zone_of
+from psched.core.selection import Selection
+from psched.core.store_protocol import Store
 from psched.triggers.trigger import Trigger
-from psched.triggers.zone import Zone, find_zone
+from psched.triggers.zone import LATEST, Zone, find_zone
 
 _OLDEST = 40 * 366 * 86_400
 """How far before an instant an earlier occurrence is searched, in seconds."""
@@ -23,16 +33,44 @@ _MOST_CHANGES = 10_000
 """How many occurrences are computed in the search for an earlier one. A trigger with so many in a
 window of the search has an occurrence in the window before it."""
 
+_COVERING = 100
+"""The most records about one occurrence that are read, the newest."""
+
+_LATEST = 10
+"""How many of the last records of the schedule are read."""
+
+_AUDITS = 1000
+"""The most changes of the schedule that are read, the newest."""
+
+_OF_KEY = 5000
+"""The most records of a schedule that are read to find its oldest one."""
+
+_OF_ALL = 10_000
+"""The most records of all schedules that are read to find out which slots were busy."""
+
+_LEASED = 1000
+"""The most leased rows that are read to find out which slots are busy."""
+
+_OUT_OF_ORDER = 60
+"""Records are stored in the order of their ends, except for differences up to so many seconds."""
+
+_SIMILAR = 300
+"""The most rows that are read to find keys that are spelled like the one that does not exist."""
+
+_LONGEST_SIMILAR = 40
+"""The most characters of keys that are compared. For the worst keys, the time grows with the third
+power of their lengths: it would be a minute for those that are as long as keys can be."""
+
+_DEFINING = ("type", "cron", "timezone", "delay", "options")
+"""The columns that decide when a schedule runs, and on which workers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
-    """The definition that a schedule had at an instant.
+    """The definition that a schedule had at an instant, as far as it is known.
 
-    Attributes:
-        definition: the definition; None if it was invalid, or not known.
-        problem: why it was invalid; None if it was valid.
-        until: the first later change of the trigger; None if the trigger has not been changed.
-        added: the change that has added the schedule, if that was later than the instant.
+    ``problem`` says why it was invalid. ``until`` is the first later change of the trigger;
+    ``added`` is the change that has added the schedule, if that was later than the instant.
     """
 
     definition: Definition | None
@@ -48,28 +86,20 @@ class Then:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known about a schedule and its occurrences.
+    """What is known about a schedule and its occurrences; what not every answer needs is read late.
 
     Attributes:
-        key: the key of the schedule.
+        store: the store; the run history is read only if ``no_history`` is None.
         row: the schedule as it is stored now; None if it does not exist.
         settings: the settings of the installation.
         now: the present time of the store's clock.
         no_history: why the store keeps no history; None if it keeps it.
         audits: the changes of the schedule, the newest first.
         latest: the last records of the schedule, the newest first.
-        workers_since: returns the workers that were alive at this time or later, in Unix seconds.
-        covering: returns the records about the occurrence at an instant, the newest first.
-        extra_runs: returns the last records of the schedule's extra runs, the newest first.
-        backfilled: returns the records of the extra run by which a backfill repeats the occurrence
-            at an instant, the newest first.
-        oldest: returns the oldest record of the schedule, and how many there are.
-        ran_between: returns the records of all attempts, of any schedule, that ended after the
-            first time and began before the second; None if there are too many. In Unix seconds.
-        leased: returns the rows that are leased now, of any key.
-        similar_keys: returns keys of schedules that are spelled like this one.
     """
 
+    store: Store
+    send: Send
     key: str
     row: Row | None
     settings: Config
@@ -77,14 +107,8 @@ class Facts:
     no_history: str | None
     audits: Sequence[AuditRecord] = ()
     latest: Sequence[RunRecord] = ()
-    workers_since: Callable[[int], Sequence[WorkerRecord]] = lambda _since: ()
-    covering: Callable[[int], Sequence[RunRecord]] = lambda _instant: ()
-    extra_runs: Callable[[], Sequence[RunRecord]] = lambda: ()
-    backfilled: Callable[[int], Sequence[RunRecord]] = lambda _instant: ()
-    oldest: Callable[[], tuple[RunRecord | None, int]] = lambda: (None, 0)
-    ran_between: Callable[[float, float], Sequence[RunRecord] | None] = lambda _a, _b: ()
-    leased: Callable[[], Sequence[Row]] = lambda: ()
-    similar_keys: Callable[[], Sequence[str]] = lambda: ()
+
+    # --- what is defined ---
 
     @cached_property
     def present(self) -> Then:
@@ -144,9 +168,230 @@ class Facts:
         except (InvalidError, TypeError) as error:
             return Then(definition=None, problem=str(error))
 
+    # --- what is recorded, the newest first ---
 
-_DEFINING = ("type", "cron", "timezone", "delay", "options")
-"""The columns that decide when a schedule runs, and on which workers."""
+    def covering(self, instant: int) -> Sequence[RunRecord]:
+        """The records about the occurrence at an instant."""
+        return self._runs(RunSelection(key=self.key, covering=instant, limit=_COVERING))
+
+    def extra_runs(self) -> Sequence[RunRecord]:
+        """The last records of the schedule's extra runs."""
+        found = self._runs(RunSelection(key=self.key, with_extra_runs=True, limit=_LATEST))
+        return [each for each in found if each.key != self.key]
+
+    def backfilled(self, instant: int) -> Sequence[RunRecord]:
+        """The records of the extra run by which a backfill repeats the occurrence at an instant."""
+        try:
+            key = extra_key(self.key, id_of_instant(instant))
+        except InvalidError:
+            return ()  # a schedule with so long a key has no extra runs
+        return self._runs(RunSelection(key=key, limit=_LATEST))
+
+    def shown_with(self, instant: int) -> RunRecord | None:
+        """The record of the attempt that started in this second, or of what was decided then."""
+        selection = RunSelection(
+            key=self.key, with_extra_runs=True, since=instant * 1000, limit=_OF_KEY
+        )
+        for each in self._runs(selection):
+            if each.began // 1000 == instant:
+                return each
+        return None
+
+    def oldest(self) -> tuple[RunRecord | None, int]:
+        """The oldest record of the schedule, and how many there are."""
+        found = self._runs(RunSelection(key=self.key, limit=_OF_KEY))
+        return (found[-1] if found else None), len(found)
+
+    def workers_since(self, since: int) -> Sequence[WorkerRecord]:
+        """The workers that were alive at this time or later, in Unix seconds."""
+        if (history := self._history) is None:
+            return ()
+        # A row that another client has written can have a time that no column can store.
+        return self.send(lambda: history.workers(max(0, since)))
+
+    def ran_between(self, start: float, end: float) -> Sequence[RunRecord] | None:
+        """The records of the attempts, of any schedule, that overlap a time in Unix seconds.
+
+        There can also be some that ended a little earlier. None if they are too many.
+        """
+        if (history := self._history) is None:
+            return ()
+
+        def read() -> Sequence[RunRecord] | None:
+            found = list[RunRecord]()
+            # The newest record is first, and the records are nearly in the order of their ends.
+            for number, record in enumerate(history.runs(RunSelection(limit=_OF_ALL)), 1):
+                if record.ended < (start - _OUT_OF_ORDER) * 1000:
+                    return found
+                if number == _OF_ALL:
+                    return None
+                if record.started is not None and record.started < end * 1000:
+                    found.append(record)
+            return found
+
+        return self.send(read)
+
+    @property
+    def _history(self) -> KeepsHistory | None:
+        return self.store if isinstance(self.store, KeepsHistory) and not self.no_history else None
+
+    def _runs(self, selection: RunSelection) -> Sequence[RunRecord]:
+        if (history := self._history) is None:
+            return ()
+        return self.send(lambda: [*history.runs(selection)])
+
+    # --- other rows ---
+
+    @cached_property
+    def leased(self) -> Sequence[Row]:
+        """The rows that are leased now, of any key."""
+        if self._history is None:
+            return ()
+        running = Selection(statuses=frozenset({RUNNING}), limit=_LEASED)
+        return self._all(partial(self.store.rows, running))
+
+    def similar_keys(self) -> Sequence[str]:
+        """Keys that are spelled like this one: those with its beginning, or the first ones."""
+        key, found = self.key, dict[str, None]()
+        if len(key) > _LONGEST_SIMILAR:
+            return []
+        for prefix in (key[:2], ""):
+            selection = Selection(prefix=prefix, limit=_SIMILAR, by_key=True)
+            rows = self._all(partial(self.store.rows, selection))
+            found |= dict.fromkeys(row.key for row in rows)
+        short = (each for each in found if len(each) <= _LONGEST_SIMILAR)
+        return get_close_matches(key, short, n=3)
+
+    def _all(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Row]:
+        return self.send(lambda: [*rows()])
+
+
+def read_facts(store: Store, settings: Config, send: Send, key: str, row: Row | None) -> Facts:
+    """Read what every answer needs."""
+    now = send(store.now)
+    if row is not None and isinstance(store, PausesTypes):
+        rules = send(store.pause_rules)
+        row = as_paused(row, rules, zone_of(row, settings), now)
+    facts = Facts(
+        store=store,
+        send=send,
+        key=key,
+        row=row,
+        settings=settings,
+        now=now,
+        no_history="a store of this kind keeps none",
+    )
+    if not isinstance(store, KeepsHistory):
+        return facts
+    if (problem := send(store.history_problem)) is not None:
+        return changed(facts, no_history=problem)
+    changes, runs = AuditSelection(key=key, limit=_AUDITS), RunSelection(key=key, limit=_LATEST)
+    return changed(
+        facts,
+        no_history=None,
+        audits=send(lambda: [*store.audits(changes)]),
+        latest=send(lambda: [*store.runs(runs)]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The question what became of an occurrence.
+
+    Attributes:
+        zone: the zone of the times in the answer.
+        instant: the scheduled time of the occurrence, in Unix seconds.
+    """
+
+    facts: Facts
+    zone: Zone
+    instant: int
+
+    @cached_property
+    def then(self) -> Then:
+        """The definition at the time of the occurrence."""
+        return self.facts.at(self.instant)
+
+    @property
+    def definition(self) -> Definition | None:
+        """The definition at the time of the occurrence, or else the present one."""
+        return self.then.definition or self.facts.definition
+
+    @property
+    def cursor(self) -> int | None:
+        """The scheduled time of the occurrence that is due or running next."""
+        return None if self.facts.row is None else self.facts.row.next_time
+
+    @property
+    def once(self) -> bool:
+        """Whether the schedule has only one occurrence."""
+        return self.facts.row is not None and self.facts.row.cron is None
+
+    @cached_property
+    def records(self) -> Sequence[RunRecord]:
+        """The records about the occurrence, the newest first.
+
+        A span also covers times between its occurrences. So it counts only if the trigger has an
+        occurrence at the time.
+        """
+        return [
+            each
+            for each in self.facts.covering(self.instant)
+            if each.scheduled_time == self.instant
+            or self.facts.row is None
+            or fires(self.then.trigger, self.instant)
+        ]
+
+    @property
+    def attempts(self) -> Sequence[RunRecord]:
+        """The records of the attempts, in order."""
+        return sorted(
+            (each for each in self.records if each.outcome is not None),
+            key=lambda each: (each.started or each.ended, each.fence),
+        )
+
+    @property
+    def run_from(self) -> int:
+        """When the occurrence could start at the earliest: after the delay and the jitter."""
+        if self.definition is None:
+            return self.instant
+        return self.definition.first_run(self.instant)
+
+    def date_time(self, instant: float) -> str:
+        """A time with its date."""
+        return shown_time(self.zone, instant)
+
+    def time(self, instant: float) -> str:
+        """A time in a sentence that begins with the time of the occurrence."""
+        return shown_time(self.zone, instant, self.instant)
+
+    def span(self, start: float, end: float) -> str:
+        """Two times, such as ``2026-11-22 02:00 CET and 02:16 CET``."""
+        return f"{self.time(start)} and {shown_time(self.zone, end, start)}"
+
+    def answer(self, code: Code, state: State, predicate: str, **details: object) -> Answer:
+        """An answer whose sentence has the occurrence as its subject."""
+        subject = "task" if self.once else "occurrence"
+        return Answer(
+            key=self.facts.key,
+            time=self.instant,
+            code=code,
+            state=state,
+            sentence=f"The {subject} of {self.date_time(self.instant)} {predicate}.",
+            details=details,
+        )
+
+
+def shown_time(zone: Zone, instant: float, beside: float | None = None) -> str:
+    """A time such as ``2026-11-22 02:30 CET``; without its date if that is ``beside``'s, too."""
+    whole = int(instant)
+    if not 0 <= whole < LATEST:
+        return str(whole)
+    date, clock = zone.shown(whole)
+    same = beside is not None and 0 <= beside < LATEST
+    if same and date == zone.shown(int(beside or 0))[0]:
+        return clock
+    return f"{date} {clock}"
 
 
 def fires(trigger: Trigger | None, instant: int) -> bool:
@@ -173,3 +418,8 @@ def last_before(trigger: Trigger, instant: int, *, least: int = 0) -> int | None
                 found = following
         end, span = start, 2 * span
     return None
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas and a final ``and``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

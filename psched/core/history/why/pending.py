@@ -12,7 +12,7 @@ from psched.core.history.changes import time_of, values, who
 from psched.core.history.records import GONE_AFTER, AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import find_cause, newest_record
-from psched.core.history.why.case import Case
+from psched.core.history.why.facts import Case
 from psched.core.history.why.recorded import LATE, details_of, pause_clause, summary
 from psched.core.model import (
     AFTER_RUN,
@@ -92,7 +92,7 @@ def answer_after_cursor(case: Case, row: Row) -> Answer:
         again = "runs again" if row.is_tried else "runs"
         first = f"the occurrence of {cursor} {again} first, at {case.time(row.next_run_time)}"
     else:
-        behind = Case(facts=case.facts, words=case.words, instant=row.next_time or 0)
+        behind = Case(facts=case.facts, zone=case.zone, instant=row.next_time or 0)
         found = answer_at_cursor(behind, row)
         if found.code in {Code.COALESCED, Code.SKIPPED_CATCHUP}:
             return _overdue(case, since, f"has been due since {case.time(since)}")
@@ -225,7 +225,7 @@ def _overdue(case: Case, since: int, due: str, more: Mapping[str, object] | None
         text = f"{due} and waits for the end of an extra run of the schedule"
         return case.answer(Code.WAITING, _pending(case, since), text, **(more or {}), due=since)
     type_ = "" if row is None else row.type
-    cause = find_cause(case.facts, type_, since, max(now, since + 1), case.near)
+    cause = find_cause(case, type_, since, max(now, since + 1))
     state = _pending(case, since)
     details = {**(more or {}), "due": since}
     if cause is not None:
@@ -271,7 +271,7 @@ def _will_be_dropped(case: Case, definition: Definition, cursor: int, oldest: in
     code = Code.COALESCED if latest else Code.SKIPPED_CATCHUP
     why = describe_dropped(definition, cursor, oldest).replace("dropped", "drops")
     text = f"has not run and will not: it was missed, and {why}"
-    cause = find_cause(case.facts, definition.type, case.run_from, case.facts.now, case.near)
+    cause = find_cause(case, definition.type, case.run_from, case.facts.now)
     if cause is not None:
         text += f"; {cause.text}"
     return case.answer(code, State.DID_NOT_RUN, text, reason=why)
