@@ -13,9 +13,16 @@ from psched.config import Config
 from psched.core.history.gaps import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
-from psched.core.history.verify.check import INVALID, MOST_RUNS, Period, Recorded, check
+from psched.core.history.verify.check import (
+    EXTRA_RUN_ACTIONS,
+    INVALID,
+    MOST_RUNS,
+    Period,
+    Recorded,
+    check,
+    check_extra_runs,
+)
 from psched.core.history.verify.findings import Findings, Kind
-from psched.core.history.verify.lease_checks import EXTRA_RUN_ACTIONS, check_extra_runs
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_of
 from psched.core.store_protocol import Store
@@ -41,17 +48,9 @@ class Verifier:
     The store may be in use. A violation is reported only if it is found a second time, because a
     schedule can be changed while it is being read.
 
-    Args:
-        store: the store.
-        settings: the installation's settings.
-        send: sends each request.
-
     Attributes:
         start: the first instant that was checked, in Unix seconds; 0 before `verify` is called.
         is_complete: whether the history goes back as far as was asked.
-
-    Raises:
-        NotSupportedError: the store keeps no history.
     """
 
     def __init__(self, store: Store, settings: Config, send: Send = send_once) -> None:
@@ -200,11 +199,7 @@ def _without_texts(record: RunRecord) -> RunRecord:
 
 
 def _by_key(found: Iterator[R]) -> Mapping[str, Sequence[R]] | None:
-    """Records by their keys, those of extra runs also by the keys of their schedules.
-
-    Returns:
-        None if there are more than fit into memory.
-    """
+    """Records by their keys, and by those of their schedules; None if they are too many to keep."""
     groups: dict[str, list[R]] = defaultdict(list)
     size = 0
     for record in found:

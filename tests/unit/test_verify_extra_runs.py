@@ -5,8 +5,8 @@ import json
 import pytest
 
 from psched.core.history.records import AuditRecord, RunRecord
+from psched.core.history.verify.check import check_extra_runs
 from psched.core.history.verify.findings import Kind
-from psched.core.history.verify.lease_checks import check_extra_runs
 from psched.core.model import Row
 
 NOON = 1_800_014_400

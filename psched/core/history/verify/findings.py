@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from psched.core.catchup import iso
+from psched.core.history.records import RunRecord
 
 TOLERANCE = 1000
 """By how many milliseconds two times of different records can be wrong without being a violation.
@@ -43,15 +44,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A promise that was not kept.
+    """A promise that was not kept, about one occurrence or ``count`` of them.
 
     Attributes:
-        kind: which promise.
-        key: the key of the schedule.
         instant: the scheduled time of the occurrence, or of the first one, in Unix seconds.
         text: a sentence for people, without the key.
         until: the scheduled time of the last occurrence; None if there is one occurrence only.
-        count: the number of occurrences.
         lease: the lease, as ``owner#fence``; None if the violation is about no single lease.
     """
 
@@ -63,19 +61,22 @@ class Violation:
     count: int = 1
     lease: str | None = None
 
+    @classmethod
+    def of_run(cls, kind: Kind, record: RunRecord, text: str) -> "Violation":
+        """A violation by one run."""
+        instant = record.scheduled_time
+        return cls(kind=kind, key=record.key, instant=instant, lease=record.lease, text=text)
+
 
 @dataclass(slots=True)
 class Findings:
-    """The result of a check, of one schedule or of many.
+    """The result of a check, of one schedule or of many: how much was checked, and what was found.
 
     Attributes:
-        schedules: how many schedules were checked.
         instants: how many occurrences were checked. An occurrence in a span that was not counted
             when it was dropped does not count here, either.
-        runs: how many attempts were checked.
         pending: how many occurrences are due, and wait or run.
         unknown: how many occurrences have an unknown fate, by the reason.
-        violations: the promises that were not kept.
     """
 
     schedules: int = 0

@@ -20,8 +20,8 @@ from psched.core.history.records import (
     Outcome,
     RunRecord,
 )
+from psched.core.history.verify.check import begins_series, overlapping
 from psched.core.history.verify.findings import Kind, Violation
-from psched.core.history.verify.lease_checks import begins_series, overlapping
 from psched.core.model import SET_ASIDE, Row
 from psched.core.operations.extra_runs import schedule_key
 
@@ -31,20 +31,13 @@ PEOPLE = "people"
 
 @dataclass(slots=True, eq=False)
 class Witness:
-    """What was seen of one attempt; unlike a record, it cannot be wrong.
+    """What was seen of one attempt; unlike a record, it cannot be wrong. Times are Unix seconds.
 
     Attributes:
-        key: the key of the schedule.
-        scheduled_time: the scheduled time of the occurrence.
-        attempt: the number of the attempt.
-        owner: the owner of the lease.
-        fence: the fence of the lease.
-        host: where it ran.
-        started: when it began, in Unix seconds.
-        store_time: the latest time that the store's clock had shown until then, in Unix seconds.
-        ended: when its last process had ended, in Unix seconds; None while one lives.
+        store_time: the latest time that the store's clock had shown when it started.
+        ended: when its last process had ended; None while one lives.
         completed: whether it has done all its work.
-        lease_end: when its lease ends unless it is extended, in Unix seconds; None if not known.
+        lease_end: when its lease ends unless it is extended; None if not known.
     """
 
     key: str
@@ -78,13 +71,10 @@ class Witness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What was done to psched.
+    """What was done to psched, from one time until another, in Unix seconds.
 
     Attributes:
-        at: when it began, in Unix seconds.
-        until: when it was over, in Unix seconds.
         host: the host that it has touched; None if it was the store.
-        what: what it was, for people.
         breaks_leases: whether no protocol could have kept two workers apart: the store has
             forgotten what it had written, or its clock was set forward.
     """
@@ -105,12 +95,7 @@ class Seen:
     """Everything that is known about a time in which psched was watched.
 
     Attributes:
-        witnesses: what was seen of the tasks.
-        records: the records of the run history.
-        audits: the changes by people.
-        faults: the faults.
         lease: for how many seconds a worker may act on what the store has said: the longest lease.
-        now: the present time, in Unix seconds.
         stopped: when the last process of psched had ended, in Unix seconds; None if one lives.
         tolerance: by how many seconds the times of witnesses can be wrong.
     """
