@@ -8,8 +8,7 @@ import pytest
 from psched.base.errors import InvalidError
 from psched.cli.operate.load import _Read, _show
 from psched.core.history.redaction import Redaction
-from psched.core.operations.load import MOST_TIMES, Coming, estimate
-from psched.core.operations.load_report import slots_needed
+from psched.core.operations.load import MOST_TIMES, Coming, estimate, slots_needed
 from psched.core.operations.spreading import (
     expanded_minutes,
     propose,

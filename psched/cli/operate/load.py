@@ -27,8 +27,15 @@ from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, Row
 from psched.core.operations.extra_runs import schedule_key, schedule_of
-from psched.core.operations.load import LONGEST, Coming, estimate
-from psched.core.operations.load_report import ASSUMED, Load, Worst, slots_needed
+from psched.core.operations.load import (
+    ASSUMED,
+    LONGEST,
+    Coming,
+    Load,
+    Worst,
+    estimate,
+    slots_needed,
+)
 from psched.core.operations.spreading import Proposal, propose
 
 _MOST_SCHEDULES = 200_000

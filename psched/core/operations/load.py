@@ -11,17 +11,22 @@ runs are spread evenly, as often as it ran until then.
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil
 from statistics import median
 from typing import NamedTuple
 
 from psched.base.errors import InvalidError
-from psched.core.operations.load_report import ASSUMED, TINY, Cause, Interval, Load, Worst
 from psched.triggers.custom import CustomTrigger
 from psched.triggers.trigger import Trigger
+
+ASSUMED = 1.0
+"""How many seconds a run takes if nothing is known about it."""
+
+TINY = 1e-6
+"""A load below this is an error of rounding."""
 
 MOST_TIMES = 1500
 """The most times of a trigger that are computed: as many as a day has minutes, and some more."""
@@ -44,20 +49,15 @@ _CAUSES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coming:
-    """A schedule whose runs are estimated.
+    """A schedule whose runs are estimated. Times are Unix seconds, and durations are seconds.
 
     Attributes:
-        key: its key.
-        type: its type.
-        trigger: its trigger; None if it runs once.
-        text: the text of its trigger; None if it runs once.
-        cursor: the scheduled time of the occurrence that is due or running next, in Unix seconds;
-            None if it is not known.
-        first: the earliest run of that occurrence, in Unix seconds; None if it runs already.
-        delay: the setting ``delay``, in seconds.
-        jitter: the setting ``jitter``, in seconds.
-        took: how long its runs usually take, in seconds; None if it is not known.
-        ran: for how many seconds it has run so far; None if it does not run.
+        trigger: its trigger; None if it runs once. So is the trigger's ``text``.
+        cursor: the scheduled time of the occurrence that is due or running next; None if it is not
+            known.
+        first: the earliest run of that occurrence; None if it runs already.
+        took: how long its runs usually take; None if it is not known.
+        ran: for how long it has run so far; None if it does not run.
     """
 
     key: str
@@ -72,7 +72,92 @@ class Coming:
     ran: float | None = None
 
 
+class Cause(NamedTuple):
+    """A schedule that runs at the worst moment of an interval, and for how many seconds.
+
+    ``share`` says how many slots it occupies then; below 1 if it may also run before or after.
+    """
+
+    key: str
+    share: float
+    took: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A minute, or another interval.
+
+    Attributes:
+        start: its beginning, in Unix seconds.
+        runs: how many runs begin in it.
+        busy: for how many seconds all slots together are occupied.
+        slots: the most slots that are occupied at one moment.
+    """
+
+    start: int
+    runs: float
+    busy: float
+    slots: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worst:
+    """One of the intervals in which the most slots are occupied.
+
+    Attributes:
+        at: the second in which the most slots are occupied, in Unix seconds.
+        causes: schedules that run then, those that take longest first.
+        more: how many other schedules run then.
+    """
+
+    interval: Interval
+    at: int
+    causes: Sequence[Cause]
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The coming runs of a period, from ``start`` to ``end`` in Unix seconds.
+
+    Attributes:
+        schedules: the number of schedules that run in it.
+        runs: the number of runs.
+        worst: the worst intervals, the worst first; the others have fewer occupied slots.
+        slots: the most slots that are occupied at one moment.
+        guessed: the number of schedules for which the durations of others of their type are used.
+        unknown: the number of schedules about whose durations nothing is known; each of their runs
+            counts as `ASSUMED` seconds.
+        thinned: the keys of schedules with more runs than were computed.
+        crowded: the keys of schedules whose runs take longer than the time until the next one.
+        broken: why the runs of some schedules are not known, by key.
+    """
+
+    start: int
+    end: int
+    schedules: int
+    runs: float
+    intervals: Sequence[Interval]
+    worst: Sequence[Worst]
+    slots: float
+    guessed: int
+    unknown: int
+    thinned: Sequence[str]
+    crowded: Sequence[str]
+    broken: Mapping[str, str]
+
+    @property
+    def slots_needed(self) -> int:
+        """How many slots are needed so that no run waits for one."""
+        return slots_needed(self.slots)
+
+
+def slots_needed(slots: float) -> int:
+    """The whole number of slots for so many that are occupied on average within a second."""
+    return ceil(slots - TINY)
+
+
+@dataclass(slots=True, kw_only=True)
 class Group:
     """Schedules that run at the same times.
 
@@ -87,23 +172,20 @@ class Group:
             that take longest first.
     """
 
-    trigger: Trigger | None
-    text: str | None
+    trigger: Trigger | None = None
+    text: str | None = None
     times: Sequence[int]
-    gap: float | None
-    rest: float | None
-    jitter: int
-    members: Sequence[tuple[str, float]]
+    gap: float | None = None
+    rest: float | None = None
+    jitter: int = 0
+    members: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs of all schedules in a period, and how many slots they occupy.
+    """The runs of all schedules in a period of Unix seconds.
 
     Attributes:
-        start: the beginning of the period, in Unix seconds.
-        end: its end.
-        groups: the schedules.
         load: the occupied slots in each second.
         begun: the number of runs that begin in each second.
     """
@@ -118,19 +200,21 @@ class Runs:
 def estimate(
     schedules: Iterable[Coming], start: int, end: int, *, per: int = 60
 ) -> tuple[Load, Runs]:
-    """Estimate the load of a period.
-
-    Returns:
-        The load, and the runs from which it was computed, for `psched.core.operations.spreading`.
-    """
+    """Estimate the load of a period, and return also the runs from which it was computed."""
     given = [*schedules]
-    durations = _Durations(given)
+    of_type: defaultdict[str, list[float]] = defaultdict(list)
+    for each in given:
+        if each.took is not None:
+            of_type[each.type].append(each.took)
+    usual = {type_: median(took) for type_, took in of_type.items()}
     collected = _Collected(start, end)
     for each in given:
-        collected.add(each, durations.of(each))
+        took = usual.get(each.type, ASSUMED) if each.took is None else each.took
+        collected.add(each, took)
     groups = collected.groups()
     runs = spread(groups, start, end)
     whole = _intervals(runs, per)
+    new = [each.type in usual for each in given if each.took is None]
     load = Load(
         start=start,
         end=end,
@@ -139,8 +223,8 @@ def estimate(
         intervals=whole,
         worst=[*_worst(runs, whole, per)],
         slots=max((each.slots for each in whole), default=0.0),
-        guessed=durations.guessed,
-        unknown=durations.unknown,
+        guessed=new.count(True),
+        unknown=new.count(False),
         thinned=sorted(key for g in groups if g.rest is not None for key, _ in g.members),
         crowded=sorted(collected.crowded),
         broken=collected.broken,
@@ -148,30 +232,8 @@ def estimate(
     return load, runs
 
 
-class _Durations:
-    """How long runs take, also of schedules about which nothing is known."""
-
-    def __init__(self, schedules: Sequence[Coming]) -> None:
-        of_type: defaultdict[str, list[float]] = defaultdict(list)
-        for each in schedules:
-            if each.took is not None:
-                of_type[each.type].append(each.took)
-        self._of_type = {type_: median(took) for type_, took in of_type.items()}
-        self.guessed = 0
-        self.unknown = 0
-
-    def of(self, schedule: Coming) -> float:
-        if schedule.took is not None:
-            return schedule.took
-        if schedule.type in self._of_type:
-            self.guessed += 1
-            return self._of_type[schedule.type]
-        self.unknown += 1
-        return ASSUMED
-
-
 class _Times(NamedTuple):
-    """The times of a trigger in the period."""
+    """The times of a trigger in the period; see `Group`."""
 
     times: Sequence[int]
     gap: float | None
@@ -179,19 +241,13 @@ class _Times(NamedTuple):
 
 
 class _Collected:
-    """Collects schedules in groups.
-
-    Attributes:
-        crowded: see `Load`.
-        broken: see `Load`.
-    """
+    """Collects schedules in groups; see `Load` for what is ``crowded`` or ``broken``."""
 
     def __init__(self, start: int, end: int) -> None:
         self._start = start
         self._end = end
         self._times: dict[tuple[Trigger, int], _Times] = {}
-        self._once: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
-        self._often: defaultdict[_Place, list[tuple[str, float]]] = defaultdict(list)
+        self._groups: dict[object, Group] = {}  # by what their schedules have in common
         self.crowded: set[str] = set()
         self.broken: dict[str, str] = {}
 
@@ -201,67 +257,54 @@ class _Collected:
         if schedule.trigger is None:
             return
         try:
-            found = self._times_of(schedule.trigger, schedule.delay)
+            times, gap, rest = self._times_of(schedule.trigger, schedule.delay)
         except InvalidError as error:
             self.broken[schedule.key] = str(error)
             return
-        begin = bisect_right(found.times, after)
-        if begin == len(found.times) and found.rest is None:
+        begin = bisect_right(times, after)
+        if begin == len(times) and rest is None:
             return
-        if found.gap is not None and took > found.gap:
+        if gap is not None and took > gap:
             self.crowded.add(schedule.key)
-            took = found.gap
-        place = _Place(schedule.trigger, schedule.text, schedule.delay, schedule.jitter, begin)
-        self._often[place].append((schedule.key, took))
+            took = gap
+        place = (schedule.trigger, schedule.text, schedule.delay, schedule.jitter, begin)
+        if place not in self._groups:
+            self._groups[place] = Group(
+                trigger=schedule.trigger,
+                text=schedule.text,
+                times=times[begin:],
+                gap=gap,
+                rest=rest,
+                jitter=schedule.jitter,
+            )
+        self._groups[place].members.append((schedule.key, took))
 
     def groups(self) -> list[Group]:
-        """The schedules that run in the period."""
-        found = []
-        for place, members in self._often.items():
-            times = self._times[place.trigger, place.delay]
-            found.append(
-                Group(
-                    trigger=place.trigger,
-                    text=place.text,
-                    times=times.times[place.begin :],
-                    gap=times.gap,
-                    rest=times.rest,
-                    jitter=place.jitter,
-                    members=_longest_first(members, times.gap),
-                )
-            )
-        found += [
-            Group(
-                trigger=None,
-                text=None,
-                times=(time,),
-                gap=None,
-                rest=None,
-                jitter=0,
-                members=_longest_first(members),
-            )
-            for time, members in self._once.items()
-        ]
-        return found
+        """The schedules that run in the period; those that run once come last."""
+        for group in self._groups.values():
+            group.members = _longest_first(group.members, group.gap)
+        return sorted(self._groups.values(), key=lambda group: group.trigger is None)
 
     def _add_next(self, schedule: Coming, took: float) -> int:
         """Add the run that goes on, or comes next if it is not one of the trigger's usual ones.
 
-        Returns:
-            The time after which the trigger's runs are still to be added.
+        It returns the time after which the trigger's runs are still to be added.
         """
         if schedule.ran is not None:
             left = max(took - schedule.ran, 1.0)  # it is not over yet
-            self._once[self._start].append((schedule.key, left))
+            self._add_once(schedule.key, self._start, left)
         elif schedule.trigger is not None and self._is_usual(schedule):
             return (
                 self._start - 1 if schedule.cursor is None else schedule.cursor + schedule.delay - 1
             )
         elif schedule.first is not None and schedule.first < self._end:
-            self._once[max(schedule.first, self._start)].append((schedule.key, took))
+            self._add_once(schedule.key, max(schedule.first, self._start), took)
         # Occurrences between the cursor and the beginning are left to the setting catchup.
         known = schedule.cursor if schedule.cursor is not None else self._start
         return max(known + schedule.delay, self._start - 1)
+
+    def _add_once(self, key: str, time: int, took: float) -> None:
+        self._groups.setdefault(time, Group(times=(time,))).members.append((key, took))
 
     def _is_usual(self, schedule: Coming) -> bool:
         """Whether the next run comes when the trigger says, and not for example as a retry."""
@@ -290,18 +333,8 @@ class _Collected:
         return _Times(tuple(times), gap, None if following >= self._end else following)
 
 
-class _Place(NamedTuple):
-    """What the schedules of a group have in common; ``begin`` is their first time's number."""
-
-    trigger: Trigger
-    text: str | None
-    delay: int
-    jitter: int
-    begin: int
-
-
 def _longest_first(
-    members: Sequence[tuple[str, float]], most: float | None = None
+    members: Sequence[tuple[str, float]], most: float | None
 ) -> list[tuple[str, float]]:
     """The members of a group in order. If their durations are very many, these are rounded."""
     if len({took for _, took in members}) > _DISTINCT:

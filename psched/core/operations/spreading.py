@@ -24,8 +24,16 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
-from psched.core.operations.load import Coming, Group, Runs, estimate, spread
-from psched.core.operations.load_report import TINY, Load, slots_needed
+from psched.core.operations.load import (
+    TINY,
+    Coming,
+    Group,
+    Load,
+    Runs,
+    estimate,
+    slots_needed,
+    spread,
+)
 from psched.triggers.cron import Cron
 from psched.triggers.trigger import Every, Trigger, first, parse
 
@@ -47,13 +55,7 @@ _HOUR = 60
 
 
 class Move(NamedTuple):
-    """A proposed change of a schedule's trigger.
-
-    Attributes:
-        key: the key of the schedule.
-        before: the text of its trigger.
-        after: the proposed text.
-    """
+    """A proposed change of the text of a schedule's trigger."""
 
     key: str
     before: str
@@ -130,14 +132,7 @@ class _Variant(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A schedule that can be moved.
-
-    Attributes:
-        key: its key.
-        took: how long its runs take, in seconds.
-        text: the text of its trigger.
-        variants: the present trigger, then the other possible ones.
-    """
+    """A schedule that can be moved, with its present trigger and then the other possible ones."""
 
     key: str
     took: float
@@ -147,13 +142,7 @@ class _Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """Schedules whose runs repeat in the same intervals.
-
-    Attributes:
-        length: the length of an interval, in seconds.
-        begins: the beginnings of the intervals, in Unix seconds.
-        members: the schedules.
-    """
+    """Schedules whose runs repeat in the same intervals, which begin at these Unix seconds."""
 
     length: int
     begins: Sequence[int]
@@ -269,17 +258,10 @@ def written_minutes(minutes: Sequence[int]) -> str:
 
 
 class _Pass:
-    """Places schedules one after the other.
+    """Places schedules one after the other, beside the runs of those that cannot be moved.
 
-    Args:
-        fixed: the runs of the schedules that cannot be moved.
-        cycles: the other schedules.
-        limit: a schedule stays where it is if the load there does not exceed this.
-
-    Attributes:
-        moves: the schedules that do not stay where they are.
-        peak: the highest load in the end.
-        complete: whether there was enough time to look at all schedules.
+    A schedule stays where it is if the load there does not exceed the limit. The result is which
+    moves, the peak of the load in the end, and whether there was time to look at all schedules.
     """
 
     def __init__(self, fixed: Runs, cycles: Sequence[_Cycle], limit: float) -> None:
