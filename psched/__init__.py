@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     )
     from psched.core.arguments.settings import Settings
     from psched.core.history.records import AuditRecord
-    from psched.core.history.run import Run
-    from psched.core.history.task_end import TaskEnd
+    from psched.core.history.run import Run, TaskEnd
     from psched.core.history.why.answer import Answer
     from psched.core.model import Row
     from psched.core.operations.backfills import Backfill
@@ -100,7 +99,7 @@ _MODULES = {
     "SelectedSchedules": "psched.client.selected",
     "Settings": "psched.core.arguments.settings",
     "Task": "psched.application.task",
-    "TaskEnd": "psched.core.history.task_end",
+    "TaskEnd": "psched.core.history.run",
     "UpcomingTime": "psched.core.preview",
     "When": "psched.core.shorthands",
     "Worker": "psched.service.embedded",

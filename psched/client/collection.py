@@ -25,7 +25,7 @@ from psched.client.waiting import longest_wait, wait_for_end
 from psched.client.writer import read_row
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
-from psched.core.history.task_end import TaskEnd
+from psched.core.history.run import TaskEnd
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.schedule import ListOrder, Schedule
 from psched.core.schedule_metadata import ScheduleMetadata

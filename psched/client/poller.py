@@ -26,7 +26,7 @@ from psched.client.operations.waking import Waker
 from psched.config import Config
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
-from psched.core.history.gaps import Gap
+from psched.core.history.changes import Gap
 from psched.core.history.protocol import HandsBackRecords, KeepsHistory
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord

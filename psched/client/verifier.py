@@ -10,7 +10,7 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, read_each, send_once
 from psched.client.arguments import keeping_history, stored_key
 from psched.config import Config
-from psched.core.history.gaps import GAP, ranges
+from psched.core.history.changes import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
 from psched.core.history.verify.check import (

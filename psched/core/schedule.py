@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from psched.core.arguments.fields import AddOptions, Changes, NewSchedule, NewTask, PushOptions
     from psched.core.declare import When
     from psched.core.history.records import AuditRecord
-    from psched.core.history.run import Run
-    from psched.core.history.task_end import TaskEnd
+    from psched.core.history.run import Run, TaskEnd
     from psched.core.history.why.answer import Answer
     from psched.core.output.output import Output
     from psched.core.preview import UpcomingTime

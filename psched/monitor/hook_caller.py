@@ -7,7 +7,7 @@ from typing import Any
 from psched.config import Config
 from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, Webhook
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.alerts.hooks import hooks_of
+from psched.core.alerts.raising import hooks_of
 from psched.core.alerts.watching import light_rows
 from psched.core.columns import note_of
 from psched.core.history.protocol import KeepsHistory, RunSelection

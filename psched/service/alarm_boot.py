@@ -9,9 +9,9 @@ from psched.app import CLOCK, make_store, new_nonce, open_in_worker
 from psched.base.texts import visible
 from psched.config import Config
 from psched.core.alerts.failures import Failures
-from psched.core.alerts.hooks import hooks_of
 from psched.core.alerts.judge import Judge
 from psched.core.alerts.protocol import KeepsAlerts
+from psched.core.alerts.raising import hooks_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory
 from psched.master.totals import Host
 from psched.monitor.alarms import AlarmLoop, Alarms, Source, pause_of

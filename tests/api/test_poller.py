@@ -14,7 +14,7 @@ from psched import (
     StoreUnavailableError,
     Task,
 )
-from psched.core.history.gaps import GAP, ranges
+from psched.core.history.changes import GAP, ranges
 from psched.core.history.protocol import RunSelection
 from psched.core.model import Occurrence
 from support.stores import make_store

@@ -7,7 +7,7 @@ from psched.config import from_mapping, load
 from psched.config.monitoring.hooks import CommandHook, MailHook, TaskHook, Webhook, problems_here
 from psched.config.monitoring.networks import EVERYWHERE
 from psched.core.alerts.alert import Rule
-from psched.core.alerts.hooks import hooks_of
+from psched.core.alerts.raising import hooks_of
 from psched.core.declare import declare
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction

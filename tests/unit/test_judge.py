@@ -665,26 +665,6 @@ class Requests:
 
 
 class TestStores:
-    def test_without_the_table_it_is_said_once(self, host):
-        host.sql("DROP TABLE psched_alerts")
-        host.sql("DELETE FROM psched_info WHERE name = 'alerts_version'")
-        add(host)
-        court = Court(host, {"late": "5m"})
-        assert court.until_quiet(HOUR) == ([], [])
-        (note,) = court.notes
-        assert note.startswith("expect: no alerts are kept: ")
-
-    def test_a_store_that_keeps_no_alerts_is_told_of_only_if_something_is_expected(self, host):
-        class Plain:
-            """Has no capability."""
-
-        quiet, loud = Court(host, store=Plain()), Court(host, {"silent": "1d"}, store=Plain())
-        assert quiet.judge.step().notes == []
-        assert loud.judge.step().notes == [
-            "expect: this store keeps no alerts, so nothing is judged"
-        ]
-        assert loud.judge.step().notes == []
-
     def test_after_a_fault_the_judge_continues(self, host):
         add(host)
         court = Court(host, {"late": "5m"})

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from psched.core.history.run import Run
-from psched.core.history.task_end import TaskEnd
+from psched.core.history.run import Run, TaskEnd
 from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord

@@ -8,7 +8,7 @@ from operator import attrgetter
 import pytest
 
 from psched import config
-from psched.core.history.gaps import Gap, ranges
+from psched.core.history.changes import Gap, ranges
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.verify import check as verify
 from psched.core.history.verify.check import Period, Recorded, check

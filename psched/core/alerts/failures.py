@@ -16,6 +16,7 @@ from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.alerts.raising import MOST_RAISED, HooksOf, Judged, Raising
+from psched.core.alerts.rules import LONGEST_TEXT
 from psched.core.alerts.watching import light_rows
 from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
@@ -52,22 +53,15 @@ _OTHERS = 60.0
 _NEAREST = 30
 """So many records of a schedule are read to find the beginning of an incident."""
 
-_LONGEST_TEXT = 400
-"""The most characters of a reason in an alert's text."""
-
 
 class FailureStore(Store, KeepsHistory, FollowsFailures, FindsLastRuns, KeepsAlerts, Protocol):
     """What `Failures` needs of a store."""
 
 
 class Failures:
-    """Raises and closes alerts about failed runs.
+    """Raises and closes alerts about failed runs, which the history of the store tells.
 
-    Args:
-        store: contains the history and the alerts.
-        settings: the settings of the installation.
-        hooks_of: tells which hooks are told.
-        clock: decides when the open alerts are read although none is known.
+    The clock decides when the open alerts are read although none is known.
     """
 
     def __init__(
@@ -179,9 +173,8 @@ class Failures:
         If the history contains no successes, each occurrence is an incident of its own, because it
         cannot be seen which ones belong together. No incident is older than ``born``.
 
-        Returns:
-            Both in milliseconds. Of very many failures, the first one is not looked for. The second
-            value is ``born`` if there was no success since then.
+        Both are in milliseconds. Of very many failures, the first one is not looked for. The
+        second value is ``born`` if there was no success since then.
         """
         began = record.ended
         nearest = RunSelection(key=key, with_extra_runs=True, limit=_NEAREST)
@@ -310,6 +303,6 @@ def _text(record: RunRecord, redaction: Redaction) -> str:
     if record.key != schedule_key(record.key):
         what = f"extra run {record.key}: {what}"
     reason = redaction.text(record.reason or "").removeprefix("gave up: ")
-    reason = cut(visible(reason), _LONGEST_TEXT)
+    reason = cut(visible(reason), LONGEST_TEXT)
     is_new = not what.endswith(reason)  # the reason of a time limit says the same
     return f"{what}: {reason}" if is_new else what

@@ -13,15 +13,15 @@ number of rows. It is left out while nothing of that is expected, and no alert i
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.config import Config
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import HooksOf, Judged, Raising, no_hooks
+from psched.core.alerts.raising import HooksOf, Judged, Raising, hooks_of
 from psched.core.alerts.rules import (
     EXPECTED,
     SHORTEST_UNUSUAL,
@@ -151,40 +151,40 @@ _MENTIONED = "expect"
 """What the options of a row with expectations of its own contain."""
 
 
-class Judge:
-    """Judges the expectations of all schedules in a store.
+class JudgeStore(Store, KeepsAlerts, Protocol):
+    """What `Judge` needs of a store."""
 
-    Args:
-        store: the store; the judge is the only one that uses this object.
-        settings: the settings of the installation.
-        clock: decides when a pass is due; the store's clock decides everything else.
-        rng: random generator, so that several judges do not ask the store at the same time.
-        hooks_of: returns the hooks of the alerts that are raised.
+
+class Judge:
+    """Judges the expectations of all schedules in a store, whose object nobody else uses.
+
+    The clock decides when a pass is due; the store's clock decides everything else. The random
+    numbers keep several judges from asking the store at the same time.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: JudgeStore,
         settings: Config,
         *,
         clock: Clock,
         rng: random.Random,
-        hooks_of: HooksOf = no_hooks,
+        hooks_of: HooksOf = hooks_of,
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._raising = None
-        if isinstance(store, KeepsAlerts):
-            self._raising = Raising(store, hooks_of, clock=clock)
-        self._ask_at = self._pass_at = self._page_at = clock.monotonic()
+        self._raising = Raising(store, hooks_of, clock=clock)
+        self._pass_at = self._page_at = clock.monotonic()
         self._after: Place | None = None
         self._checked = 0
         self._durations = dict[tuple[str, int], Sequence[int]]()
         self._covered = dict[str, int]()
-        self._sweep = _Sweep()
-        self._owns = False
+        self._begin: object = None  # where the next page of the sweep begins
+        # Whether rows have expectations of their own that the fast pass judges: as the last sweep
+        # has found, and the one that goes on.
+        self._owns = self._sweep_owns = False
         self._open: Sequence[Alert] = ()
         self._said = set[str]()
         self._notes = list[str]()
@@ -195,15 +195,13 @@ class Judge:
 
     def step(self) -> Judged:
         """Do what is due: a fast pass, a page of a sweep, or both."""
-        keeping = self._keeping()
-        if keeping is None:
-            return Judged(notes=self._told(), wait=SWEEP_INTERVAL)
         raised, closed = list[Alert](), list[Alert]()
         now = self._clock.monotonic()
         if now >= self._pass_at:
             # It is set first, so that a fault does not make the next step begin with this again.
             self._pass_at = now + self._soon(PASS_INTERVAL)
-            self._read_open(keeping)
+            selection = AlertSelection(rules=frozenset(EXPECTED), only_open=True, limit=MOST_OPEN)
+            self._open = [*self._store.alerts(selection)]
             if self._expects or self._owns or self._open:
                 self._pass(raised, closed)
             else:
@@ -219,32 +217,14 @@ class Judge:
         wait = min(self._pass_at, self._page_at) - self._clock.monotonic()
         return Judged(raised=raised, closed=closed, notes=self._told(), wait=max(0.0, wait))
 
-    def _keeping(self) -> KeepsAlerts | None:
-        """The store, if it keeps alerts; asked once a minute, because it costs a request."""
-        if not isinstance(self._store, KeepsAlerts):
-            if self._expects or self._expects_silent:
-                self._say("expect: this store keeps no alerts, so nothing is judged")
-            return None
-        if self._clock.monotonic() >= self._ask_at:
-            problem = self._store.alerts_problem()
-            if problem is not None:
-                self._say(f"expect: no alerts are kept: {problem}")
-                return None
-            self._ask_at = self._clock.monotonic() + SWEEP_INTERVAL
-        return self._store
-
     # --- the fast pass ---
-
-    def _read_open(self, keeping: KeepsAlerts) -> None:
-        selection = AlertSelection(rules=frozenset(EXPECTED), only_open=True, limit=MOST_OPEN)
-        self._open = [*keeping.alerts(selection)]
 
     def _pass(self, raised: list[Alert], closed: list[Alert]) -> None:
         active = active_rows(self._store, self._after, MOST_DUE)
         rules = self._pause_rules() if active.due or self._open else ()
         over = [*self._over(rules, active.now)]
         if over:
-            closed += self._raise_or_close().close_alerts(over)
+            closed += self._raising.close_alerts(over)
             ended = {(alert.subject, alert.since) for alert, _ in over}
             self._open = [a for a in self._open if (a.subject, a.since) not in ended]
         found = self._wrong(active, rules)
@@ -324,25 +304,23 @@ class Judge:
     # --- the sweep ---
 
     def _page(self, raised: list[Alert]) -> None:
-        sweep = self._sweep
         # If whole types are expected to succeed, every row can matter.
         limit, mentioning = PAGE, None
         if not self._expects_silent:
             limit, mentioning = MENTIONING_PAGE, _MENTIONED
-        page = row_page(self._store, sweep.begin, limit, mentioning)
+        page = row_page(self._store, self._begin, limit, mentioning)
         candidates = list[Watched]()
         for row in page.rows:
             watched = self._watched(row)
             expect = watched.settings.expect
-            sweep.owns = sweep.owns or (bool(row.options) and _judged_in_pass(expect))
+            self._sweep_owns |= bool(row.options) and _judged_in_pass(expect)
             if expect.silent is not None:
                 candidates.append(watched)
-        if sweep.owns and not self._owns:
+        if self._sweep_owns and not self._owns:
             self._owns, self._pass_at = True, self._clock.monotonic()
-        sweep.begin = page.following
+        self._begin = page.following
         if page.following is None:
-            self._owns = sweep.owns
-            self._sweep = _Sweep()
+            self._owns, self._sweep_owns = self._sweep_owns, False
             self._page_at = self._clock.monotonic() + self._soon(SWEEP_INTERVAL)
         if candidates:
             self._raise(self._silent(candidates), raised)
@@ -376,8 +354,8 @@ class Judge:
             since = silent_since(row, rules, now, covered if forgotten else last, resumed)
             alert = silent(watched, since, now, last, covered)
             if alert is not None:
-                raising = self._raise_or_close()
-                yield raising.begun_before(alert) if forgotten else alert, watched.settings
+                found_alert = self._raising.begun_before(alert) if forgotten else alert
+                yield found_alert, watched.settings
 
     def _covered_since(self, history: KeepsHistory, key: str, now: float) -> int:
         """Since when a schedule surely has no success, as the records say, in milliseconds.
@@ -404,14 +382,10 @@ class Judge:
                 f"expect: {MOST_OPEN} alerts are open, so no more are raised until some are over"
             )
             return
-        done = self._raise_or_close().raise_alerts(chain([first], new))
+        done = self._raising.raise_alerts(chain([first], new))
         raised += done
         self._open = [*self._open, *done]
         self._pass_at = min(self._pass_at, self._clock.monotonic() + PASS_INTERVAL)
-
-    def _raise_or_close(self) -> Raising:
-        assert self._raising is not None  # noqa: S101  # `step` has checked the store
-        return self._raising
 
     def _watched(self, row: Row) -> Watched:
         return Watched(row, settings_of(row, self._settings))
@@ -440,19 +414,6 @@ class Judge:
     def _told(self) -> Sequence[str]:
         notes, self._notes = self._notes, []
         return notes
-
-
-@dataclass(slots=True)
-class _Sweep:
-    """How far a sweep has come.
-
-    Attributes:
-        begin: where its next page begins.
-        owns: whether it has found a row with expectations of its own that the fast pass judges.
-    """
-
-    begin: object = None
-    owns: bool = False
 
 
 def _judged_in_pass(expect: Expectations) -> bool:

@@ -1,20 +1,19 @@
-"""Raises and closes alerts, of any rule, without often asking the store for what it has refused."""
+"""Raises and closes alerts of any rule, without often asking the store for what it has refused.
 
-from collections.abc import Callable, Iterable, Sequence
+The settings of the alert's schedule say which hooks are told about it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from typing import NamedTuple
 
-from psched.base.clock import Clock, SystemClock
+from psched.base.clock import Clock
 from psched.config import Config
-from psched.core.alerts.alert import Alert
+from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 
 HooksOf = Callable[[str, Config], tuple[tuple[str, ...], tuple[str, ...]]]
-"""Returns the names of the hooks that are told of an alert.
-
-Its arguments are the rule, and the settings that apply to the schedule; those of the installation
-if the alert is about a host. It returns the names of the hooks that are told that the alert was
-raised, and of those that are told that it was closed."""
+"""A function like `hooks_of`; if the alert is about a host, it gets those of the installation."""
 
 MOST_RAISED = 200
 """The most alerts that one call raises; the others are raised by later calls."""
@@ -26,15 +25,26 @@ it: somebody has deleted its row, or a failover of Redis has lost it."""
 _MOST_KNOWN = 20_000
 """The most alerts that are remembered because the store has them, open or closed."""
 
+_SETTINGS: Mapping[str, str] = {
+    Rule.FAILED: "on_failed",
+    Rule.GAVE_UP: "on_failed",
+    Rule.QUARANTINED: "on_failed",
+    Rule.LATE: "on_late",
+    Rule.SILENT: "on_late",
+    Rule.LONGEST: "on_late",
+    Rule.UNUSUAL: "on_late",
+    Rule.NO_SLOT: "on_late",
+    Rule.LOST: "on_lost",
+    Rule.WORKER_DIED: "on_lost",
+}
+"""For each rule: the setting that names the hooks."""
+
 
 class Judged(NamedTuple):
     """What one step of a monitor's judge has done.
 
-    Attributes:
-        raised: the alerts that this step has raised.
-        closed: the alerts that this step has closed.
-        notes: what is not judged, and why, in words for the log; each judge says it once.
-        wait: seconds until the next step; None means the usual time.
+    ``notes`` say what is not judged, and why, in words for the log; each judge says it once.
+    ``wait`` is the seconds until the next step; None means the usual time.
     """
 
     raised: Sequence[Alert] = ()
@@ -43,37 +53,43 @@ class Judged(NamedTuple):
     wait: float | None = None
 
 
-def no_hooks(_rule: str, _settings: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Nobody is told of any alert."""
-    return (), ()
+def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the hooks that are told that an alert was raised, and that it was closed.
+
+    An attempt that has failed is not told if the occurrence is given up after so many attempts:
+    ``gave_up`` is told then, or when the schedule pauses itself. With ``alert_on: each_failure``,
+    both are told.
+
+    The end of an alert is told only if its beginning was told: nobody is told that something is
+    over of which nobody has heard.
+
+    They are the fields ``on_raise`` and ``on_close`` of an `Alert`.
+    """
+    if rule == Rule.FAILED and settings.max_attempts and settings.alert_on == "given_up":
+        return (), ()
+    if rule == Rule.UNREACHABLE:  # then nothing else can be told
+        told = (*dict.fromkeys((*settings.on_failed, *settings.on_late, *settings.on_lost)),)
+    else:
+        setting = _SETTINGS.get(rule)
+        told = getattr(settings, setting) if setting is not None else ()
+    return told, settings.on_recovered if told else ()
 
 
 class Raising:
-    """Raises and closes alerts in a store.
+    """Raises and closes alerts in a store."""
 
-    Args:
-        store: the store.
-        hooks_of: returns the hooks of an alert.
-        clock: decides when an alert that the store had is sent again; None means the system's.
-    """
-
-    def __init__(
-        self, store: KeepsAlerts, hooks_of: HooksOf = no_hooks, *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, store: KeepsAlerts, hooks_of: HooksOf, *, clock: Clock) -> None:
         self._store = store
         self._hooks_of = hooks_of
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._known = dict[tuple[tuple[str, str, str], int], float]()
 
     def raise_alerts(self, found: Iterable[tuple[Alert, Config]]) -> Sequence[Alert]:
-        """Raise alerts that are on.
+        """Raise alerts that are on; return those that this call has raised, as they are stored.
 
         An alert that was sent is not sent again for `KNOWN_TIME`: the store has it, open or closed,
         or another alert of its subject is open. In the last case, it can be raised as soon as
         `close_alerts` has closed the other one.
-
-        Returns:
-            The alerts that this call has raised, as they are stored.
         """
         new, now = list[Alert](), self._clock.monotonic()
         for alert, settings in found:
@@ -106,23 +122,16 @@ class Raising:
         return alert
 
     def close_alerts(self, over: Iterable[tuple[Alert, str]]) -> Sequence[Alert]:
-        """Close alerts that are over.
-
-        Returns:
-            The alerts that this call has closed, as they are stored.
-        """
+        """Close alerts that are over; return those that this call has closed, as stored."""
         by_text = dict[str, list[Alert]]()
         for alert, text in over:
             by_text.setdefault(text, []).append(alert)
         closed = list[Alert]()
         for text, alerts in by_text.items():
             closed += self._store.close_alerts(alerts, text)
-        subjects = {alert.subject for alerts in by_text.values() for alert in alerts}
-        if subjects:
-            ended = {(alert.subject, alert.since) for each in by_text.values() for alert in each}
-            self._known = {
-                each: until
-                for each, until in self._known.items()
-                if each[0] not in subjects or each in ended
-            }
+        ended = {(alert.subject, alert.since) for each in by_text.values() for alert in each}
+        subjects = {subject for subject, _ in ended}
+        for each in [*self._known] if ended else ():
+            if each[0] in subjects and each not in ended:
+                del self._known[each]
         return closed

@@ -31,7 +31,8 @@ FEWEST_RUNS = 5
 SHORTEST_UNUSUAL = 1.0
 """A run that takes less than so many seconds is not unusual, however short the others are."""
 
-_LONGEST_TEXT = 400
+LONGEST_TEXT = 400
+"""The most characters of what is quoted in an alert's text."""
 
 _JUDGED = frozenset({WAITING, QUARANTINED})
 """The statuses of recurring schedules that should succeed again and again."""
@@ -39,12 +40,7 @@ _JUDGED = frozenset({WAITING, QUARANTINED})
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A row, and the settings that apply to it.
-
-    Attributes:
-        row: the row; its data are not used.
-        settings: the settings of the installation, of the row's type, and of the row itself.
-    """
+    """A row without its data, and the settings that apply to it."""
 
     row: Row
     settings: Config
@@ -58,7 +54,7 @@ class Watched:
             type=self.row.type,
             label=self.row.label,
             scheduled_time=self.row.next_time,
-            text=cut(visible(text), _LONGEST_TEXT),
+            text=cut(visible(text), LONGEST_TEXT),
         )
 
 

@@ -7,8 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from psched.base.texts import storable
-from psched.core.alerts.alert import Alert
-from psched.core.alerts.encoding import deliveries_in, deliveries_text
+from psched.core.alerts.alert import Alert, deliveries_in, deliveries_text
 from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection
 from psched.stores.redis import scripts
 from psched.stores.redis.encoding import Argument, optional_number, text, whole

@@ -15,7 +15,7 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreError, StoreSlowError, TransientStoreError
 from psched.config import Config
 from psched.core.definition import Definition, history_setting
-from psched.core.history.gaps import Gap
+from psched.core.history.changes import Gap
 from psched.core.history.protocol import (
     MOST_UNWRITTEN,
     HandsBackRecords,

@@ -13,7 +13,13 @@ from psched.core.history.records import GONE_AFTER, AuditRecord, nonce_of
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import find_cause, newest_record
 from psched.core.history.why.facts import Case
-from psched.core.history.why.recorded import LATE, details_of, pause_clause, summary
+from psched.core.history.why.recorded import (
+    LATE,
+    after_attempts,
+    details_of,
+    pause_clause,
+    summary,
+)
 from psched.core.model import (
     AFTER_RUN,
     CANCELLED,
@@ -75,8 +81,7 @@ def answer_at_cursor(case: Case, row: Row) -> Answer:
         return answer
     if not row.is_tried and (dropped := _dropped(case, row)) is not None:
         return dropped
-    after = f", after {tried}" if tried else ""
-    return _overdue(case, run_at, f"has been due since {case.time(run_at)}{after}")
+    return _overdue(case, run_at, f"has been due since {case.time(run_at)}{after_attempts(case)}")
 
 
 def answer_after_cursor(case: Case, row: Row) -> Answer:
@@ -134,15 +139,14 @@ def answer_at_rest(case: Case, row: Row) -> Answer:
     because = f": {row.reason}" if row.reason else ""
     if row.reason:
         details |= {"reason": row.reason, "reason_code": row.reason_code}
-    if tried := summary(case):
-        because += f", after {tried}"
+    if after := after_attempts(case):
+        because += after
         details |= details_of(case)
     of = "it" if case.once else "the schedule"
     state = State.UNKNOWN if code is Code.UNKNOWN else State.DID_NOT_RUN
     text = f"{verb} because {of} {what}{when}{because}"
     if code is Code.PAUSED and (clause := pause_clause(case, row)):
-        text = f"{verb} because {clause}"
-        text += f", after {tried}" if tried else ""
+        text = f"{verb} because {clause}{after}"
         details |= {"since": row.paused_at, "until": row.paused_until}
     return case.answer(code, state, text, **details)
 
@@ -165,10 +169,8 @@ def _finished(case: Case, change: AuditRecord | None) -> Answer:
     if change is None or values(change.after).get("status") != FINISHED:
         text = "is finished, but no record says when it ran"
         return case.answer(Code.FINISHED, State.RAN, text, status=FINISHED)
-    note = f": {change.note}" if change.note else ""
-    tried = summary(case)
-    after = f", after {tried}" if tried else ""
-    text = f"was marked as finished at {case.time(time_of(change))} {who(change)}{note}{after}"
+    note = (f": {change.note}" if change.note else "") + after_attempts(case)
+    text = f"was marked as finished at {case.time(time_of(change))} {who(change)}{note}"
     details = {"status": FINISHED, "changed": time_of(change), **details_of(case)}
     return case.answer(Code.MARKED_FINISHED, State.DID_NOT_RUN, text, **details)
 
@@ -188,11 +190,9 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
             " without a word of the worker; it is due"
         )
         return _overdue(case, row.next_run_time, text, details)
-    tried = summary(case)
-    after = f", after {tried}" if tried else ""
     running = "has been running" if since else "is running"
     number = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-    text = f"{running}{on}{since}{number}{after}"
+    text = f"{running}{on}{since}{number}{after_attempts(case)}"
     if row.status == PAUSED:
         by = pause_clause(case, row) or row.reason
         text += "; the pause applies when this run has ended" + (f": {by}" if by else "")

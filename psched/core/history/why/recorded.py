@@ -1,6 +1,5 @@
 """Answers from the records of an occurrence, or from other records if there is none about it."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psched.base.quantities import format_duration
@@ -9,15 +8,7 @@ from psched.core.history.records import FOREVER, AuditRecord, Fate, Outcome, Run
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.facts import Case, fires, last_before, listed
-from psched.core.model import (
-    CANCELLED,
-    FINISHED,
-    MARKS,
-    PAUSED,
-    QUARANTINED,
-    ReasonCode,
-    Row,
-)
+from psched.core.model import CANCELLED, FINISHED, MARKS, PAUSED, QUARANTINED, ReasonCode, Row
 from psched.core.operations.changes.skipping import SKIPPED_BY
 
 LATE = 60
@@ -94,11 +85,10 @@ def answer_by_fate(case: Case) -> Answer | None:
             text += "" if missed is None else f"; {missed.text}"
             details |= {} if missed is None else {"missed_code": missed.code.value}
         return case.answer(Code(fate), State.DID_NOT_RUN, text, **details)
-    tried = summary(case)
-    after = f", after {tried}" if tried else ""
+    after = after_attempts(case)
     # What was tried ends with the reason of this record, if this record is of an attempt.
-    told = after if tried and decisive.outcome is not None else because + after
-    texts: Mapping[str, str] = {
+    told = after if after and decisive.outcome is not None else because + after
+    texts: dict[str, str] = {
         Fate.GAVE_UP: f"failed and was given up at {case.time(when)}{after or because}",
         Fate.CANCELLED: f"was cancelled at {case.time(when)}{told}",
         Fate.STOPPED: f"was stopped at {case.time(when)}{because}",
@@ -131,12 +121,14 @@ def summary(case: Case) -> str:
     return listed([*([earlier] if more else []), *shown])
 
 
-def pause_clause(case: Case, row: Row, what: str = "the schedule") -> str | None:
-    """Who has paused the schedule, when, until when, and why, as a clause.
+def after_attempts(case: Case) -> str:
+    """What was tried without success, as the end of a sentence."""
+    tried = summary(case)
+    return f", after {tried}" if tried else ""
 
-    Returns:
-        The clause; None if the row is not paused, or was paused by plain SQL.
-    """
+
+def pause_clause(case: Case, row: Row, what: str = "the schedule") -> str | None:
+    """Who has paused the schedule, when, until when, and why; None if plain SQL or nobody has."""
     pause = row.pause
     if pause is None:
         return None
@@ -159,10 +151,8 @@ def _by_hand(case: Case, record: RunRecord) -> str:
     """Who has skipped an occurrence, when and why, and what had become of its attempts."""
     by, _, note = (record.reason or "").removeprefix(SKIPPED_BY).partition(": ")
     who_did = f" by {by}" if by else ""
-    because = f": {note}" if note else ""
-    tried = summary(case)
-    after = f", after {tried}" if tried else ""
-    return f"was skipped{who_did} at {case.time(record.ended / 1000)}{because}{after}"
+    because = (f": {note}" if note else "") + after_attempts(case)
+    return f"was skipped{who_did} at {case.time(record.ended / 1000)}{because}"
 
 
 def details_of(case: Case, decisive: RunRecord | None = None) -> dict[str, Any]:
@@ -208,8 +198,7 @@ def late_clause(case: Case, first: RunRecord) -> tuple[str, dict[str, Any]]:
 
 def _ran(case: Case, record: RunRecord, details: dict[str, Any]) -> Answer:
     attempts = case.attempts
-    start = record.ended / 1000 if record.started is None else record.started / 1000
-    text = f"ran at {case.time(start)}"
+    text = f"ran at {case.time(record.began / 1000)}"
     if record.host:
         text += f" on {record.host}"
     late, more = late_clause(case, attempts[0])
@@ -217,9 +206,9 @@ def _ran(case: Case, record: RunRecord, details: dict[str, Any]) -> Answer:
         text += f", {late},"
     if record.took is not None:
         text += f" and took {format_duration(record.took)}"
-    if tried := summary(case):
+    if after := after_attempts(case):
         first = f", the first {late}" if late else ""
-        text += f", in attempt {record.attempt}, after {tried}{first}"
+        text += f", in attempt {record.attempt}{after}{first}"
     return case.answer(Code.RAN, State.RAN, text, **details, **more)
 
 
@@ -258,8 +247,9 @@ def _span_text(case: Case, record: RunRecord) -> str:
 def _held_back(case: Case, held: float) -> str:
     """Why the row could not be claimed before ``held``; empty if only its workers can be why."""
     if (earlier := _earlier(case)) is not None:
-        ended = _last_end(case.facts.covering(earlier))
-        if ended is not None and ended >= case.run_from:
+        records = case.facts.covering(earlier)
+        ended = max((each.ended / 1000 for each in records if each.outcome is not None), default=0)
+        if ended and ended >= case.run_from:
             when = case.time(earlier)
             return f"the occurrence of {when} had not ended before {case.time(ended)}"
     for each in reversed(case.facts.audits):
@@ -280,11 +270,6 @@ def _earlier_was_late(case: Case) -> bool:
         return False
     starts = [each.started for each in case.facts.covering(earlier) if each.started is not None]
     return bool(starts) and min(starts) >= case.run_from * 1000
-
-
-def _last_end(records: Sequence[RunRecord]) -> float | None:
-    ends = [each.ended / 1000 for each in records if each.outcome is not None]
-    return max(ends, default=None)
 
 
 # --- there is none: no occurrence, an earlier definition, no history ---

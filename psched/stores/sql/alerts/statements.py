@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import TextClause, text
 
 from psched.base.texts import storable
-from psched.core.alerts.alert import Alert
-from psched.core.alerts.encoding import deliveries_in, deliveries_text, names_in, names_text
+from psched.core.alerts.alert import Alert, deliveries_in, deliveries_text, names_in, names_text
 from psched.core.alerts.protocol import AlertSelection
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.history.statements import LABEL_LENGTH, REASON_LENGTH
